@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,7 +26,7 @@ $(VENV)/.ready: requirements/dev.txt requirements/kerberos.txt pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --requirement requirements/dev.txt
 	if command -v krb5-config >/dev/null; then $(BIN)/pip install --quiet --requirement requirements/kerberos.txt; fi
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	$(RUN) -m pyomid.compile_kernels
+	$(RUN) -m pyomid.kernels.compile_packages
 	touch $@
 
 check: setup ## format, lint, types, import contracts
@@ -102,6 +102,9 @@ bench-hbase: setup ## a real HBase: native client and transactions, Java peers i
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak --timeout=7200
+
+soak-service: setup ## an hour of a web service and a Spark job in one folder, under faults; picture in build/service/picture.svg
+	$(RUN) -m benchmarks.service
 
 record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes for tests without Java (needs a JDK, Maven)
 	PYTHONPATH=tests/support $(RUN) tests/fixtures/java/record.py

@@ -17,15 +17,20 @@ from pathlib import Path
 from benchmarks._report import Report
 from benchmarks.hbase.run import our_tso
 from benchmarks.spark._peers import Raw
-from benchmarks.spark._setting import PARTS, Setting, setting
+from benchmarks.spark._setting import KEY, PARTS, Setting, setting
 from benchmarks.spark.reads import aggregate, count, settle
 from benchmarks.spark.reads import write as write_flights
 from benchmarks.spark.writes import write, write_plainly
 
+import pyomid
+import pyomid.spark
 from pyomid.cli.hbase_server import HBaseServer
+from pyomid.row_codec.schema import DEFAULT_FAMILY
+from pyomid.spark.databases import connection
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import KeyRange
 
 RUNS = 3
 
@@ -33,6 +38,8 @@ RUNS = 3
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--regions", default="3,300", help="tables of so many regions, read too; default: %(default)s")
+    parser.add_argument("--only", default="writes,reads,regions", help="default: %(default)s")
     arguments = parser.parse_args()
     report = Report(f"Spark over HBase: {arguments.rows} rows of 19 columns, local[{PARTS}]")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, database(Path(name)) as url:
@@ -40,11 +47,18 @@ def main() -> int:
             flights = whole.flights.limit(arguments.rows).repartition(PARTS).cache()
             at = replace(whole, flights=flights, rows=flights.count())
             at.spark.dataSource.register(Raw)
-            writes(report, at)
-            write_flights(at, at.flights)
-            reads(report, at, "unhealed")
-            settle(at)
-            reads(report, at, "healed")
+            parts = arguments.only.split(",")
+            if "writes" in parts:
+                writes(report, at)
+            if "reads" in parts or "regions" in parts:
+                write_flights(at, at.flights)
+            if "reads" in parts:
+                reads(report, at, "unhealed")
+                settle(at)
+                reads(report, at, "healed")
+            if "regions" in parts:
+                for count in map(int, arguments.regions.split(",")):
+                    reads(report, at, f"{count} regions", divided_table(at, count))
     return report.finish()
 
 
@@ -74,8 +88,22 @@ def writes(report: Report, at: Setting) -> None:
     report.ratio("write: transaction ÷ raw", ours, plain, at_least=0.9)
 
 
-def reads(report: Report, at: Setting, state: str) -> None:
-    common = {"url": at.url, "table": "flights"}
+def divided_table(at: Setting, regions: int) -> str:
+    """The flights in a table of so many regions, each with as many rows."""
+    name = f"flights_{regions}"
+    store = connection(at.url).deployment.store
+    keys = [batch.row_key(row) for batch in store.scan("flights", KeyRange()) for row in range(batch.rows)]
+    with pyomid.connect(at.url) as db:
+        cuts = [keys[len(keys) * cut // regions] for cut in range(1, regions)]
+        db.create_table(name, [DEFAULT_FAMILY], split_keys=cuts)
+    with pyomid.spark.transaction(at.spark, at.url, conflict_level="table") as tx:
+        tx.write(at.flights, name, row_key=KEY, duplicates="last")
+    assert len(store.regions(name)) == regions
+    return name
+
+
+def reads(report: Report, at: Setting, state: str, table: str = "flights") -> None:
+    common = {"url": at.url, "table": table}
     raw = at.spark.read.format("bench_raw").options(**common, parts=PARTS).load()
     ours = at.spark.read.format("omid").options(**common, numPartitions=PARTS).load()
     for action, work in (("count", count), ("aggregate", aggregate)):

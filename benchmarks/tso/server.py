@@ -47,7 +47,7 @@ def main() -> None:
     stores = TsoStores(commits, leader_state, MemoryCatalog())
     for name in sys.argv[4:]:
         put_entry(stores.catalog, TableInfo(name, (b"f",)))
-    settings = TsoSettings(conflict_map_entries=1 << 20, window_starts=1 << 16, flights_max=4)
+    settings = TsoSettings(conflict_map_entries=1 << 20, window_starts=1 << 16, flushes_in_flight_max=4)
     options = ServiceOptions(settings=settings, kernel=kernel == "on")
     uvloop.run(
         serve(stores, options, [(sock, None)], ready=lambda: print("ready", flush=True), stop_signals=[signal.SIGTERM])

@@ -126,12 +126,13 @@ class Settings:
 
     retention: str = ""
     """Embedded: for how long history is kept, so that it can be read as of a time in the past: `7d`, `12h`, `30m`; `0`:
-    no longer than somebody reads it. A folder keeps what it was told last; its TSO goes by it from its next start on.
+    no longer than a reader needs it. A folder keeps the last value; its TSO uses it from its next start on.
     Over HBase it is an option of `pyomid tso`."""
 
     transaction_id_days: float = 30.0
-    """Embedded: an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start for so long. After
-    that upkeep leaves six bytes of it: its id still never commits again. 0: all is kept for ever."""
+    """An idempotency key (`run_once`, `transaction_id`) keeps its run's result and start for so long. After that upkeep
+    leaves six bytes of it: its id still never commits again. 0: all is kept for ever. A folder goes by that of the
+    client that started its TSO, HBase by that of the client that calls `expire` or `compact`."""
 
     upkeep_share: float = 0.1
     """Embedded: the share of one core, and of the time of the store's writer lock, that the folder's TSO may take for

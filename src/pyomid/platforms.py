@@ -1,4 +1,4 @@
-"""What only Linux has, and what stands behind it elsewhere, so that a Mac can develop with pyomid.
+"""What only Linux has, and what replaces it elsewhere, so that a Mac can develop with pyomid.
 
     Linux                          elsewhere
     CLOCK_BOOTTIME                 CLOCK_MONOTONIC
@@ -83,7 +83,7 @@ def process_state(pid: int) -> str:
 
 
 def reserve(file: int, size: int) -> None:
-    """The file has room for `size` bytes on the disk; what it holds stays. Nobody else changes it meanwhile."""
+    """The file has room for `size` bytes on the disk; what it holds stays. No other process changes it meanwhile."""
     if IS_LINUX:
         os.posix_fallocate(file, 0, size)
         return

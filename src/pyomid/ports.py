@@ -23,7 +23,6 @@ from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.types import (
     Backup,
-    BackupMoment,
     BeginReply,
     Cell,
     CellVersion,
@@ -46,6 +45,7 @@ from pyomid.types import (
     TableInfo,
     TableState,
     TimePoint,
+    VersionedRows,
 )
 
 
@@ -55,6 +55,8 @@ class Capabilities:
 
     pipelined_writes: bool = False
     """It takes writes over a network while its caller goes on; the flush waits for them."""
+    shared_writes: bool = False
+    """`write_shared` of many small writes costs little more than one of them."""
     foreign_tables: bool = False
     """Other programs make and write tables in it, too (HBase). Such tables can be imported."""
 
@@ -79,6 +81,18 @@ class DataStore(ABC):
         A cell already there under the same version is replaced; other columns of that row and version stay.
         `Misuse`, before anything is written, if a row key, value or qualifier is over the store's limit.
         """
+
+    def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:
+        """`write_cells` of several transactions, each under its own version, in any order: each one's error, or
+        None where it is durable."""
+        outcomes: list[Exception | None] = []
+        for version, rows in writes:
+            try:
+                self.write_cells(table, version, rows)
+                outcomes.append(None)
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
 
     @abstractmethod
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
@@ -344,7 +358,7 @@ class CommitTable(ABC):
         loop.on_thread(flush, ended)
 
     @property
-    def flights_max(self) -> int:
+    def flushes_in_flight_max(self) -> int:
         """Up to this number, more flushes under way are faster than fewer, larger ones."""
         return sys.maxsize
 
@@ -395,8 +409,8 @@ class LeaderState(ABC):
 
     @abstractmethod
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        """Durable on return, and the points of the starts `gone` are deleted. A point is true whoever noted it, so this
-        asks for no epoch."""
+        """Durable on return, and the points of the starts `gone` are deleted. A point is true whichever TSO
+        noted it, so no epoch is checked."""
 
     @abstractmethod
     def time_points(self) -> list[TimePoint]:
@@ -515,7 +529,7 @@ class Tso(ABC):
         """A start timestamp above `not_before` (0: any)."""
 
     def note_ended(self, start_ts: int) -> None:  # noqa: B027 - a TSO that is told nothing
-        """Nobody works with a start any more that `begin` gave: it does not hold LWM back any longer (T16). Never
+        """A start that `begin` gave is no longer in use: it does not hold LWM back any longer (T16). Never
         waits, may be called anywhere. Without it a start holds LWM until it is old."""
 
     def tell_open(self) -> object:  # noqa: B027 - as `note_ended`
@@ -613,9 +627,10 @@ class Deployment:
     loop_session: Callable[[], AsyncTso] | None = field(default=None)
     """Opens another session with the same TSO, for the running event loop; its user closes it. None: only threads can
     ask this TSO."""
-    back_up: Callable[[str | PathLike[str], BackupMoment], Backup] | None = field(default=None)
-    """Copies the database as of one moment: into an absent or empty folder, or to snapshots of HBase of that name.
-    Durable on return. All that committed below the moment is in it. None: the store has no back-ups."""
+    back_up: Callable[[str | PathLike[str], int, str | PathLike[str] | None], Backup] | None = field(default=None)
+    """Copies the database as of one moment into an absent or empty folder; durable on return. With it a start that was
+    handed out before, and the back-up since which changes are wanted, or None for all. None: its store's own means do
+    that."""
 
     def close(self) -> None:
         """Session, then commit table, then store, whatever one of them raises. A second call does nothing."""

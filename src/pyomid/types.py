@@ -6,7 +6,7 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
@@ -120,7 +120,7 @@ class ChangeBounds(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """A place in the order of commits: behind those below `start_ts`, before those above it.
+    """A place in the order of commits: after those below `start_ts`, before those above it.
 
     `watermark`: a W that was published before `start_ts` was drawn, so that no commit above `start_ts` has a start at
     or below it. 0: none is known, and what changed since is looked for among all versions.
@@ -148,6 +148,13 @@ class RowWrite(NamedTuple):
 
     row: bytes
     cells: tuple[tuple[Column, bytes | None], ...]
+
+
+class VersionedRows(NamedTuple):
+    """The rows that one transaction writes, and the version under which it does."""
+
+    version: int
+    rows: Sequence[RowWrite]
 
 
 class ShadowWrite(NamedTuple):
@@ -435,6 +442,10 @@ class RegionWatermark:
     """Wall clock of the record, seconds since 1970: sanitizing counts only records older than the longest retry."""
 
 
+TABLE_CONFLICTS: Final = "conflicts_of_table_"
+"""A counter of each table, before its id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of a running TSO, for people: `pyomid status`."""
@@ -449,7 +460,14 @@ class Status:
     in_flight: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     held_back_by: str = ""
-    """Whose open start holds the low watermark back, in words for people; empty: nobody's (leases are told beside)."""
+    """Whose open start holds the low watermark back, as text for operators; empty: none (leases are told apart)."""
+
+    @property
+    def conflicts_by_table(self) -> dict[int, int]:
+        """By table id, of the tables that have most: how many transactions that wrote or claimed the table met a later
+        commit, since this TSO leads."""
+        shown = self.counters.items()
+        return {int(name.removeprefix(TABLE_CONFLICTS)): n for name, n in shown if name.startswith(TABLE_CONFLICTS)}
 
     @property
     def longest_retry_s(self) -> float:
@@ -458,57 +476,16 @@ class Status:
 
     @property
     def retention_s(self) -> float:
-        """For how long history is kept; 0: no longer than somebody reads it."""
+        """For how long history is kept; 0: no longer than a reader needs it."""
         return self.counters.get("retention_ms", 0) / 1000
 
 
 @dataclass(frozen=True, slots=True)
-class BackupMoment:
-    """The moment that a back-up is of, held: nothing that it needs is cleaned before the back-up is taken."""
-
-    snapshot_ts: int
-    """A start that was handed out: what committed below it is durable."""
-    epoch: int = 0
-    """Of the TSO that handed it out."""
-    tables: tuple[TableInfo, ...] = ()
-    """Which tables there are, read after that."""
-    expired_to: Mapping[str, int] = field(default_factory=dict)
-    """The floors of those with a time to live, as the snapshot sees them."""
-    newest_ts: Callable[[], int] = lambda: 0
-    """A start that is handed out now. Starts ascend, so no earlier one is greater."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableInBackup:
-    """`expired_to`: the table's floor, as the moment's snapshot sees it."""
-
-    info: TableInfo
-    snapshot: str
-    expired_to: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BackupManifest:
-    """What makes snapshots of tables one back-up. `snapshot_ts` is the moment: what committed below it is in the
-    back-up, and nothing else. `epoch`: of the TSO that handed it out. `horizon`: H between the snapshots of commit
-    table and data. `newest_ts`: no version in the snapshots has a later start."""
-
-    name: str
-    snapshot_ts: int
-    epoch: int
-    horizon: int
-    newest_ts: int
-    taken: str
-    database_id: str
-    tables: tuple[TableInBackup, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Backup:
-    """A back-up, as `pyomid backup` prints it; that of a folder says it in its file BACKUP."""
+    """A back-up of a folder, as `pyomid backup` prints it and its file BACKUP says."""
 
     folder: str
-    """The folder of the database that it is of; over HBase the quorum and the root znode."""
+    """The folder of the database that it is of."""
     database_id: str
     """That database's id. What is restored is another database, with an id of its own."""
     snapshot_ts: int
@@ -516,11 +493,8 @@ class Backup:
     taken: str
     """When, in UTC."""
     size_bytes: int
-    """0 over HBase, whose snapshots copy no file."""
-    tables: tuple[str, ...] = ()
-    """Over HBase: the tables in it, or those that were restored."""
-    snapshots: tuple[str, ...] = ()
-    """Over HBase: of which it is made; they go to another cluster together."""
+    since: str | None = None
+    """The folder of the back-up that this one goes on from, and is restored with; None: it is whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def test_an_outcome_without_threads_is_told(
                     await (await other.table("t")).put(b"k", {b"f:x": b"2"})
             with monkeypatch.context() as patch:
                 patch.setattr(db.driver, "_store_threads", NoThreads())
+                patch.setattr(db.blocking.background, "_cells_max", 0)  # completion waits for room
                 if loses:
                     with pytest.raises(ConflictError):
                         await tx.commit()
@@ -209,10 +210,9 @@ def test_what_was_never_sent_leaves_no_answer_expected(embedded_url: str, monkey
 
         with monkeypatch.context() as patch:
             patch.setattr(connection, "_transport", NoMemory())
-            with pytest.raises(MemoryError):
-                await session.begin()
+            await session.begin()
         assert connection.broken
-        await session.begin()
+        assert session._connection is not connection
 
     with_session(embedded_url, body)
 

@@ -179,9 +179,9 @@ def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float]
 def test_a_pass_keeps_one_version_of_each_row(raised: Database, tmp_path: Path) -> None:
     upkeep = upkeep_of(raised, tmp_path)
     upkeep.look()
-    assert (stored(raised), upkeep.figures.passes) == (ROWS, 1)
+    assert (stored(raised), upkeep.report.passes) == (ROWS, 1)
     upkeep.look()
-    assert upkeep.figures.passes == 1, "there is nothing to gain any more"
+    assert upkeep.report.passes == 1, "there is nothing to gain any more"
     assert raised.verify().ok
 
 
@@ -195,7 +195,7 @@ def test_between_batches_it_rests_by_its_share(
     upkeep._stop = rests = Rests(clock)
     upkeep.look()
     assert len(rests.waits) > ROWS
-    assert sum(rests.waits) >= 9 * upkeep.figures.busy_seconds > 0
+    assert sum(rests.waits) >= 9 * upkeep.report.busy_seconds > 0
 
 
 @pytest.mark.fast
@@ -286,7 +286,7 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
         watermark, _ = raised.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
         upkeep.look()
-        assert upkeep.figures.passes == 1 + number
+        assert upkeep.report.passes == 1 + number
 
 
 @pytest.mark.process

@@ -299,7 +299,7 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
         upkeep.look()
         with db.snapshot() as tx:
             assert seen(tx) == []
-        assert upkeep.figures.failures == 2
+        assert upkeep.report.failures == 2
         last = put(db, b"b")
         deadline_s = time.monotonic() + 20
         while db.status().tso.watermark < last and time.monotonic() < deadline_s:
@@ -307,8 +307,8 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
                 pass
         upkeep._is_whole = True
         upkeep._with_deployment(upkeep._pass)
-        assert (upkeep.figures.passes, upkeep.figures.failures) == (1, 3)
-        assert upkeep.figures.versions_dropped > 0
+        assert (upkeep.report.passes, upkeep.report.failures) == (1, 3)
+        assert upkeep.report.versions_dropped > 0
 
 
 class Listed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from pyomid.client.database import Database
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction import Transaction
 from pyomid.client.upkeep.background import BackgroundUpkeep
-from pyomid.client.upkeep.expired_keys import Ages, expire_keys
+from pyomid.client.upkeep.expired_keys import expire_keys
 
 pytestmark = pytest.mark.fast
 
@@ -32,6 +33,24 @@ def add_one(tx: Transaction) -> int:
     return tx.table("t").increment(b"k", b"f:n", 1)
 
 
+class Days:
+    """A clock that is set to days, each a little later than the one before."""
+
+    def __init__(self) -> None:
+        self.now_s = 1e9
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+    def pass_by(self, days: float) -> None:
+        self.now_s += days * DAY_S
+
+
+def expire_after(db: Database, clock: Days, days: float = 30) -> int:
+    return expire_keys(db, days * DAY_S, wall_clock=clock)
+
+
 def keys_stored(db: Database) -> int:
     with db.snapshot() as tx:
         return sum(b"m:run" in row for _, row in tx.table(KEYS_TABLE).scan())
@@ -44,45 +63,85 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_id_that_expired_never_commits_again(db: Database) -> None:
+    clock = Days()
     ids = [f"payment-{number}" for number in range(60)]
     for each in ids[:40]:
         db.run_once(each, add_one)
-    old_ts = db.begin().start_ts
+    assert expire_after(db, clock) == 0
+    clock.pass_by(15)
     for each in ids[40:60]:
         db.run_once(each, add_one)
-    assert expire_keys(db, old_ts) == 40
-    assert expire_keys(db, old_ts) == 0
+    assert expire_after(db, clock) == 0
+    clock.pass_by(15.1)
+    assert expire_after(db, clock) == 40
+    assert expire_after(db, clock) == 0
     assert keys_stored(db) == 20
     assert [db.run_once(each, add_one) for each in ids[:40]] == [AlreadyDone(each, 0) for each in ids[:40]]
     kept = [db.run_once(each, add_one) for each in ids[40:60]]
     assert [done.result for done in kept if isinstance(done, AlreadyDone)] == list(range(41, 61))
-    assert expire_keys(db, db.begin().start_ts) == 20
+    clock.pass_by(15)
+    assert expire_after(db, clock) == 20
     assert {db.run_once(each, add_one) for each in ids[:60]} == {AlreadyDone(each, 0) for each in ids[:60]}
     assert db.run_once("payment-new", add_one) == 61
 
 
 def test_a_run_beside_its_keys_expiry_commits_once(db: Database) -> None:
     """It began before the key went, and ends after it."""
+    clock = Days()
     db.run_once("id", add_one)
+    expire_after(db, clock)
+    clock.pass_by(31)
     with db.begin() as tx:
         assert tx.table(KEYS_TABLE).get(b"id")
-        assert expire_keys(db, tx.start_ts) == 1
+        assert expire_after(db, clock) == 1
         assert tx.table(KEYS_TABLE).get(b"id")
     assert isinstance(db.run_once("id", add_one), AlreadyDone)
 
 
-def test_a_key_is_old_by_what_was_the_newest_start_then() -> None:
-    ages = Ages(30 * DAY_S)
-    told = [ages.note(day * DAY_S, 100 * day) for day in range(1, 61) if ages.is_due(day * DAY_S)]
-    assert told == [0] * 30 + [100 * day for day in range(1, 31)]
-    assert not ages.is_due(60 * DAY_S + 1)
-    assert ages.is_due(20 * DAY_S), "the clock was set back"
-    assert ages.note(20 * DAY_S, 10_000) == 0, "that makes nothing old"
-    assert len(ages.samples) < 32
+def test_an_interrupted_expiry_is_finished_by_a_later_one(db: Database) -> None:
+    clock = Days()
+    for number in range(40):
+        db.run_once(f"payment-{number}", add_one)
+    expire_after(db, clock)
+    clock.pass_by(15)
+    db.run_once("later", add_one)
+    expire_after(db, clock)
+    clock.pass_by(15.1)
+    rests: list[None] = []
+
+    def ends() -> None:
+        rests.append(None)
+        if keys_stored(db) < 41:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        expire_keys(db, 30 * DAY_S, wall_clock=clock, rest=ends)
+    assert 0 < keys_stored(db) < 41
+    clock.pass_by(15)
+    expire_after(db, clock)
+    assert keys_stored(db) == 0
+    assert isinstance(db.run_once("payment-39", add_one), AlreadyDone)
+
+
+def test_expire_shrinks_the_keys_of_any_database(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls it: what is old is told by a row of the database. Over HBase nobody else does."""
+    clock = Days()
+    monkeypatch.setattr("pyomid.client.upkeep.expired_keys.expire_keys", partial(expire_keys, wall_clock=clock))
+    db.run_once("id", add_one)
+    db.expire()
+    clock.pass_by(29)
+    db.compact()
+    assert keys_stored(db) == 1
+    clock.pass_by(1.1)
+    db.expire("t")
+    assert keys_stored(db) == 1, "of one table"
+    db.compact()
+    assert keys_stored(db) == 0
+    assert db.run_once("id", add_one) == AlreadyDone("id", 0)
 
 
 def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path) -> None:
-    now_s = [1e9]
+    clock = Days()
 
     def upkeep() -> BackgroundUpkeep:
         return BackgroundUpkeep(
@@ -93,19 +152,19 @@ def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path
             share=0.5,
             retry_s=60.0,
             keep_keys_s=30 * DAY_S,
-            wall_clock=lambda: now_s[0],
+            expiry_clock=clock,
         )
 
     db.run_once("first", add_one)
     upkeep().look()
-    now_s[0] += 29 * DAY_S
+    clock.pass_by(29)
     db.run_once("second", add_one)
     upkeep().look()
     assert keys_stored(db) == 2
-    now_s[0] += 2 * DAY_S
+    clock.pass_by(2)
     later = upkeep()
     later.look()
-    assert later.figures.keys_expired == 1
+    assert later.report.keys_expired == 1
     assert db.run_once("first", add_one) == AlreadyDone("first", 0)
     assert db.run_once("second", add_one) == AlreadyDone("second", db_start(db, b"second"), 2)
 

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.fast
 def drive(
     request: Request, losses: Sequence[OmidError | Refused], retry_s: float = 60.0, wait_log: WaitLog | None = None
 ) -> int:
-    """Each try is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look. Tries made
-    so far."""
+    """Each attempt is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look.
+    Returns how many were made."""
     steps = ask_steps(request, wait_log or WaitLog(), request_s=1.0, retry_s=retry_s)
     step, now_s, tries = next(steps), 0.0, 0
     try:

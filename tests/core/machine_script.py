@@ -50,7 +50,7 @@ def memory_stores(state: LeaderRecord | None = None) -> TsoStores:
     return TsoStores(MemoryCommitTable(), MemoryLeaderState(state), MemoryCatalog())
 
 
-SMALL = {"window_starts": 4, "conflict_map_entries": 1 << 10, "flights_max": 2}
+SMALL = {"window_starts": 4, "conflict_map_entries": 1 << 10, "flushes_in_flight_max": 2}
 
 
 class Script:

@@ -1,4 +1,4 @@
-"""Only the oracle itself looks at clock, windows and conflict map: a service uses the machine's methods and figures."""
+"""Only the oracle itself looks at clock, windows and conflict map: a service uses the machine's methods and report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOR_DRIVERS: Final = {
     # what a driver tells
     "serve_until_s", "database_id", "count", "note_longest", "note_time_now",
     # what a driver may know
-    "settings", "epoch", "dead", "is_quiet", "figures", "status", "validate",
+    "settings", "epoch", "dead", "is_quiet", "report", "status", "validate",
     "progress", "longest_retry_s", "commits_counted",
     "step.now_s", "step.in_doubt", "step.has_more_begins",
 }  # fmt: skip

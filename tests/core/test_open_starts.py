@@ -175,11 +175,11 @@ def test_status_names_who_holds_lwm_back() -> None:
     tso.ask(TellOpen(b"a", 1, start_ts, "process 7 on host"), "a")
     low_watermark(tso)
     assert tso.machine.status().held_back_by.startswith(f"process 7 on host: start {start_ts} or a later one")
-    assert figures(tso) == ("open start", "process 7 on host")
+    assert report(tso) == ("open start", "process 7 on host")
     tells(tso, "a", 0)
     low_watermark(tso)
     assert tso.machine.status().held_back_by == ""
-    assert figures(tso) == ("", "")
+    assert report(tso) == ("", "")
 
 
 def test_figures_name_what_holds_w_back_most() -> None:
@@ -188,14 +188,14 @@ def test_figures_name_what_holds_w_back_most() -> None:
     tso.ask(TellOpen(b"a", 1, open_start, "process 7 on host"), "a")
     tso.ask(GrantLease(leased, 60.0, "process 8 on host"), "b")
     low_watermark(tso)
-    assert figures(tso) == ("lease", "process 8 on host")
+    assert report(tso) == ("lease", "process 8 on host")
     tso.ask(EndLease(leased), "b")
     low_watermark(tso)
-    assert figures(tso) == ("open start", "process 7 on host")
+    assert report(tso) == ("open start", "process 7 on host")
 
 
-def figures(tso: Script) -> tuple[str, str]:
-    found = tso.machine.figures()
+def report(tso: Script) -> tuple[str, str]:
+    found = tso.machine.report()
     return found.watermark_held, found.watermark_holder
 
 

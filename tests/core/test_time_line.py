@@ -39,8 +39,8 @@ def test_w_stays_below_what_was_committed_within_the_retention() -> None:
     first = go_on(tso, 1000)
     second = go_on(tso, 1000)
     third = go_on(tso, 2000)
-    figures = tso.machine.figures()
-    assert first < figures.watermark < second < third < figures.low_watermark
+    report = tso.machine.report()
+    assert first < report.watermark < second < third < report.low_watermark
 
 
 def test_lwm_rises_past_a_lease_on_history() -> None:
@@ -49,8 +49,8 @@ def test_lwm_rises_past_a_lease_on_history() -> None:
     asked = tso.ask_settled(GrantLease(first - first % 50 + 50, 10_000.0))
     assert isinstance(asked.answer, LeaseReply)
     second = go_on(tso, 500)
-    assert tso.machine.figures().low_watermark > second
-    assert tso.machine.figures().watermark < first
+    assert tso.machine.report().low_watermark > second
+    assert tso.machine.report().watermark < first
 
 
 def test_a_lease_on_history_that_is_gone_is_refused() -> None:
@@ -66,18 +66,18 @@ def test_a_new_tso_keeps_the_history_it_finds() -> None:
     first = go_on(tso, 1800)
     second = go_on(tso, 100)
     following = Script(tso.stores, retention_s=None, wall_ms=tso.wall_ms)
-    assert following.machine.figures().retention_s == HOUR_S
-    assert following.machine.figures().watermark < first
+    assert following.machine.report().retention_s == HOUR_S
+    assert following.machine.report().watermark < first
     following.tick(2000)
     following.settle()
-    assert first < following.machine.figures().watermark < second
+    assert first < following.machine.report().watermark < second
 
 
 def test_a_new_tso_whose_clock_is_behind_keeps_more() -> None:
     tso = keeper()
     first = go_on(tso, 1800)
     following = Script(tso.stores, wall_ms=500)
-    assert following.machine.figures().watermark < first
+    assert following.machine.report().watermark < first
 
 
 def test_a_clock_set_forward_does_not_end_history() -> None:
@@ -85,15 +85,15 @@ def test_a_clock_set_forward_does_not_end_history() -> None:
     first = go_on(tso, 100)
     tso.wall_ms += 10 * 24 * 3_600_000
     go_on(tso, 100)
-    assert tso.machine.figures().watermark < first
+    assert tso.machine.report().watermark < first
 
 
 def test_retention_is_turned_off_by_zero_alone() -> None:
     tso = keeper()
     first = go_on(tso, 100)
     following = Script(tso.stores, retention_s=0.0, wall_ms=tso.wall_ms)
-    assert following.machine.figures().watermark > first
-    assert Script(tso.stores, wall_ms=tso.wall_ms).machine.figures().retention_s == 0
+    assert following.machine.report().watermark > first
+    assert Script(tso.stores, wall_ms=tso.wall_ms).machine.report().retention_s == 0
 
 
 def test_starts_that_were_sealed_are_forgotten_though_history_is_kept() -> None:
@@ -133,4 +133,4 @@ def test_points_within_the_retention_are_exact(monkeypatch: pytest.MonkeyPatch, 
     assert max(after - before for before, after in pairwise(noted)) <= 2 * interval_s * 1000 + 1
     oldest = newest_at(points, tso.wall_ms - int(200 * days * 1000))
     assert oldest is not None
-    assert snapshot_after(oldest.start_ts) > tso.machine.figures().watermark
+    assert snapshot_after(oldest.start_ts) > tso.machine.report().watermark

@@ -72,7 +72,7 @@ def test_points_below_w_go_but_the_newest() -> None:
     assert watermark
     assert len([point for point in points if point.start_ts <= watermark]) <= 2
     following = Script(tso.stores)
-    assert following.machine.figures().epoch > points[-1].start_ts
+    assert following.machine.report().epoch > points[-1].start_ts
 
 
 def test_a_store_that_fails_costs_a_point_and_not_the_tso() -> None:

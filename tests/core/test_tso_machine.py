@@ -840,7 +840,7 @@ def test_a_start_is_refused_from_the_moment_its_seal_is_asked_for() -> None:
 
 
 def test_a_commit_that_a_mark_refuses_is_aborted_and_the_rest_of_its_batch_stands() -> None:
-    tso = Script(flights_max=1)
+    tso = Script(flushes_in_flight_max=1)
     held = tso.ask(CommitRequest(tso.begin(), (C,)))
     sealed, fine = tso.begin(), tso.begin()
     refused, stands = tso.ask(CommitRequest(sealed, (A,))), tso.ask(CommitRequest(fine, (B,)))
@@ -852,7 +852,7 @@ def test_a_commit_that_a_mark_refuses_is_aborted_and_the_rest_of_its_batch_stand
 
 
 def test_a_flush_goes_beside_another_one_only_if_it_is_about_as_large_and_at_once_where_there_is_none() -> None:
-    tso = Script(flights_max=2)
+    tso = Script(flushes_in_flight_max=2)
     starts = [tso.begin() for _ in range(12)]
 
     def sizes() -> list[int]:

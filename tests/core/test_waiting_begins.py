@@ -25,7 +25,7 @@ def _with_a_full_window(**settings: int) -> Script:
 
 def test_peers_take_turns_among_begins_that_wait() -> None:
     """Else whoever sent ten thousand first is served before everybody else."""
-    tso = _with_a_full_window(flights_max=1)
+    tso = _with_a_full_window(flushes_in_flight_max=1)
     crowd = [tso.ask(Begin(), peer="many") for _ in range(50)]
     lone = tso.ask(Begin(), peer="one")
     tso.ask(CommitRequest(tso.machine.begins.newest_start, (2,)))

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.compile_kernels import _packages
 from pyomid.kernels import compiled
+from pyomid.kernels.compile_packages import _packages
 
 PARAMETERS_MAX = 8
 
 
 @pytest.mark.fast
 def test_no_kernel_has_more_than_eight_parameters() -> None:
-    """Entries, and the kernels that they call; of every module that `compile_kernels` compiles."""
+    """Entries, and the kernels that they call; of every module that `compile_packages` compiles."""
     for modules in _packages().values():
         for module in modules:
             importlib.import_module(module)

@@ -150,7 +150,7 @@ class Model:
     starts_max: int = 3
     commits_max: int = 2
     clients: int = 2
-    flights_max: int = 2
+    flushes_in_flight_max: int = 2
     fences_max: int = 0
     eviction: bool = False
     age: bool = False
@@ -412,7 +412,7 @@ class Model:
     # ---- the flush pipeline ----------------------------------------------------------------------------
 
     def _can_close(self, server: Server) -> bool:
-        return sum(batch.stage == FLYING for batch in server.batches) < self.flights_max
+        return sum(batch.stage == FLYING for batch in server.batches) < self.flushes_in_flight_max
 
     def _closed(self, server: Server) -> Server:
         flying = server.batches[-1]._replace(stage=FLYING)

@@ -17,13 +17,14 @@ from pyomid.errors import Misuse
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
+KINDS = ("whole", "incremental")
 POINTS = [name for name in crashpoints.POINTS if name.startswith("storage.")]
 
 
-def back_up(url: str, destination: str, crash_at: str, note: str) -> None:
+def back_up(url: str, destination: str, since: str | None, crash_at: str, note: str) -> None:
     crashpoints.arm(crash_at, note=note)
     with pyomid.connect(url) as db:
-        db.backup(destination)
+        db.backup(destination, since=since)
 
 
 def restore(backup: str, url: str, crash_at: str, note: str) -> None:
@@ -31,18 +32,26 @@ def restore(backup: str, url: str, crash_at: str, note: str) -> None:
     pyomid.restore(backup, url)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    [(point, kind) for point in POINTS for kind in KINDS if (point, kind) != ("storage.backup.compared", "whole")],
+)
 def test_what_a_killed_backup_left_is_no_backup(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, point: str
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, point: str, kind: str
 ) -> None:
+    since = None
+    if kind == "incremental":
+        since = str(tmp_path / "whole")
+        bank.backup(since)
+        bank.run(transfer, b"since", random.Random(1))
     note, backup, folder = tmp_path / "note", tmp_path / "backup", tmp_path / "restored"
     url = f"omid://{folder}?idleExitSeconds=1"
     if point.startswith("storage.restore."):
-        bank.backup(backup)
+        bank.backup(backup, since=since)
         ended = processes.run(restore, str(backup), url, point, str(note))
         unfinished = folder
     else:
-        ended = processes.run(back_up, bank_url, str(backup), point, str(note))
+        ended = processes.run(back_up, bank_url, str(backup), since, point, str(note))
         unfinished = backup
         with pytest.raises(Misuse, match=r"is not whole|is no back-up"):
             pyomid.restore(backup, url)
@@ -52,15 +61,17 @@ def test_what_a_killed_backup_left_is_no_backup(
         pyomid.connect(f"omid://{unfinished}")
     audit(bank)  # whoever waited for the dead one goes on
     if unfinished == backup:
-        bank.backup(backup)
+        bank.backup(backup, since=since)
     pyomid.restore(backup, url)
     with pyomid.connect(url) as db:
-        audit(db)
+        assert audit(db).transfers == (kind == "incremental")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_backup_beside_writers_is_one_moment(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, kind: str
 ) -> None:
+    """Each incremental one goes on from the one before."""
     acknowledged = [str(tmp_path / f"acknowledged-{seed}") for seed in range(3)]
     workers = [
         processes.start(run_worker, Order(bank_url, seed, path, transactions=200))
@@ -70,7 +81,8 @@ def test_a_backup_beside_writers_is_one_moment(
     number = 0
     while number < 6 and any(worker.is_alive() for worker in workers):
         before.append(set().union(*map(acknowledged_ids, acknowledged)))
-        made = bank.backup(tmp_path / f"backup-{number}")
+        since = tmp_path / f"backup-{number - 1}" if number and kind == "incremental" else None
+        made = bank.backup(tmp_path / f"backup-{number}", since=since)
         pyomid.restore(tmp_path / f"backup-{number}", f"omid://{tmp_path}/restored-{number}?idleExitSeconds=1")
         with pyomid.connect(f"omid://{tmp_path}/restored-{number}?idleExitSeconds=1") as db:
             found = audit(db, by_rows=number % 2 == 1)

@@ -323,10 +323,6 @@ def _done_as_planned(original: Any, stream: Any, start: Any, end: Any) -> Any:
     return parts
 
 
-def _explains_nothing(original: Any, *_: Any) -> Any:
-    yield from ()
-
-
 _CHANGES: Final = "tests/core/test_change_feed.py::"
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
@@ -341,6 +337,7 @@ _OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_no
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 _BACKUP: Final = "tests/storage/test_backup.py::"
+_INCREMENTS: Final = "tests/storage/test_incremental_backup.py::"
 
 SHIPPED_MUTANTS: Final = (
     _m(
@@ -381,10 +378,16 @@ SHIPPED_MUTANTS: Final = (
         ("storage.embedded.leader_state:forget_identity", answers(b"")),
     ),
     _m(
-        "B6",
-        "the late entry of a dead TSO, healed in part between the snapshots: half a transaction is restored",
-        "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees[157]",
-        ("client.upkeep.backups:explained_steps", _explains_nothing),
+        "B5a",
+        "a record that is again as in the whole back-up stays as a later one had it",
+        _INCREMENTS + "test_whatever_changed_is_restored_to_the_byte",
+        ("storage.embedded.copies.difference:_since", lambda original, found, former, held: found),
+    ),
+    _m(
+        "B5b",
+        "another back-up lies in a link's place, and is taken for it",
+        _INCREMENTS + "test_another_backup_in_a_links_place_is_refused",
+        ("storage.embedded.copies.description:_is_meant", answers(True)),
     ),
     # Reads
     _m(
@@ -422,7 +425,7 @@ SHIPPED_MUTANTS: Final = (
         "C7b",
         "the last try's error denies an earlier one that committed: its caller pays again under another id",
         "tests/client/test_client_failures.py::test_what_ends_a_run_denies_no_earlier_try[error0]",
-        ("client.retry:Tries._tell", answers(None)),
+        ("client.retry:Attempts._tell", answers(None)),
     ),
     _m(
         "S6b",
@@ -808,7 +811,7 @@ SHIPPED_MUTANTS: Final = (
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
             "oracle.requests.tables:TableRequests._needs_mark",
-            lambda original, tables, table_id, request: table_id not in tables._known.settled,
+            lambda original, tables, table_id, request: table_id not in tables._known.decidable,
         ),
     ),
     _m(
@@ -867,7 +870,7 @@ SHIPPED_MUTANTS: Final = (
         "S4",
         "of two sinks of a batch the second is skipped as counted already",
         "two_sinks_of_one_batch",
-        ("spark.streaming:batch_transaction_id", _without_the_sink),
+        ("spark.batch_id:batch_transaction_id", _without_the_sink),
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
@@ -886,7 +889,7 @@ SHIPPED_MUTANTS: Final = (
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",
-        ("spark.streaming:batch_transaction_id", _another_each_time),
+        ("spark.batch_id:batch_transaction_id", _another_each_time),
     ),
     _m(
         "S4d",
@@ -959,7 +962,7 @@ SHIPPED_MUTANTS: Final = (
         "S4g",
         "of a stream's batches one that is handed out again is written again",
         "tests/spark/test_streams.py::test_a_batch_that_is_handed_out_again_counts_once",
-        ("spark.streaming:batch_transaction_id", _another_each_time),
+        ("spark.batch_id:batch_transaction_id", _another_each_time),
     ),
     _m(
         "F3",

@@ -60,7 +60,7 @@ def play(seed: int, populate: Populate = clients) -> FrontWorld:
             )
             universe.run(STEPS)
             _calm_down(world, jobs)
-            _judge(world, notes)
+            _resolve(world, notes)
         except Exception as error:
             raise AssertionError(
                 f"seed {seed}: {type(error).__name__}: {error}\n{universe.story(150)}\nseed {seed}: {error}"
@@ -112,7 +112,7 @@ def _last_words(process: FrontProcess, jobs: Jobs) -> None:
             wait(Sleep(0.5))
 
 
-def _judge(world: FrontWorld, notes: Notes) -> None:
+def _resolve(world: FrontWorld, notes: Notes) -> None:
     verdict = checker.demand(world.truth.settle(world.history))
     assert not notes.all_claim or verdict.write_skew is None, str(verdict.write_skew)
     committed = world.truth.commits

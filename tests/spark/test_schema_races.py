@@ -21,9 +21,10 @@ from pyomid.spark import schema as schema_module
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.schema import WriteOptions, alter_columns, check_same_columns
-from pyomid.spark.source.datasource import OmidDataSource, OmidWriter
+from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
+from pyomid.spark.source.writer import OmidWriter
 from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast

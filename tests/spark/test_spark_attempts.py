@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
-from pyomid.spark.source.datasource import OmidWriter
+from pyomid.spark.source.writer import OmidWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -45,8 +45,8 @@ def unnamed_cells(spark: SparkSession, url: str, table: str) -> int:
     """Stored cells of branches that no commit named. The store is sound besides."""
     found = pyomid.spark.verify(spark, url, [table])
     assert found.ok, found
-    (figures,) = found.tables
-    return figures.orphans + figures.open
+    (report,) = found.tables
+    return report.orphans + report.open
 
 
 def twenty(spark: SparkSession) -> DataFrame:

@@ -19,8 +19,9 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.registration import check_pyspark, workers_fault
+from pyomid.spark.registration import workers_fault
 from pyomid.spark.source.options import Options
+from pyomid.spark.supported_pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid.client.database import Database
-from pyomid.client.upkeep.verification import TableFigures, Verification
+from pyomid.client.upkeep.verification import TableReport, Verification
 from pyomid.spark.databases import connection
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
 
@@ -37,10 +37,10 @@ def three_rows(db: Database, table: str) -> tuple[int, int]:
     return tx.start_ts, tx.commit_ts
 
 
-def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, TableFigures]:
+def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, TableReport]:
     found = pyomid.spark.verify(spark, url, [table])
-    (figures,) = found.tables
-    return found, figures
+    (report,) = found.tables
+    return found, report
 
 
 def wait_until_sealed_by_age(url: str, start_ts: int) -> None:
@@ -53,10 +53,10 @@ def wait_until_sealed_by_age(url: str, start_ts: int) -> None:
 def test_a_completed_commit_is_sound_and_counted(spark: SparkSession, url: str) -> None:
     with pyomid.connect(url) as db:
         three_rows(db, "sound")
-    found, figures = verified(spark, url, "sound")
+    found, report = verified(spark, url, "sound")
     assert found.ok
-    assert (figures.rows, figures.cells) == (3, 3)
-    assert (figures.missing_shadow_cells, figures.orphans, figures.open, figures.torn) == (0, 0, 0, 0)
+    assert (report.rows, report.cells) == (3, 3)
+    assert (report.missing_shadow_cells, report.orphans, report.open, report.torn) == (0, 0, 0, 0)
 
 
 def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_passed_it(
@@ -67,16 +67,16 @@ def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_pass
         three_rows(db, "haunted")
     ghost = conn.deployment.tso.begin().start_ts
     conn.deployment.store.write_cells("haunted", ghost, [planted(b"b"), planted(b"z")])
-    found, figures = verified(spark, url, "haunted")
+    found, report = verified(spark, url, "haunted")
     assert found.ok
-    assert (figures.open + figures.orphans, figures.cells) == (2, 5)
+    assert (report.open + report.orphans, report.cells) == (2, 5)
     wait_until_sealed_by_age(url, ghost)
-    found, figures = verified(spark, url, "haunted")
+    found, report = verified(spark, url, "haunted")
     assert found.ok, "an orphan is no damage"
-    assert (figures.orphans, found.orphan_starts) == (2, {ghost: 2})
+    assert (report.orphans, found.orphan_starts) == (2, {ghost: 2})
     assert pyomid.spark.compact(spark, url, ["haunted"]).orphans_dropped == 2
-    found, figures = verified(spark, url, "haunted")
-    assert (figures.rows, figures.cells, figures.orphans) == (3, 3, 0)
+    found, report = verified(spark, url, "haunted")
+    assert (report.rows, report.cells, report.orphans) == (3, 3, 0)
 
 
 def test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by_compaction(
@@ -85,13 +85,13 @@ def test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by
     with pyomid.spark.transaction(spark, url) as tx:
         content = spark.range(5, numPartitions=1).selectExpr("id", "id * 2 AS twice", "'x' AS text")
         tx.write(content, "unhealed", row_key=["id"])
-    found, figures = verified(spark, url, "unhealed")
+    found, report = verified(spark, url, "unhealed")
     assert found.ok, "the commit table still says it"
-    assert (figures.rows, figures.cells, figures.missing_shadow_cells) == (5, 10, 10)
+    assert (report.rows, report.cells, report.missing_shadow_cells) == (5, 10, 10)
     wait_until_sealed_by_age(url, max(tx.branches))
     assert pyomid.spark.compact(spark, url, ["unhealed"]).cells_healed == 10
-    found, figures = verified(spark, url, "unhealed")
-    assert (figures.cells, figures.missing_shadow_cells) == (10, 0)
+    found, report = verified(spark, url, "unhealed")
+    assert (report.cells, report.missing_shadow_cells) == (10, 0)
     assert pyomid.spark.compact(spark, url, ["unhealed"]).cells_healed == 0
 
 
@@ -105,10 +105,10 @@ def test_a_commit_of_which_one_cell_lost_its_shadow_cell_and_the_table_its_entry
     conn.deployment.store.delete_versions("torn", [gone])
     assert verified(spark, url, "torn")[0].ok, "a cell that is gone tells nothing"
     conn.deployment.store.write_cells("torn", start_ts, [planted(b"b")])
-    found, figures = verified(spark, url, "torn")
+    found, report = verified(spark, url, "torn")
     assert not found.ok
     assert found.torn_starts == [start_ts]
-    assert figures.torn == 1
+    assert report.torn == 1
     assert f"torn commits: {start_ts}" in str(found)
 
 

@@ -22,9 +22,10 @@ from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.source.datasource import BranchMessage, OmidDataSource, OmidWriter
+from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
+from pyomid.spark.source.writer import BranchMessage, OmidWriter
 from pyomid.types import BeginReply, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -16,7 +16,7 @@ from pyomid import crashpoints
 from pyomid.errors import ConflictError, OmidError, OutcomeUnknown, UnknownTable
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.source.datasource import BranchMessage, OmidWriter
+from pyomid.spark.source.writer import BranchMessage, OmidWriter
 
 pytestmark = pytest.mark.fast
 

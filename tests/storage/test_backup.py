@@ -204,8 +204,9 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> No
             back_up(tmp_path / "db", unfinished, snapshot_ts=50)
         looked.append(point)
 
+    back_up(tmp_path / "db", tmp_path / "whole", snapshot_ts=50)
     crashpoints.arm_action(point, meanwhile)
-    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
+    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50, since=tmp_path / "whole")
     restore(tmp_path / "backup", tmp_path / "again")
     assert looked
     open_folder(tmp_path / "again")

@@ -66,7 +66,11 @@ def test_the_unit_starts_the_command_and_lets_it_drain() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
-@pytest.mark.parametrize("unit", sorted(DEPLOY.rglob("*.service")), ids=lambda unit: str(unit.relative_to(DEPLOY)))
+@pytest.mark.parametrize(
+    "unit",
+    sorted([*DEPLOY.rglob("*.service"), *DEPLOY.rglob("*.timer")]),
+    ids=lambda unit: str(unit.relative_to(DEPLOY)),
+)
 def test_systemd_finds_nothing_wrong_with_the_unit(unit: Path, tmp_path: Path) -> None:
     """With the installed command stood in for by one that is there."""
     copy = tmp_path / unit.name

@@ -553,14 +553,14 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
 def test_rows_of_tables_that_say_nothing_make_room() -> None:
     """A TSO lives for months, and some programs make and drop a table in each run."""
     tables = TableRows()
-    tables.set_settled([-1, 7])
+    tables.set_decidable([-1, 7])
     fenced = fences(tables)
     for table_id in range(1000, 6000):
         fenced[table_id] = 50
         del fenced[table_id]
     fenced[7] = 50
     assert len(tables.rows) == 64
-    tables.set_settled([7])
+    tables.set_decidable([7])
     assert dict(fenced) == {7: 50}
 
 
@@ -568,5 +568,5 @@ def test_a_table_whose_row_made_room_is_settled_as_the_others() -> None:
     """Else each of its commits takes the slow path, for as long as the list of tables stays the same."""
     tables = TableRows()
     table_ids = list(range(1, 500))
-    tables.set_settled(table_ids)
+    tables.set_decidable(table_ids)
     assert sorted(tables.rows["table_id"][tables.rows["is_known"] == 1].tolist()) == table_ids

@@ -39,7 +39,11 @@ class FarTable:
         def leave_loop(table: EmbeddedCommitTable) -> None:
             far.left = True
 
-        for name, what in (("submit", submit), ("leave_loop", leave_loop), ("flights_max", CommitTable.flights_max)):
+        for name, what in (
+            ("submit", submit),
+            ("leave_loop", leave_loop),
+            ("flushes_in_flight_max", CommitTable.flushes_in_flight_max),
+        ):
             monkeypatch.setattr(EmbeddedCommitTable, name, what)
 
     def begin(self, table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
@@ -71,7 +75,7 @@ def test_what_is_answered_is_durable_whatever_its_flush_met(
         # A flush that fails is put out again after a pause, for so long.
         async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
             done = await together(each, 25)
-            while far.under_way_max < SETTINGS.flights_max:  # they go beside each other, when they meet
+            while far.under_way_max < SETTINGS.flushes_in_flight_max:  # they go beside each other, when they meet
                 done |= await together(each, 25)
             reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
             assert reader.lookup(list(done)) == list(done.values())
@@ -82,7 +86,7 @@ def test_what_is_answered_is_durable_whatever_its_flush_met(
     run(scenario())
     assert (far.failed > 0) == (failures > 0)
     assert far.under_way == 0
-    assert far.under_way_max == SETTINGS.flights_max
+    assert far.under_way_max == SETTINGS.flushes_in_flight_max
 
 
 def test_a_lone_client_is_answered_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

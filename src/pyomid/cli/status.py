@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pyomid.types import TableInfo
+from pyomid.protocol.hashing import table_id
+from pyomid.types import TABLE_CONFLICTS, Status, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.database import DatabaseStatus
@@ -86,7 +87,10 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
     yield f"pending          {len(tso.pending):>20}   {_some(tso.pending)}"
     for name, count in sorted(tso.counters.items()):
-        yield f"{name:<16} {count:>20}"
+        if not name.startswith(TABLE_CONFLICTS):
+            yield f"{name:<16} {count:>20}"
+    for name, count in conflicts_by_table(tso, status.tables).items():
+        yield f"conflicts        {count:>20}   of transactions that wrote or claimed {name}"
     yield f"tables           {len(status.tables):>20}"
     yield from table_lines(status.tables)
     if status.unregistered or status.tables_unconfirmed:
@@ -95,6 +99,13 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
         yield f"  id {number}   {name or 'no table has this id: dropped?'}"
     if status.tables_unconfirmed:
         yield "  a Java TSO led: `pyomid tables URL discover`, register what it lists, `pyomid tables URL confirm`"
+
+
+def conflicts_by_table(tso: Status, tables: Iterable[TableInfo]) -> dict[str, int]:
+    """By the tables' names, most first. A table that was dropped has its id."""
+    names = {table_id(table.name.encode()): table.name for table in tables}
+    found = sorted(tso.conflicts_by_table.items(), key=lambda each: -each[1])
+    return {names.get(number, f"id {number}"): count for number, count in found}
 
 
 def table_lines(tables: Sequence[TableInfo]) -> Iterator[str]:

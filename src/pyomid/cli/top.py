@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.status import add_url, as_it_is
+from pyomid.cli.status import add_url, as_it_is, conflicts_by_table
 from pyomid.config import EmbeddedAddress, parse_url
 
 if TYPE_CHECKING:
-    from pyomid.types import Status
+    from pyomid.types import Status, TableInfo
 
 _RATES: Final = {
     "begins": "transactions begun",
@@ -49,14 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
         while not arguments.pages or shown < arguments.pages:
             time.sleep(arguments.every)
             now, now_s = tso.status(), time.monotonic()
-            lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s)]
+            tables = database.deployment.catalog.tables()
+            lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s, tables)]
             lines += [f"space {_folder_bytes(folder) / 1e6:>19,.1f} MB   {folder}"] if folder is not None else []
             print((_CLEAR if sys.stdout.isatty() else "") + "\n".join(lines), flush=True)
             before, before_s, shown = now, now_s, shown + 1
     return 0
 
 
-def page(before: Status, now: Status, seconds: float) -> Iterator[str]:
+def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo] = ()) -> Iterator[str]:
     """The lines between two looks at the TSO. Its counters begin anew with each TSO."""
     from pyomid.client.upkeep.jobs import holders
 
@@ -65,6 +66,9 @@ def page(before: Status, now: Status, seconds: float) -> Iterator[str]:
     for name, text in _RATES.items():
         yield f"{text:<28} {rates.get(name, 0.0):>12,.1f} a second"
     yield from _aborts(rates, now.counters)
+    former = conflicts_by_table(before, tables) if is_same else {}
+    for name, count in conflicts_by_table(now, tables).items():
+        yield f"{f'conflicts: {name}':<28} {(count - former.get(name, 0)) / seconds:>12,.1f} a second, {count:,} in all"
     yield f"{'commits in flight':<28} {now.in_flight:>12,}"
     yield f"{'leases':<28} {len(now.leases):>12,}"
     yield f"{'W behind the newest start':<28} {now.last_ts - now.watermark:>12,} timestamps"

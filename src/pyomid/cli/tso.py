@@ -62,7 +62,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
         groups[option.group] = group
         shown = "" if option.default in ("", 0.0, None) else f" (default: {option.default})"
-        group.add_argument(f"--{option.name}", dest=option.attribute, help=option.text + shown, metavar="…")
+        names = [f"--{name}" for name in option.names]
+        group.add_argument(*names, dest=option.attribute, help=option.text + shown, metavar="…")
     parser.set_defaults(run=run)
 
 

@@ -24,10 +24,20 @@ class Option:
     default: Any
     text: str
     group: str = "service"
+    former: str = ""
+    """Its name in the last release, which is taken too."""
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name, self.former] if self.former else [self.name]
 
     @property
     def attribute(self) -> str:
-        return self.name.replace("-", "_")
+        return _attribute(self.name)
+
+
+def _attribute(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -88,7 +98,8 @@ OPTIONS: Final = (
            "of its id; 0: never", "upkeep"),
     Option("kernel", _one_of("on", "off", "auto"), "on", "on: compiled decisions, where numba is installed; off: "
            "plain; auto: on if compiled before", "oracle"),
-    Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),
+    Option("flushes-in-flight", int, 2, "flushes of the commit table at once; more where it is far away", "batches",
+           former="flights"),
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
     Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
     Option("stall", float, 1.0, "after such a gap the epoch is read before replying, seconds", "batches"),
@@ -125,17 +136,21 @@ def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | 
     defaults = FOLDER_DEFAULTS if arguments.on_demand else {}
     options: dict[str, Any] = {}
     for option in OPTIONS:
-        variable = ENVIRONMENT_PREFIX + option.attribute.upper()
-        given = getattr(arguments, option.attribute)
-        if given is not None:
-            options[option.name] = _value(option, given, f"--{option.name}")
-        elif variable in environment:
-            options[option.name] = _value(option, environment[variable], variable)
-        elif option.name in from_file:
-            options[option.name] = _value(option, from_file[option.name], f"{option.name} in the file")
+        places = [
+            (f"--{option.name}", getattr(arguments, option.attribute)),
+            *((variable, environment.get(variable)) for variable in map(_variable, option.names)),
+            *((f"{name} in the file", from_file.get(name)) for name in option.names),
+        ]
+        where, given = next((place for place in places if place[1] is not None), ("", None))
+        if where:
+            options[option.name] = _value(option, given, where)
         else:
             options[option.name] = defaults.get(option.name, option.default)
     return options
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + _attribute(name).upper()
 
 
 def _value(option: Option, given: object, where: str) -> Any:
@@ -159,7 +174,7 @@ def _file_options(path: str) -> dict[str, object]:
         raise Misuse(f"config file {path}: {error}") from error
     if not isinstance(content, dict):
         raise Misuse(f"config file {path} is not a list of option: value lines")
-    known = {option.name for option in OPTIONS}
+    known = {name for option in OPTIONS for name in option.names}
     for name in content:
         if name not in known:
             raise Misuse(f"config file {path}: there is no option {name!r}; known: {', '.join(sorted(known))}")

@@ -17,7 +17,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyomid.compile_kernels import main
+    from pyomid.kernels.compile_packages import main
     from pyomid.kernels.loading import can_compile
 
     if not can_compile():

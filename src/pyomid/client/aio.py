@@ -5,10 +5,11 @@ the blocking ones.
         accounts = await tx.table("accounts")
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
-Begin and commit are awaited on the session's own connection. Calls that block on the disk run on a few threads. One
-task uses a transaction at a time: a second call while one is under way is refused. A cancelled read harms nothing,
-unless it waits for writes that were sent ahead (over HBase); then, as a cancelled flush does, it leaves the transaction
-rollback-only. A cancelled commit is of unknown outcome.
+Begin and commit are awaited on the session's own connection. Calls that block on a disk or a server run on a few
+threads; over HBase the small writes of all tasks share one call (`shared_writes`). One task uses a transaction at a
+time: a second call while one is under way is refused. A cancelled read harms nothing, unless it waits for writes that
+were sent ahead (over HBase); then, as a cancelled flush does, it leaves the transaction rollback-only. A cancelled
+commit is of unknown outcome.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
+from pyomid.client.shared_writes import SharedWrites
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.table import Cells, Expected, Page, TableBase
 from pyomid.client.tables.typed import RowT, TypedPage, TypedTableBase
@@ -41,7 +43,7 @@ from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment
-from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps
+from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
 from pyomid.types import Backup, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo, TableSchema
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ TSO_THREADS: Final = 16
 
 STORE_THREADS: Final = 4
 """Store calls under way at once: some wait for a disk while others decode."""
+
+REMOTE_STORE_THREADS: Final = 16
+"""The same where they wait for servers: reads of so many tasks at once, as of so many threads."""
 
 
 class AsyncTransactional(Protocol[P, R_co]):
@@ -123,10 +128,15 @@ class AsyncDatabase:
         self.note_ended: Final = (session or database.deployment.tso).note_ended
         """For pyomid's own use."""
         self._tso_threads = ThreadPoolExecutor(TSO_THREADS, thread_name_prefix="pyomid-tso")
-        self._store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="pyomid-store")
+        store = database.deployment.store
+        store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
+        self._store_threads = ThreadPoolExecutor(store_threads, thread_name_prefix="pyomid-store")
+        awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _awaited(session)
+        if store.capabilities.shared_writes:
+            awaited[WriteCells] = SharedWrites(store, self._store_threads).write
         self.driver: Final = AsyncDriver(
             database.driver,
-            {} if session is None else _awaited(session),
+            awaited,
             tso_threads=self._tso_threads,
             store_threads=self._store_threads,
         )
@@ -352,9 +362,11 @@ class AsyncDatabase:
         """As `Database.import_parquet`."""
         return await self.driver.in_thread(lambda: self._database.import_parquet(source, tables, over=over))
 
-    async def backup(self, destination: str | os.PathLike[str]) -> Backup:
+    async def backup(
+        self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None
+    ) -> Backup:
         """As `Database.backup`."""
-        return await self.driver.in_thread(lambda: self._database.backup(destination))
+        return await self.driver.in_thread(lambda: self._database.backup(destination, since=since))
 
     async def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """As `Database.verify`."""
@@ -537,7 +549,7 @@ class AsyncTable(TableBase):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """As `Table.to_arrow`, read whole: whoever uses the reader does not await."""
+        """As `Table.to_arrow`, read whole: its reader is used without awaiting."""
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 

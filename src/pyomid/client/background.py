@@ -82,6 +82,15 @@ class Background:
         with self._lock:
             self.counters.completed += 1
 
+    def complete_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
+        """The same if there is room. False, and nothing is done, if it would have to wait."""
+        with self._lock:
+            if self._cells >= self._cells_max and not self._closed:
+                return False
+            self._add(_Job(complete_steps(start_ts, commit_ts, written), _cells(written)))
+            self.counters.completed += 1
+            return True
+
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
         """Exact deletes of a transaction that certainly never commits. Waits for room likewise. `begun`: its writes
         that may be under way, which are awaited first (`effects.EndWrites`)."""

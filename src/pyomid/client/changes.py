@@ -52,7 +52,7 @@ class RowChange(NamedTuple):
 def bookmark_steps(
     deployment: Deployment, keep_s: float | None, note_ended: Callable[[int], object]
 ) -> Steps[Bookmark]:
-    """A place behind everything committed so far. W is read before the start is drawn (F2). With `keep_s` a lease is
+    """A place after everything committed so far. W is read before the start is drawn (F2). With `keep_s` a lease is
     durable on return. `note_ended`: of the session that begins."""
     check_keep(keep_s)
     watermark, _ = yield ReadWatermarks()
@@ -81,7 +81,7 @@ def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
 
 def check_order(since: Bookmark, until: Snapshot) -> None:
     if until.start_ts <= since.start_ts:
-        raise Misuse(f"starting {since.start_ts} lies behind ending {until.start_ts - 1}", value=since.start_ts)
+        raise Misuse(f"starting {since.start_ts} lies after ending {until.start_ts - 1}", value=since.start_ts)
 
 
 def place(given: object, what: str) -> Bookmark:
@@ -165,7 +165,7 @@ class ChangeScan:
 
 
 def check_still_there_steps(catalog: Catalog, table: str, since: Bookmark) -> Steps[None]:
-    """F5: behind the last row. A drop is in the catalog before it takes rows away."""
+    """F5: after the last row. A drop is in the catalog before it takes rows away."""
     info: TableInfo = yield Blocking(partial(find_table, catalog, table))
     check_table(info, since)
 

@@ -47,7 +47,6 @@ from pyomid.protocol.reading import CommitCache
 from pyomid.types import (
     TABLES_UNCONFIRMED,
     Backup,
-    BackupMoment,
     BeginReply,
     Bookmark,
     ConflictLevel,
@@ -93,7 +92,7 @@ class DatabaseStatus:
     """Tables that commits named and the catalog does not list, which stops sanitizing: id → name, empty if no table of
     the store has that id."""
     tables_unconfirmed: bool = False
-    """A Java TSO led, and nobody confirmed the tables since: that stops sanitizing too."""
+    """A Java TSO led, and no operator confirmed the tables since: that stops sanitizing too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class Database:
     ) -> R:
         """Calls `function(tx, …)` in a transaction of its own and commits it; calls it again on `ConflictError`.
 
-        The back-off is jittered, doubles, and is bounded, and so is the number of tries (settings `retries`,
+        The back-off is jittered, doubles, and is bounded, and so is the number of attempts (settings `retries`,
         `retry_backoff_ms`); after the last one its `ConflictError` is raised. Each call repeats what the function does
         outside of the database.
         """
@@ -181,7 +180,7 @@ class Database:
         """As `run`, but at most one of all runs under one id ever commits, in whatever process.
 
         Returns `AlreadyDone` if one committed before, with the result that it returned if that can be kept. A lost
-        answer is looked up by another run. `OutcomeUnknown` comes only if that did not end either (no TSO, no tries
+        answer is looked up by another run. `OutcomeUnknown` comes only if that did not end either (no TSO, no attempts
         left): run it under the id again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
@@ -221,7 +220,7 @@ class Database:
     # What changed
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """A place behind everything committed so far, from or up to which `changes` tells. With `keep_seconds` a
+        """A place after everything committed so far, from or up to which `changes` reads. With `keep_seconds` a
         durable lease keeps what is needed for that for so long, at least until `release_bookmark`."""
         self.check_usable()
         return self._driver.run(changes.bookmark_steps(self._deployment, keep_seconds, self._deployment.tso.note_ended))
@@ -271,7 +270,7 @@ class Database:
         late gets `SnapshotTooOld`; so does, without a lease, who takes longer than `max_transaction_age_seconds` from
         one look to the next, with all changes that it told.
 
-        Any error, Ctrl-C too, ends the watch; whoever goes on iterating it is told so again.
+        Any error, Ctrl-C too, ends the watch; each further step of its iterator raises it again.
         """
         self.check_usable()
         watching = Watching(
@@ -467,12 +466,15 @@ class Database:
 
     def expire(self, tables: str | Sequence[str] | None = None) -> None:
         """Has values expire in these tables (all of them) that are older than their table's `ttl_seconds`, for all
-        snapshots from now on. A folder's TSO does it by itself; over HBase it is to be called, or `compact`, at least
-        a hundred times in the shortest `ttl_seconds`. It goes by this process's clock."""
-        from pyomid.client.upkeep import expiry
+        snapshots from now on. Without `tables` also idempotency keys that are older than `transactionIdDays` shrink to
+        hashes of their ids, which stay taken. A folder's TSO does both by itself; over HBase it is to be called, or
+        `compact`, at least a hundred times in the shortest of these times. It goes by this process's clock."""
+        from pyomid.client.upkeep import expired_keys, expiry
 
         self.check_usable()
         expiry.expire(self, tables)
+        if tables is None and (days := self._deployment.settings.transaction_id_days):
+            expired_keys.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
         """Deletes the commit-table entries that no reader needs, as far as every table is compacted by records older
@@ -499,30 +501,22 @@ class Database:
                     report.violations += tx.table(info.name).wrong_index_rows()
         return report
 
-    def backup(self, destination: str | os.PathLike[str]) -> Backup:
-        """Copies the database, as of one moment, while others read and write: that of a folder into an absent or empty
-        folder; that of HBase into snapshots of its tables, whose names begin with the word `destination`.
+    def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
+        """Copies the database, as of one moment, into an absent or empty folder, while others read and write.
+
+        With `since`, the folder of an earlier back-up of this database, it holds what differs from that, and is
+        restored together with it, and with what that goes on from: none of these may go, or change.
 
         Durable on return. All that was committed before the call is in it, and of every later transaction all or
-        nothing; over HBase nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks
-        meanwhile waits for up to 5 s, in a folder.
+        nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks meanwhile waits for
+        up to 5 s. For folders; `Misuse` over HBase, which has snapshots of its own.
         """
         self.check_usable()
         if self._deployment.back_up is None:
-            raise Misuse("this kind of database has no back-ups")
-        if not self._deployment.store.capabilities.foreign_tables:
-            before = self.begin(read_only=True)
-            before.rollback()
-            return self._deployment.back_up(destination, BackupMoment(before.start_ts))
-        from pyomid.client.upkeep.backups import moment_of
-
-        begun = self._deployment.tso.begin()
-        lease = self.leases.grant(begun.start_ts, self.settings.lease_seconds)
-        try:
-            return self._deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch))
-        finally:
-            self.leases.end(lease)
-            self._deployment.tso.note_ended(begun.start_ts)
+            raise Misuse("only the database of a folder is backed up so: over HBase, take snapshots of its tables")
+        before = self.begin(read_only=True)
+        before.rollback()
+        return self._deployment.back_up(destination, before.start_ts, since)
 
     def export_parquet(
         self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None
@@ -650,16 +644,21 @@ class Database:
         """The rules of a table for a transaction whose begin was answered with `begun`. `leased`: it is under a lease;
         `Misuse` if the table's store would not keep its snapshot.
         """
-        rules = self._known_rules(name, begun)
+        rules = self.known_rules(name, begun) or self._read_rules(name, begun)
         if leased:
             self._deployment.store.check_leases(name)
         return rules
 
-    def _known_rules(self, name: str, begun: BeginReply) -> TableRules:
+    def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
+        """As `table_rules` without a lease, if they need not be read."""
+        found = self._tables.get(name) if isinstance(name, str) else None
+        if found is not None and self._deployment.clock() < found.until_s and may_go_by(found.read_after, begun):
+            return found.rules
+        return None
+
+    def _read_rules(self, name: str, begun: BeginReply) -> TableRules:
         now = self._deployment.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
-        if found is not None and now < found.until_s and may_go_by(found.read_after, begun):
-            return found.rules
         info = find_table(self._deployment.catalog, name)
         if found is not None and found.rules.info == info:
             rules = found.rules
@@ -676,6 +675,15 @@ class Database:
             self._background.complete(start_ts, commit_ts, written)
         except Exception as error:
             self._background.failed(error)
+
+    def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
+        """The same, if it need not wait for others' completion."""
+        try:
+            self.commit_cache.put(start_ts, commit_ts)
+            return self._background.complete_at_once(start_ts, commit_ts, written)
+        except Exception as error:
+            self._background.failed(error)
+            return True
 
     def end_rolled_back(self, writes: TransactionSteps) -> None:
         """As `end_committed`: compaction deletes what it leaves."""

@@ -169,13 +169,14 @@ class AsyncDriver:
         self._tso_threads = tso_threads
         self._store_threads = store_threads
 
-    async def perform(self, effect: Effect) -> Any:
+    def perform(self, effect: Effect) -> Awaitable[Any]:
+        awaited = self._awaited.get(type(effect))
+        return self._in_thread(effect) if awaited is None else awaited(effect)
+
+    async def _in_thread(self, effect: Effect) -> Any:
         kind = type(effect)
         if kind is effects.Heal or kind is effects.DeleteOrphans:
             return self._blocking.perform(effect)  # only offered to the background
-        awaited = self._awaited.get(kind)
-        if awaited is not None:
-            return await awaited(effect)
         threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
         return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 

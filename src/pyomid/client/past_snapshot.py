@@ -30,7 +30,7 @@ def past_steps(
 ) -> Steps[tuple[BeginReply, Lease]]:
     """The reply to a begin that reads at `at`, and the lease that holds that. `at`: as of `Database.begin`."""
     if not_before:
-        raise Misuse("at names the snapshot: not_before has no meaning beside it")
+        raise Misuse("at names the snapshot: do not give not_before too")
     check_time(at)
     begun: BeginReply = yield Begin(is_held=False)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)

@@ -50,17 +50,17 @@ class Backoff:
         )
 
     def pause_s(self, conflicts: int) -> float:
-        """Before the try after so many conflicts (1 …)."""
+        """Before the attempt after so many conflicts (1 …)."""
         return self.uniform(0.0, min(self.longest_s, self.first_s * 2.0 ** min(conflicts - 1, 60)))
 
 
-class Tries:
-    """The tries of one run, for every front end: what the end of each try means.
+class Attempts:
+    """The attempts of one run, for every front end: what the end of each attempt means.
 
-    A try that conflicted is followed by another one, above the commit that won. With a durable id a lost answer is
+    An attempt that conflicted is followed by another one, above the commit that won. With a durable id a lost answer is
     followed by one too: it sees in its own snapshot whether the idempotency key is there, and should the first try
-    still commit, the key's conflict check lets only one of the two. If no try follows, a lost answer stays lost:
-    whatever the last try ended with, the run may have committed.
+    still commit, the key's conflict check lets only one of the two. If no attempt follows, a lost answer stays lost:
+    whatever the last attempt ended with, the run may have committed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Tries:
         transaction_id: str | None,
         on_conflict: Callable[[ConflictError], None] | None = None,
     ) -> None:
-        """`on_conflict` is called with each conflict that another try follows."""
+        """`on_conflict` is called with each conflict that another attempt follows."""
         self.not_before = 0
         self._backoff = backoff
         self._transaction_id = transaction_id
@@ -78,9 +78,9 @@ class Tries:
         self._lost: OutcomeUnknown | None = None
 
     def pause_s(self, error: BaseException) -> float | None:
-        """The pause before the next try, after one that ended with `error`. None: the caller raises `error`.
+        """The pause before the next attempt, after one that ended with `error`. None: the caller raises `error`.
 
-        Raises `OutcomeUnknown` if an earlier try may have committed and `error` would deny it; an error that is not
+        Raises `OutcomeUnknown` if an earlier attempt may have committed and `error` would deny it; an error that is not
         pyomid's gets a note instead.
         """
         self._failures += 1
@@ -100,9 +100,11 @@ class Tries:
         return error is self._lost or isinstance(error, ConflictError)
 
     def _tell(self, error: BaseException, lost: OutcomeUnknown) -> None:
-        maybe = f"an earlier try of run {self._transaction_id!r} may have committed: run it again under this id to know"
+        maybe = (
+            f"an earlier attempt of run {self._transaction_id!r} may have committed: run it again under this id to know"
+        )
         if isinstance(error, OmidError):
-            raise OutcomeUnknown(f"{maybe}; the last try ended with: {error}", **lost.values) from error
+            raise OutcomeUnknown(f"{maybe}; the last attempt ended with: {error}", **lost.values) from error
         error.add_note(maybe)
 
 
@@ -168,28 +170,28 @@ def run_steps(
     transaction_id: str | None,
     body: Callable[[Any], object],
 ) -> Steps[Any]:
-    """Commits `body(transaction)` once, with as many `Tries` as it takes. Returns its result, or `AlreadyDone`.
+    """Commits `body(transaction)` once, with as many `Attempts` as it takes. Returns its result, or `AlreadyDone`.
 
     `begin(not_before)` begins a transaction of the front end.
     """
     if transaction_id is not None:
         yield Blocking(partial(ensure_keys_table, database.deployment))
 
-    def one_try_steps(not_before: int) -> Steps[Any]:
+    def one_attempt_steps(not_before: int) -> Steps[Any]:
         transaction = yield from begin(not_before)
         return (yield from transaction.block_steps(_try_steps(transaction, transaction_id, body)))
 
     retried = None if database.reports is None else database.reports.retried
-    return (yield from tries_steps(Tries(database.backoff(), transaction_id, retried), one_try_steps))
+    return (yield from attempts_steps(Attempts(database.backoff(), transaction_id, retried), one_attempt_steps))
 
 
-def tries_steps(tries: Tries, one_try_steps: Callable[[int], Steps[R]]) -> Steps[R]:
-    """The loop of every front end: returns the result of the first `one_try_steps(not_before)` that succeeds."""
+def attempts_steps(attempts: Attempts, one_attempt_steps: Callable[[int], Steps[R]]) -> Steps[R]:
+    """The loop of every front end: returns the result of the first `one_attempt_steps(not_before)` that succeeds."""
     while True:
         try:
-            return (yield from one_try_steps(tries.not_before))
+            return (yield from one_attempt_steps(attempts.not_before))
         except BaseException as error:
-            pause_s = tries.pause_s(error)
+            pause_s = attempts.pause_s(error)
             if pause_s is None:
                 raise
         yield Pause(pause_s)

@@ -473,8 +473,9 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self.step(Event.READ)
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
-            read_rules = partial(self.database.table_rules, name, self._begun, leased=self.is_leased)
-            rules: TableRules = yield Blocking(read_rules)
+            rules = None if self.is_leased else self.database.known_rules(name, self._begun)
+            if rules is None:
+                rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=self.is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
             yield from self.writes.look_steps(rules.info)
@@ -561,8 +562,9 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
             raise
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
-        end = partial(self.database.end_committed, self.start_ts, decided.reply.commit_ts, decided.written)
-        yield from self._afterwards_steps(end)
+        commit_ts, written = decided.reply.commit_ts, decided.written
+        if not self.database.end_committed_at_once(self.start_ts, commit_ts, written):
+            yield from self._afterwards_steps(partial(self.database.end_committed, self.start_ts, commit_ts, written))
 
     def _rolled_back_steps(self) -> Steps[None]:
         yield from self._afterwards_steps(partial(self.database.end_rolled_back, self.writes))

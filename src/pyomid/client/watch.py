@@ -220,7 +220,7 @@ class Watching:
             yield Pause(min(self._poll_s, left_s))
 
     def _draw_steps(self) -> Steps[tuple[Bookmark, OpenStart, int]]:
-        """A place behind all that is committed, held, and the epoch that came with it. W is read first (F2)."""
+        """A place after everything that is committed, held, and the epoch that came with it. W is read first (F2)."""
         watermark, _ = yield ReadWatermarks()
         begun: BeginReply = yield Begin()
         return Bookmark(begun.start_ts, watermark), OpenStart(begun.start_ts, self._note_ended), begun.epoch

@@ -1,4 +1,4 @@
-"""When kernels are loaded: beside the program, which goes on in plain Python meanwhile.
+"""When kernels are loaded: on a thread of their own, while the program goes on in plain Python.
 
     is_ready ── loaded ──────────────────────────────► yes
        ├ numba is loaded, the kernel is kept on disk ─► loaded now (milliseconds), yes
@@ -164,7 +164,7 @@ def _compile_in_a_process(missing: list[Loadable]) -> bool:
         if missing:
             tell_of_compiling()
             packages = sorted({each.package for each in missing})
-            command = [_python(), "-P", "-m", "pyomid.compile_kernels", "--beside", *packages]
+            command = [_python(), "-P", "-m", "pyomid.kernels.compile_packages", "--beside", *packages]
             pipes: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
             try:
                 why = subprocess.run(command, timeout=_COMPILE_S_MAX, check=False, **pipes).stderr[-2000:]

@@ -166,7 +166,7 @@ class ReferenceOracle(ChunkOracle):
             or machine.commits.malformed(request) is not None
             or machine.large.knows(request.start_ts)
             or request.start_ts in machine.oracle.refused_starts
-            or not machine.tables.settled.issuperset(request.table_ids)
+            or not machine.tables.decidable.issuperset(request.table_ids)
             or machine.clock.next_ts + TIMESTAMP_STEP > machine.clock.ceiling
         )
 

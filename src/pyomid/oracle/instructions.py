@@ -1,4 +1,4 @@
-"""Events that go into the TSO's machine, instructions that come out of it, and the figures that it reports.
+"""Events that go into the TSO's machine, instructions that come out of it, and what it reports of itself.
 
 A `StoreCall` holds one of the operations below. The driver performs it and gives back `StoreDone` with the result that
 the operation names, or `StoreFailed`. Every operation may be performed again after a failure: each names a state to
@@ -267,7 +267,7 @@ FORMER_COUNTERS: Final = {"memory_hogs": "hoarders", "entries_sanitized": "entri
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MachineReport:
     """What a service reports of its machine, as of this moment."""
 
     epoch: int
@@ -283,10 +283,10 @@ class Figures:
     conflict_map_entries: int
     conflict_map_entries_max: int
     retention_s: float
-    """For how long history is kept; 0: no longer than somebody reads it."""
+    """For how long history is kept; 0: no longer than a reader needs it."""
     counters: Mapping[str, int]
     """0 where there is none."""
     watermark_held: str = ""
     """By what W is held back: open start, lease, large commit, retention; empty where it follows the newest start."""
     watermark_holder: str = ""
-    """Whose that is, in words for people; empty where nobody knows."""
+    """Whose that is, as text for operators; empty if unknown."""

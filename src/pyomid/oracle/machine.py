@@ -31,10 +31,10 @@ from pyomid.arrays import NDArray, np
 from pyomid.oracle.instructions import (
     FORMER_COUNTERS,
     Event,
-    Figures,
     Flushed,
     Instruction,
     LeaseRenewed,
+    MachineReport,
     PeerGone,
     ReadEpoch,
     RequestCame,
@@ -56,7 +56,7 @@ from pyomid.oracle.takeover import TakenOver
 from pyomid.oracle.time_line import TimeLine
 from pyomid.oracle.watermarks import Watermarks
 from pyomid.oracle.windows import BeginWindows, TimestampClock
-from pyomid.types import TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
+from pyomid.types import TABLE_CONFLICTS, TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
 from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
@@ -74,6 +74,8 @@ from pyomid.wire.messages import (
 TIMERS_S: Final = 0.002
 """Leases, ages and intervals are looked at this often, not with every request."""
 
+TABLES_SHOWN_MAX: Final = 20
+"""Whose conflicts a status tells."""
 PEER_REQUESTS_MAX: Final = 4
 """Seals, retries, large commits and sanitizings of one peer under way at once."""
 
@@ -160,7 +162,7 @@ class TsoMachine:
         """One step. `now_s` is monotonic and counts suspension; `wall_ms`: milliseconds since 1970; 0:
         not known.
 
-        After a `Die`, or an exception, every further call returns nothing: nobody knows the state behind an exception.
+        After a `Die`, or an exception, every further call returns nothing: the state after an exception is unknown.
         """
         if self.dead:
             return []
@@ -227,8 +229,8 @@ class TsoMachine:
             self.step.refuse(peer, tag, error)
         elif request.is_retry or self.large.knows(request.start_ts):
             self.peer_requests.ask(peer, self.retries.retry_steps(peer, tag, request))
-        elif not self.tables.settled.issuperset(request.table_ids):
-            self.table_requests.settle(peer, tag, request)
+        elif not self.tables.decidable.issuperset(request.table_ids):
+            self.table_requests.decide_later(peer, tag, request)
         elif request.is_large:
             self.peer_requests.ask(peer, self._large_commit_steps(peer, tag, request))
         elif (answer := self.commits.decide(peer, tag, request)) is not None:
@@ -239,8 +241,8 @@ class TsoMachine:
         when the request came may have changed when its turn comes."""
         if self.large.knows(request.start_ts):
             yield from self.retries.retry_steps(peer, tag, request)
-        elif not self.tables.settled.issuperset(request.table_ids):
-            self.table_requests.settle(peer, tag, request)
+        elif not self.tables.decidable.issuperset(request.table_ids):
+            self.table_requests.decide_later(peer, tag, request)
         else:
             yield from self.large.commit_steps(peer, tag, request)
 
@@ -408,10 +410,10 @@ class TsoMachine:
         """How many were committed since the process began. Any thread may ask."""
         return self.step.counters.get("commits", 0)
 
-    def figures(self) -> Figures:
+    def report(self) -> MachineReport:
         conflict_map = self.oracle.conflict_map
         held, holder = self.watermarks.holder()
-        return Figures(
+        return MachineReport(
             epoch=self.epoch,
             last_ts=self.clock.last_issued,
             low_watermark=self.oracle.low_watermark,
@@ -430,22 +432,28 @@ class TsoMachine:
 
     def status(self) -> Status:
         """What a person would ask."""
-        figures = self.figures()
-        count = figures.counters
+        report = self.report()
+        count = report.counters
         return Status(
-            epoch=figures.epoch,
-            last_ts=figures.last_ts,
-            low_watermark=figures.low_watermark,
-            watermark=figures.watermark,
-            horizon=figures.horizon,
+            epoch=report.epoch,
+            last_ts=report.last_ts,
+            low_watermark=report.low_watermark,
+            watermark=report.watermark,
+            horizon=report.horizon,
             leases=self.leases.starts,
             pending=tuple(sorted(self.large.pending)),
-            in_flight=figures.in_flight,
+            in_flight=report.in_flight,
             counters=dict(count)
             | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]}
-            | ({"retention_ms": round(figures.retention_s * 1000)} if figures.retention_s else {}),
+            | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {})
+            | self._conflicts_by_table(),
             held_back_by=self.watermarks.held_back_by,
         )
+
+    def _conflicts_by_table(self) -> dict[str, int]:
+        """Of the tables that have most."""
+        found = sorted(self.oracle.table_conflicts.items(), key=lambda each: -each[1])
+        return {f"{TABLE_CONFLICTS}{table_id}": count for table_id, count in found[:TABLES_SHOWN_MAX]}
 
     def validate(self) -> None:
         """What holds after every step."""
@@ -454,6 +462,6 @@ class TsoMachine:
         self.watermarks.validate()
         self.large.validate()
         assert self.begins.newest_start <= self.clock.last_issued, "starts lie below the clock"
-        assert self.windows.flights <= self.settings.flights_max
+        assert self.windows.flushes_in_flight <= self.settings.flushes_in_flight_max
         assert self.oracle.low_watermark >= self.epoch
-        assert self.tables.settled == self.tables.registered | self.tables.marked
+        assert self.tables.decidable == self.tables.registered | self.tables.marked

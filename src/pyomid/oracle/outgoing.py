@@ -65,7 +65,7 @@ class Step:
         self.now_s = now_s
         """Monotonic; counts suspension."""
         self.in_doubt = False
-        """T4: from a stall until the leader state was read. Answers are held meanwhile, whoever gave them."""
+        """T4: from a stall until the leader state was read. All answers are held meanwhile."""
         self.has_more_begins = False
         """It left begins that could be answered: another step goes on, soon."""
         self.wall_ms = 0

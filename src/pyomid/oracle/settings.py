@@ -16,7 +16,7 @@ class TsoSettings:
     window_starts: int = 4096
     """Starts reserved below each batch: more than clients can take while one flush lasts."""
     batch_entries_max: int = 16_384
-    flights_max: int = 2
+    flushes_in_flight_max: int = 2
     """Flushes under way at once."""
     max_transaction_age_s: float = 600.0
     open_starts_interval_s: float = 2.0
@@ -60,7 +60,13 @@ class TsoSettings:
     until a sanitizer asks."""
 
     def __post_init__(self) -> None:
-        for name in ("conflict_map_entries", "window_starts", "batch_entries_max", "flights_max", "ceiling_step"):
+        for name in (
+            "conflict_map_entries",
+            "window_starts",
+            "batch_entries_max",
+            "flushes_in_flight_max",
+            "ceiling_step",
+        ):
             self._check(name, 1)
         for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
             self._check(name, 0.001)

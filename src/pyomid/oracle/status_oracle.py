@@ -57,6 +57,8 @@ class StatusOracle:
         self.conflict_map = conflict_map
         self.fences: MutableMapping[int, int] = {}
         self.table_commits: MutableMapping[int, int] = {}
+        self.table_conflicts: MutableMapping[int, int] = {}
+        """How many transactions that named the table met a later commit of one of their cells."""
         self.fenced: set[int] = set()
         """Tables that a client fenced above D."""
         self.refused_starts: set[int] = set()
@@ -94,6 +96,11 @@ class StatusOracle:
         evicted = self.conflict_map.record_all(request.cell_ids, commit_ts)
         if evicted > self.low_watermark:
             self.low_watermark = evicted
+
+    def count_conflict(self, table_ids: Iterable[int]) -> None:
+        """Of a transaction that is aborted for a cell: the cell's table is one of these, and no id tells which."""
+        for table_id in table_ids:
+            self.table_conflicts[table_id] = self.table_conflicts.get(table_id, 0) + 1
 
     def fence(self, table_id: int, fence_ts: int) -> None:
         """From now on transactions that wrote the table and started before `fence_ts` abort."""

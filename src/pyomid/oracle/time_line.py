@@ -36,7 +36,7 @@ class TimeLine:
         self._step = step
         self._store = store
         self.retention_s: Final = taken_over.retention_s
-        """0: history is kept no longer than somebody reads it."""
+        """0: history is kept no longer than a reader needs it."""
         self._interval_s = settings.time_points_interval_s
         if self.retention_s:
             self._interval_s = max(self.retention_s / POINTS_IN_RETENTION, INTERVAL_S_MIN)

@@ -84,10 +84,10 @@ class Watermarks:
         """D. It never goes back. A lease at or below it is of a reader: it holds W alone."""
         self.horizon = taken_over.horizon
         """H."""
-        self._settled_low = taken_over.epoch
+        self._durable_low = taken_over.epoch
         """LWM as of the commits that are durable."""
         self._movers: deque[tuple[int, int]] = deque()
-        """(LWM, the batch after whose release it is settled), ascending."""
+        """(LWM, the batch after whose release it counts), ascending."""
         self._publish_due_s = step.now_s
         self._newest_entries = NewestEntries(settings.entries_kept_max)
         self._is_forgetting = False
@@ -100,7 +100,7 @@ class Watermarks:
         self._open_due_s = step.now_s
         self._held_floor, self._held_since_s = 0, step.now_s
         self.held_back_by = ""
-        """Whose open start held LWM back when it rose last, in words for people; empty: nobody's."""
+        """Whose open start held LWM back when it rose last, as text for operators; empty: none did."""
         self._open_held: Held | None = None
 
     @property
@@ -132,17 +132,17 @@ class Watermarks:
         if self._movers and self._movers[-1][1] == due:
             self._movers.pop()
         self._movers.append((self._oracle.low_watermark, due))
-        self._settle_low()
+        self._note_durable_low()
 
     def note_release(self, entries: int) -> None:
         """A batch of so many entries was released."""
         if self._settings.entries_kept_max:
             self._newest_entries.release(entries, self._begins.newest_start)
-        self._settle_low()
+        self._note_durable_low()
 
-    def _settle_low(self) -> None:
+    def _note_durable_low(self) -> None:
         while self._movers and self._movers[0][1] <= self._windows.released_seq:
-            self._settled_low = self._movers.popleft()[0]
+            self._durable_low = self._movers.popleft()[0]
 
     def _raise_by_age(self) -> None:
         """T15: LWM rises to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
@@ -213,7 +213,7 @@ class Watermarks:
         lowest = self._leases.lowest_above(self.decided)
         if lowest is not None:
             held.append(lowest - 1)
-        decided = min([self._settled_low, *held])
+        decided = min([self._durable_low, *held])
         if decided > self.decided:
             self.decided = decided
             self._oracle.forget_up_to(decided)
@@ -227,7 +227,7 @@ class Watermarks:
         kept_start = self._time_line.kept_start()
         if kept_start is not None:  # T17
             held.append(kept_start)
-        return min([self._settled_low, *held])
+        return min([self._durable_low, *held])
 
     def holder(self) -> tuple[str, str]:
         """What W waits for, and whose it is, in words for people; empty where W follows the newest start."""
@@ -260,7 +260,7 @@ class Watermarks:
     # ── H ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget_entries(self) -> None:
-        """Where nobody else reads the commit table, entries that are old by count go as a sanitizer would delete them.
+        """If only this process reads the commit table, its oldest entries go, by count, as a sanitizer deletes them.
 
         No region of any table has cells that need them (law 7 asks for nothing), but a transaction that has not ended
         may still send its commit, or send it again. So LWM passes it first, and H never passes W.
@@ -306,7 +306,7 @@ class Watermarks:
         assert self.published <= self.sent <= self.decided, "W is published, and never above D"
         assert self.decided <= self._oracle.low_watermark, "what LWM lets commit is not decided"
         assert self.horizon <= self.published, "H never passes W"
-        assert self._oracle.epoch <= self._settled_low <= self._oracle.low_watermark
+        assert self._oracle.epoch <= self._durable_low <= self._oracle.low_watermark
         for start_ts in (*self._leases.starts, *self.pending):
             assert start_ts > self.sent, f"W {self.sent} passed {start_ts}, which holds it"
         for start_ts in self.pending:

@@ -8,7 +8,7 @@ Law 3: a start S is handed out only when every commit below S is durable. So a b
 oldest batch that is not yet released, and from no other. Flushes end in any order; batches are released in order. The
 edges:
   - when a window has run out, an empty open batch gets a new one at once (`_widen`); a non-empty batch must be flushed,
-    and begins wait. No batch is stepped over, and no begin is served from a batch behind one in flight;
+    and begins wait. No batch is stepped over, and no begin is served from a batch that follows one in flight;
   - a begin with a floor (LWM, `not_before`) waits until the window lies above the floor;
   - a fence is an entry of its batch, and the oldest batch closes behind it. Fences that come while their batch waits
     behind others share that batch: no begin is served from its window before it is the oldest (T8).
@@ -177,13 +177,13 @@ class BeginWindows:
         return self.batches[-1]
 
     @property
-    def flights(self) -> int:
+    def flushes_in_flight(self) -> int:
         """The number of flushes in flight, without large commits."""
-        flights = 0
+        count = 0
         for batch in self.batches:
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
-                flights += 1
-        return flights
+                count += 1
+        return count
 
     @property
     def newest_flight(self) -> Batch | None:

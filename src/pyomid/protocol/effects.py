@@ -176,7 +176,7 @@ class DeleteCommitEntries(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Effect):
-    """→ BeginReply, of a start above `not_before` (0: any). `is_held`: somebody works with the start, and notes its
+    """→ BeginReply, of a start above `not_before` (0: any). `is_held`: a transaction uses the start, and notes its
     end."""
 
     not_before: int = 0

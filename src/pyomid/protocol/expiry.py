@@ -6,7 +6,7 @@ system table, moved up now and then by a transaction:
 
     floor 0     commit 150   point (start 200, 10:00)   commit 230   point (start 300, 10:01)
     an hour later a transaction sees that start 200 was the newest at 10:00, and moves the floor to 200: commit 400
-    a snapshot at or below 400 sees both values, every snapshot above it the second only, whoever reads, and whenever
+    a snapshot at or below 400 sees both values, every snapshot above it the second only, for all readers
 
 So what has expired for a snapshot is a function of the version's commit and of data that the snapshot sees. It is the
 same for all its readers, as all data are, in whatever process and at whatever time; it never depends on the time line
@@ -39,7 +39,7 @@ LATEST_COLUMN: Final = Column(b"e", b"latest")
 EXPIRY_INFO: Final = TableInfo(EXPIRY_TABLE, (FLOOR_COLUMN.family,), ConflictLevel.CELL)
 
 POINTS_IN_TTL: Final = 100
-"""A value expires late by so much of its time to live, at most, while somebody moves the floor."""
+"""While the floor is moved regularly, a value expires late by at most this share of its time to live."""
 INTERVAL_MS_MIN: Final = 1_000
 POINTS_MAX: Final = 1_000
 """From so many on every second one goes: what it told expires with the next one, a little later."""

@@ -126,7 +126,7 @@ def _read_some_rows_steps(
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
     rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, snapshot.bounds, cache, columns)
-    yield from check_snapshot_steps(snapshot)
+    yield from check_snapshot_steps(snapshot, resolution.watermark)
     yield from heal_steps(table, rows_read, resolution)
     known = resolution.commits
     seen = (snapshot.start_ts, snapshot.own, known, snapshot.expired_to)
@@ -166,22 +166,24 @@ def read_batch_steps(
 
     The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction:
     they look a start up once a scan, not once a cell. `batch` None stands for the end of the scan, where W is checked
-    once more and None is returned: rows behind the last batch, or of a range that looked empty, may have been cleaned
+    once more and None is returned: rows after the last batch, or of a range that looked empty, may have been cleaned
     away (R7).
     """
     if batch is None:
         yield from check_snapshot_steps(snapshot)
         return None
     fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch, snapshot.bounds)
-    yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
-    yield from check_snapshot_steps(snapshot)
+    resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
+    yield from check_snapshot_steps(snapshot, resolution.watermark)
     seen = visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own, snapshot.expired_to)
     return fetched.batch, seen
 
 
-def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
-    """R7: after a read W must still be below the snapshot; otherwise versions may be missing from what was read."""
-    watermark, _ = yield ReadWatermarks()
+def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> Steps[None]:
+    """R7: after a read W must still be below the snapshot; otherwise versions may be missing from what was read.
+    `watermark`: W, if it was read after all of that anyway (R4)."""
+    if watermark is None:
+        watermark, _ = yield ReadWatermarks()
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
             f"snapshot {snapshot.start_ts} is at or below the published low watermark {watermark}: "
@@ -232,11 +234,12 @@ class SealRule:
 class Resolution:
     """`commits`: what the commit table knew. `orphans`: starts whose cells in the last fetch without a shadow cell can
     never commit, at or below a W that was read before that was found (R8). `missed`: every start that is not committed
-    for this reader."""
+    for this reader. `watermark`: W, if a lookup read it after the last fetch."""
 
     commits: dict[int, int] = field(default_factory=dict)
     orphans: set[int] = field(default_factory=set)
     missed: set[int] = field(default_factory=set)
+    watermark: int | None = None
 
 
 _NEVER: Final = "sealed, or below H"
@@ -261,9 +264,11 @@ def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
         if asked:
             watermark_before = watermark
             states, watermark, horizon = yield from look_up_steps(asked)
+            resolution.watermark = watermark
             final |= _final_starts(asked, states, horizon, watermark_before)
             statuses.update(_note_states(asked, states, horizon, cache, resolution))
             if any(start in statuses for start in asked):
+                resolution.watermark = None
                 yield from _refetch_missed_steps(fetched)
                 continue
         present = unresolved & statuses.keys()
@@ -277,6 +282,7 @@ def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
                     final.add(start)
             else:
                 del statuses[start]
+        resolution.watermark = None
         yield from _refetch_sealed_steps(fetched)
     fetched.apply(resolution.commits)
     resolution.missed = set(present)

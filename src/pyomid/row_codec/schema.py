@@ -53,7 +53,7 @@ def parse_row_key(text: str) -> tuple[RowKeyPart, ...]:
 
 
 def row_key_parts(parts: str | Iterable[str | RowKeyPart]) -> tuple[RowKeyPart, ...]:
-    """Key columns by name, each with " desc" behind it where larger values are to come first."""
+    """Key columns by name, each followed by " desc" where larger values are to come first."""
     if isinstance(parts, str):
         return parse_row_key(parts)
     made = []
@@ -196,7 +196,7 @@ def select_columns(info_name: str, schema: TableSchema, wanted: Sequence[str] | 
 
 
 def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapping) -> TableSchema:
-    """The table's schema with these columns behind its own, each at a place that no column has or had (X1)."""
+    """The table's schema with these columns after its own, each at a place that no column has or had (X1)."""
     schema = schema_of(info)
     if not added:
         return schema

@@ -40,7 +40,7 @@ class Flushes:
         threads_max: int,
         fail: Callable[[Exception], None],
     ) -> None:
-        """`fail` is called with the error of an `ended`, of which nobody else would hear."""
+        """`fail` is called with an error that `ended` raises: it has no caller that could handle it."""
         self._table = table
         self.leader_state = leader_state
         self.may_wait = False
@@ -73,7 +73,7 @@ class Flushes:
         """Calls `ended` once with the result or error of `work`, on the loop, later. A thread that cannot be had is an
         error too: then `work` is not done."""
         loop = asyncio.get_running_loop()
-        turn = Lock()  # whoever takes it tells the end
+        turn = Lock()  # the thread that takes it reports the end
 
         def call() -> None:
             if not turn.acquire(blocking=False):
@@ -124,7 +124,7 @@ class Flushes:
 
 
 class _Submitted:
-    """Tells the end of one flush, once. An error of whoever is told is not the flush's: its entries are durable."""
+    """Reports the end of one flush, once. An error of the callback is not the flush's: its entries are durable."""
 
     __slots__ = ("_fail", "_tell", "has_ended")
 

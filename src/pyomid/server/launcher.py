@@ -8,7 +8,7 @@ The start lock only keeps a storm of clients from starting a storm of processes;
 own lock alone. A client that was stopped while it held the start lock is overtaken after `START_LOCK_PATIENCE_S`.
 
 The start lock's file remembers when a TSO was started last, and how many in a row ended soon and not in order: from
-one start to the next the time doubles, whoever starts. What the last one died of is in every client's error.
+one start to the next the time doubles, for all clients together. Each client's error says what the last one died of.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def connect_to_folder(
 
 
 def ensure_running(folder: Path, command: Sequence[str], *, timeout_s: float = START_S_MAX) -> Path:
-    """The folder's socket, with a TSO behind it that answered just now."""
+    """The folder's socket, on which a TSO answered just now."""
     connect_to_folder(folder, command, timeout_s=timeout_s).close()
     return folder / SOCKET_FILE
 
 
 def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
-    """None where nobody listens: no socket, or one that a killed process left behind."""
+    """None if no process listens: there is no socket, or a killed process left it."""
     try:
         return connect_in(folder, timeout_s=max(timeout_s, POLL_S))
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BlockingIOError, TimeoutError):

@@ -1,8 +1,8 @@
-"""Who is the TSO of a folder: whoever holds the lock in it. And how a leader in doubt ends.
+"""Which process is the TSO of a folder: the one that holds the lock in it. And how a leader in doubt ends.
 
 The lock file is never unlinked (T14): a second file of the same name would be a second lock. It is closed at exec,
 so no child holds it by accident; the system drops it when the process dies, however it dies. The socket is unlinked
-before the lock is released, so that whoever finds it finds a process that has not finished yet.
+before the lock is released, so that a client which finds it finds a process that has not finished yet.
 
 A folder may be removed, or moved, and made again while its TSO lives. Lock and socket are therefore the ones in the
 folder that was opened, whatever lies under its path by now: a TSO removes no socket but its own, and ends when the lock
@@ -34,7 +34,7 @@ LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
 BACKLOG: Final = 1024
 _SIGNATURE_BYTES: Final = 1024
-"""Always written whole, so that nobody reads half of it."""
+"""It is always written whole, so that no process reads half of it."""
 _REASON_CHARS_MAX: Final = 300
 
 DOUBT_EXIT_CODE: Final = 70
@@ -168,7 +168,7 @@ def holder(folder: Path) -> dict[str, Any]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether somebody holds the lock at this moment; for messages."""
+    """Whether a process holds the lock at this moment; for messages."""
     try:
         fd = open_own(folder / LOCK_FILE, os.O_RDONLY)
     except (OSError, Misuse):

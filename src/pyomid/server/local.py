@@ -1,4 +1,4 @@
-"""A whole TSO inside this process: the machine behind a lock, its store calls made by whoever asks.
+"""A whole TSO inside this process: the machine under a lock; the calling thread makes its store calls.
 
 For tests, for the memory store, and as the reference a service is held against. One request at a time, so nothing
 is gathered into batches; every rule of the machine applies all the same.
@@ -30,8 +30,8 @@ class LocalTso(TsoCalls):
     """`ports.Tso` in process. Takes the epoch over when it is made; a second one on the same stores deposes it.
 
     Thread-safe. After `Deposed`, or another death of the machine, every call raises `Unavailable`; a commit that was
-    under way raises `OutcomeUnknown`. Whatever else is thrown in during a call (Ctrl-C, lack of memory), nobody knows
-    the machine behind it: the next call takes over anew, as the next process would (C9).
+    under way raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the state of
+    the machine is unknown: the next call takes over anew, as the next process would (C9).
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 class BoundedLog:
-    """Lines whose cause is somebody else: at most `lines_max` of a kind per interval, the rest counted and told.
+    """Lines that other processes cause: at most `lines_max` of a kind per interval, the rest counted and told.
 
     A peer that is refused a million times fills no disk, and hides no other kind of line.
     """
@@ -114,7 +114,7 @@ class LogFile(logging.Handler):
             self.handleError(record)
 
     def _open(self) -> None:
-        """By a number that stays, so that whoever writes at the moment writes somewhere."""
+        """Keeps the descriptor's number, so that a thread that writes at this moment writes to one of the two files."""
         with contextlib.suppress(FileNotFoundError):
             if os.stat(self._path, follow_symlinks=False).st_size > LOG_BYTES_MAX:
                 os.replace(self._path, self._path.with_suffix(self._path.suffix + ".1"))

@@ -1,4 +1,4 @@
-"""A TSO's figures as Prometheus' client library wants them; `metrics` serves them."""
+"""A TSO's counters and gauges as Prometheus' client library wants them; `metrics` serves them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from pyomid.oracle.instructions import FORMER_COUNTERS
-from pyomid.server.metrics import Watched
 from pyomid.server.service import TsoService
+from pyomid.server.watched import Watched
 from pyomid.types import AbortReason
 
 PREFIX: Final = "pyomid_tso_"
@@ -24,7 +24,7 @@ def registry_of(watched: Watched) -> CollectorRegistry:
 
 
 class MachineCollector(Collector):
-    """Reads the machine's figures at each scrape; nothing is counted twice."""
+    """Reads the machine's report at each scrape; nothing is counted twice."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -65,7 +65,7 @@ COUNTERS: Final = {
     "leases_granted": "Leases granted",
     "leases_shared": "Shared leases promised: many to a lease that is granted once",
     "leases_expired": "Leases expired",
-    "retries_found": "Retries whose first try was found committed",
+    "retries_found": "Retries whose first attempt was found committed",
     "entries_sanitized": "Commit-table entries deleted below the horizon",
     "unknown_tables": "Marks of tables that are not registered",
 }
@@ -98,7 +98,7 @@ WATERMARK_LAG: Final = "Timestamps between W and the latest, by what W waits for
 
 
 def _counters(service: TsoService) -> Iterator[Metric]:
-    counters = service.machine.figures().counters
+    counters = service.machine.report().counters
     aborts = CounterMetricFamily(f"{PREFIX}aborts", "Commits refused, by reason", labels=["reason"])
     for reason in AbortReason:
         aborts.add_metric([reason.value], counters[f"aborts_{reason.value}"])
@@ -110,24 +110,24 @@ def _counters(service: TsoService) -> Iterator[Metric]:
 
 
 def _gauges(service: TsoService) -> Iterator[Metric]:
-    figures = service.machine.figures()
+    report = service.machine.report()
     gauges: dict[str, float] = {
-        "epoch": figures.epoch,
-        "last_timestamp": figures.last_ts,
-        "low_watermark": figures.low_watermark,
-        "low_watermark_lag": figures.last_ts - figures.low_watermark,
-        "watermark": figures.watermark,
-        "retention_seconds": figures.retention_s,
-        "horizon": figures.horizon,
-        "leases": figures.leases,
-        "pending_large_commits": figures.pending,
-        "commits_in_flight": figures.in_flight,
+        "epoch": report.epoch,
+        "last_timestamp": report.last_ts,
+        "low_watermark": report.low_watermark,
+        "low_watermark_lag": report.last_ts - report.low_watermark,
+        "watermark": report.watermark,
+        "retention_seconds": report.retention_s,
+        "horizon": report.horizon,
+        "leases": report.leases,
+        "pending_large_commits": report.pending,
+        "commits_in_flight": report.in_flight,
         "connections": service.connections,
-        "conflict_map_entries_max": figures.conflict_map_entries_max,
-        "conflict_map_entries": figures.conflict_map_entries,
+        "conflict_map_entries_max": report.conflict_map_entries_max,
+        "conflict_map_entries": report.conflict_map_entries,
     }
     for name, text in GAUGES.items():
         yield GaugeMetricFamily(PREFIX + name, text, value=gauges[name])
     lag = GaugeMetricFamily(f"{PREFIX}watermark_lag", WATERMARK_LAG, labels=["by", "holder"])
-    lag.add_metric([figures.watermark_held, figures.watermark_holder], figures.last_ts - figures.watermark)
+    lag.add_metric([report.watermark_held, report.watermark_holder], report.last_ts - report.watermark)
     yield lag

@@ -1,16 +1,14 @@
-"""A port for Prometheus (/metrics) and health checks: is the process well (/health), does it serve (/ready), or could
-it at once (/ready?standby=yes)?"""
+"""A port for Prometheus (/metrics) and health checks: is the process well (/health), does it serve (/ready)?"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.server.service import TsoService
+from pyomid.server.watched import Watched
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -25,36 +23,8 @@ REST_S: Final = 0.01
 """Between two answers: writing one costs the TSO's clients some milliseconds, and the asking side chooses how often."""
 
 
-class UpkeepFigures(Protocol):
-    """Of the upkeep that runs beside a folder's service, since the process began."""
-
-    passes: int
-    versions_dropped: int
-    entries_deleted: int
-    failures: int
-    busy_seconds: float
-
-
-class Watched:
-    """The process that the port reports: it stands by, and has a service from the moment it leads."""
-
-    def __init__(self) -> None:
-        self.service: TsoService | None = None
-        self.upkeep: UpkeepFigures | None = None
-        self.is_prepared: Callable[[], bool] = lambda: False
-        """Whether it could lead at once: it stands by, and its code and memory are loaded."""
-
-    @property
-    def state(self) -> str:
-        """serving, standing by (alive, may lead later), or not serving (ends, or is dead)."""
-        if self.service is None:
-            return "standing by"
-        return "serving" if self.service.is_serving else "not serving"
-
-
 async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
-    """Listens on HOST:PORT; answers GET /metrics, /health (is it well?) and /ready (does it serve?), with ?standby=yes
-    also where it could at once."""
+    """Listens on HOST:PORT; answers GET /metrics, /health (is it well?) and /ready (does it serve?)."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise Misuse(f"--metrics {address!r} is not HOST:PORT")
@@ -108,7 +78,7 @@ def _registry(watched: Watched) -> CollectorRegistry:
 
 
 def _response(line: bytes, watched: Watched, registry: CollectorRegistry) -> bytes:
-    path, _, query = line.split(b" ")[1].partition(b"?") if line.count(b" ") >= 2 else (b"", b"", b"")
+    path = line.split(b" ")[1].partition(b"?")[0] if line.count(b" ") >= 2 else b""
     state = watched.state
     match path:
         case b"/metrics":
@@ -118,8 +88,7 @@ def _response(line: bytes, watched: Watched, registry: CollectorRegistry) -> byt
         case b"/health":
             return _state_response(state, is_good=state != "not serving")
         case b"/ready":
-            could = query == b"standby=yes" and state == "standing by" and watched.is_prepared()
-            return _state_response(state, is_good=could or state == "serving")
+            return _state_response(state, is_good=state == "serving")
     return _http("404 Not Found", "text/plain", b"/metrics, /health or /ready\n")
 
 

@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outstanding += decided.committed
             if decided.now:
                 self._hold(decided.now)
-            service.settle_soon()
+            service.finish_step_soon()
             if decided.status == DONE:
                 return end if begin == end else self._keep_tail(begin, end, is_older=went_on and begin == 0)
             if decided.status == RARE_FRAME:
@@ -392,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             self._service.feed(events)
             self._refuse(error)
             return
-        except Exception as error:  # T11: its bytes were only looked at, so nobody else's fate hangs on them
+        except Exception as error:  # T11: only its bytes were read so far, so no other peer is affected
             self._service.feed(events)
             self._service.said.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
             self.abort()
@@ -544,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(body, Seal):
             self._spent += len(body.starts) // SEALS_WORK
         if isinstance(body, AskStatus):
-            self._spent += STATUS_WORK + self._service.machine.figures().leases // WORK_BYTES
+            self._spent += STATUS_WORK + self._service.machine.report().leases // WORK_BYTES
         if isinstance(body, CommitRequest) and not self.extended:
             body = replace(body, is_plain=True)
         events.append(RequestCame(self, incoming.request_id, body))

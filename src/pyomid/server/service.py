@@ -1,12 +1,12 @@
-"""The TSO as a process: an event loop that drives the machine, store calls beside it.
+"""The TSO as a process: an event loop that drives the machine, and store calls next to it.
 
     peers' bytes ─► Connection ─► events ─┐
     store calls ─► results ───────────────┼─► machine.handle ─► replies, one write a peer
     ticks ────────────────────────────────┘                 ├─► flushes ─► CommitTable.submit
                                                             └─► other store calls ─► threads
 
-The loop itself waits for no store, but for the flush of a lone client. Whatever the machine puts out as `Die` ends
-the process at once.
+The loop itself waits for no store, except for the flush of the only client. The instruction `Die` ends the process at
+once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TURNS_AT_ONCE: Final = 4
 COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Upper bound for a client's announced retry time."""
 
-STORE_THREADS_BESIDE_FLIGHTS: Final = 3
+STORE_THREADS_BESIDE_FLUSHES: Final = 3
 
 ALL_READ, READ_SLOW_PATH, FINISH_ON_SLOW_PATH, NO_ROOM = 0, 1, 2, 4
 """Statuses of `server.native.sockets`, which a service without compiled code does not load."""
@@ -114,7 +114,7 @@ class TsoService:
         self._flushes = Flushes(
             stores.commit_table,
             stores.leader_state,
-            threads_max=machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS,
+            threads_max=machine.settings.flushes_in_flight_max + STORE_THREADS_BESIDE_FLUSHES,
             fail=self.fail,
         )
         self._is_submitting = False
@@ -131,7 +131,7 @@ class TsoService:
         self._turns: deque[Connection] = deque()
         """Peers whose requests wait for their turn."""
         self._is_turn_due = False
-        self._settling = False
+        self._is_finish_due = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         """`call_soon` of the event loop."""
         self._stopping = asyncio.Event()
@@ -329,10 +329,10 @@ class TsoService:
             if socket_loop is None or not socket_loop.look():
                 return
             may = self.may_decide()
-            self._settling = True
+            self._is_finish_due = True
             while (status := socket_loop.read(self.machine.step.now_s, slow_path=not may)) != ALL_READ:
                 if status == NO_ROOM:
-                    self._settle()
+                    self._finish_step()
                 else:
                     peer, begin, end = socket_loop.handed_back
                     if status == READ_SLOW_PATH:
@@ -341,39 +341,39 @@ class TsoService:
                         peer.finish_on_slow_path(begin, end)
                     else:
                         peer.stop_reading()
-                self._settling = True
+                self._is_finish_due = True
                 may = self.machine.may_decide_fast
-            self._settle()
+            self._finish_step()
         except Exception as error:
             self.fail(error)
 
     def may_decide(self) -> bool:
         """Whether the compiled oracle may take a chunk now. Tells the machine the time once a step of the loop."""
-        if not self._settling:
+        if not self._is_finish_due:
             now_s = self._clock()
             if now_s - self.machine.step.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
                 self.feed([])
         return self.machine.may_decide_fast
 
-    def settle_soon(self) -> None:
+    def finish_step_soon(self) -> None:
         """Flushes after everything was read that is there to be read now."""
-        if not self._settling:
-            self._settling = True
+        if not self._is_finish_due:
+            self._is_finish_due = True
             if self._call_soon is None:
                 self._call_soon = asyncio.get_running_loop().call_soon
-            self._call_soon(self._settle)
+            self._call_soon(self._finish_step)
 
-    def _settle(self) -> None:
+    def _finish_step(self) -> None:
         """After the step: its commits are flushed, its answers leave in one write a peer."""
-        self._settling = False
+        self._is_finish_due = False
         try:
-            if not self._settled_at_once():
+            if not self._flush_at_once():
                 self.feed([])
             self._write_held()
         except Exception as error:
             self.fail(error)
 
-    def _settled_at_once(self) -> bool:
+    def _flush_at_once(self) -> bool:
         """Submits the step's commits to the commit table, if nothing else is due. False if more is due."""
         now_s = self._caught_up()
         self._complete()
@@ -403,9 +403,9 @@ class TsoService:
             left = self._stores.commit_table.delete_at_once(starts)
         except OmidError:  # a store call meets it again, where errors are handled
             left = starts
-        is_settling, self._settling = self._settling, True
+        is_finish_due, self._is_finish_due = self._is_finish_due, True
         self._perform(self.machine.completed(len(starts) - len(left), left))
-        self._settling = is_settling
+        self._is_finish_due = is_finish_due
 
     def _plain_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
         """The next flush takes what was decided meanwhile, and what is there to be read now."""
@@ -421,7 +421,7 @@ class TsoService:
             self.feed([])
         else:
             if not self._is_submitting:  # else it is the step that submitted it
-                self.settle_soon()
+                self.finish_step_soon()
             self._perform(self.machine.end_plain_flush(result))
 
     def _caught_up(self) -> float:
@@ -452,12 +452,12 @@ class TsoService:
             self._complete()
             self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
             if self.machine.step.has_more_begins:
-                self.settle_soon()
+                self.finish_step_soon()
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """T11: nobody foresaw this error, so nobody knows the state that it leaves. The process ends without another
+        """T11: after an unforeseen error the state is unknown. The process ends without another
         answer; a client starts the next TSO, or a standby takes over."""
         self.machine.dead = True
         with suppress(Exception):  # without memory for a line in the log it ends all the same
@@ -504,7 +504,7 @@ class TsoService:
 
     def _tell_of_late_commits(self) -> None:
         """Each was answered "aborted" and is counted; the log says how many from time to time."""
-        count = self.machine.figures().counters["aborts_low_watermark"]
+        count = self.machine.report().counters["aborts_low_watermark"]
         if count > self._late_commits:
             self.said.count("late", count - self._late_commits, "commits began at or below the low watermark: aborted")
             self._late_commits = count
@@ -515,11 +515,11 @@ class TsoService:
         The machine's own work (it reads the catalog every few seconds) does not keep the process alive; it only has to
         have ended.
         """
-        figures = self.machine.figures()
-        if self._connections or figures.leases or figures.pending:
+        report = self.machine.report()
+        if self._connections or report.leases or report.pending:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s >= self._idle_exit_s and self.machine.is_quiet:
-            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": figures.epoch})
+            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": report.epoch})
             self.stop()
 
     def _perform(self, instructions: list[Instruction]) -> None:
@@ -542,7 +542,7 @@ class TsoService:
         if answers is not None:
             for connection, answered in answers.items():
                 connection.send(answered)
-        if not self._settling:
+        if not self._is_finish_due:
             self._write_held()
 
     def _start(self, call: StoreCall) -> None:

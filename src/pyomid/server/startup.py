@@ -12,7 +12,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -27,10 +27,11 @@ from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
-from pyomid.server.metrics import UpkeepFigures, Watched, serve_metrics
+from pyomid.server.metrics import serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
+from pyomid.server.watched import UpkeepReport, Watched
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class ServiceOptions:
                 conflict_map_entries=options["conflict-map-entries"],
                 window_starts=options["window-starts"],
                 batch_entries_max=options["batch-entries"],
-                flights_max=options["flights"],
+                flushes_in_flight_max=options["flushes-in-flight"],
                 max_transaction_age_s=options["max-transaction-age"],
                 lease_term_s=options["lease-term"],
                 commit_retry_s=options["commit-retry"],
@@ -142,8 +143,10 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
     """The machine of a new leader; `Deposed` where another was faster. Blocking."""
-    flights_max = min(settings.flights_max, stores.commit_table.flights_max)
-    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None, flights_max=flights_max)
+    flushes_in_flight_max = min(settings.flushes_in_flight_max, stores.commit_table.flushes_in_flight_max)
+    settings = replace(
+        settings, ceiling_elsewhere=stores.ceiling is not None, flushes_in_flight_max=flushes_in_flight_max
+    )
     steps = take_over_steps(
         ceiling_step=settings.ceiling_step,
         ceiling_elsewhere=settings.ceiling_elsewhere,
@@ -176,7 +179,7 @@ class _Duty:
 
     stores: TsoStores
     options: ServiceOptions
-    conflict_map: asyncio.Future[ConflictMap]
+    conflict_map: Awaitable[ConflictMap]
     """On its way since the process began."""
     listeners: Sequence[Listener]
     ready: Callable[[], None]
@@ -192,7 +195,7 @@ class Upkeep(Protocol):
     """`client.background_upkeep.BackgroundUpkeep`, as a service sees it."""
 
     @property
-    def figures(self) -> UpkeepFigures: ...
+    def report(self) -> UpkeepReport: ...
 
     def start(
         self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float], commits: Callable[[], int]
@@ -217,7 +220,7 @@ async def serve(
     upkeep: MakeUpkeep | None = None,
 ) -> None:
     """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
-    and listening as the last of `listeners`. What `upkeep` makes runs beside it while it leads.
+    and listening as the last of `listeners`. What `upkeep` makes runs next to it while it leads.
 
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
@@ -252,7 +255,6 @@ async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
     patience_s = retry_s
     while await loop.run_in_executor(None, patiently, duty.stores.check, duty.stop, patience_s):
         log.info("stands by")
-        duty.watched.is_prepared = duty.conflict_map.done
         leading = await loop.run_in_executor(None, leadership.acquire, duty.stop)
         if leading is None:
             return
@@ -277,7 +279,7 @@ async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
 async def _taken_over(duty: _Duty, retry_s: float = 0.0) -> TsoMachine | None:
     """The machine of a new leader; None if it was told to stop while the store did not answer. A take-over that failed
     halfway is like that of a TSO which died there: the next one begins anew. `Unavailable` after `retry_s`, or
-    `Deposed`: another TSO is faster. Beside the loop: a signal is heard meanwhile.
+    `Deposed`: another TSO is faster. Runs outside of the loop, which handles signals meanwhile.
     """
     conflict_map = await duty.conflict_map
     gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
@@ -334,8 +336,8 @@ async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce:
     service.feed([])
     announce(machine.epoch)
     duty.watched.service = service
-    figures = machine.figures()
-    log.info("leads", extra={"epoch": figures.epoch, "watermark": figures.watermark, "horizon": figures.horizon})
+    report = machine.report()
+    log.info("leads", extra={"epoch": report.epoch, "watermark": report.watermark, "horizon": report.horizon})
     beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
@@ -379,7 +381,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
     except Exception:  # no thread, no memory
         log.exception("no upkeep in the background")
         return
-    watched.upkeep = upkeep.figures
+    watched.upkeep = upkeep.report
     upkeep.start(machine.progress, lambda: machine.longest_retry_s, lambda: machine.commits_counted)
     try:
         await asyncio.Event().wait()
@@ -388,7 +390,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
 
 
 async def _switch_to_native_soon(service: TsoService) -> None:
-    """Loads beside the loop, takes over between two of its steps. Compiles nothing."""
+    """Loads the kernels on another thread, and switches between two steps of the loop. Compiles nothing."""
     try:
         is_loaded = await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels)
     except Exception:  # no thread, no memory

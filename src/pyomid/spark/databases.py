@@ -52,7 +52,7 @@ class Connection:
 
     @property
     def has_leases(self) -> bool:
-        """Without (a Java TSO) a snapshot is readable for as long as nobody cleans what it sees."""
+        """Without leases (a Java TSO) a snapshot is readable until what it sees is cleaned away."""
         return self.deployment.tso.extended
 
     @property
@@ -96,7 +96,7 @@ class Connection:
         return renewal_pause_s(term_s, self.deployment.settings.lease_seconds)
 
     def share_lease(self, start_ts: int, term_s: float | None) -> int:
-        """Keeps a snapshot whose end nobody will tell, for two thirds of the term at least; a reader that goes on asks
+        """Keeps a snapshot whose end is never reported, for two thirds of the term at least; a reader that goes on asks
         again. SnapshotTooOld: W has passed it. Returns the start that the lease is on.
 
         W stays below a leased start, so what the TSO promised for one start counts for every later one: of thousands

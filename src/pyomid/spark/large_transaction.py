@@ -6,7 +6,7 @@ its front ends: the first holds it from begin to end, the second goes on with it
     commit   tables are those that were written → marker durable under the start → request (start, branches, write set)
              → answer → lease ends, marker's shadow cell
 
-What stands behind the answer is repair. It fails without a word to the caller, who would take its error for a commit
+After the answer only repair follows. Its failure is not raised: the caller would take it for a commit
 that did not happen: readers look the marker up in the commit table, and compaction writes the shadow cell.
 
 level    by the ids of each table's own level, while the TSO takes so many; beyond that the written tables as a whole,
@@ -174,8 +174,8 @@ class BranchWrites:
         }
         return {**evidence, idempotency.KEYS_TABLE: self._key_cells} if self._key_cells else evidence
 
-    def settle_level(self) -> None:
-        """Behind a write: ids, or whole tables. A larger part of the conflict map in one commit would push everybody
+    def fix_level(self) -> None:
+        """After a write: ids, or whole tables. A larger part of the conflict map in one commit would push everybody
         else's history out of it (`TsoSettings.write_set_fraction_max`). `Misuse` where the level was given."""
         most = self._conn.write_set_ids_max
         if not self.claims_tables and self.ids_count > most:
@@ -188,7 +188,7 @@ class BranchWrites:
                 table.reports = [replace(report, ids=_NO_IDS) for report in table.reports]
 
     def repair_key(self, commit_ts: int) -> None:
-        """Behind the answer: no error of it is the commit's."""
+        """Runs after the answer: an error here is not the commit's."""
         if not self._key_cells:
             return
         shadows = tuple(ShadowWrite(cell, commit_ts) for cell in self._key_cells)
@@ -282,7 +282,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         if info.indexes:
             raise Misuse(
                 f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not keep: write "
-                "the table by pyomid.connect, or drop its indexes and build them anew behind the write",
+                "the table by pyomid.connect, or drop its indexes and build them anew after the write",
                 table=info.name,
             )
         return WritePlan(
@@ -325,7 +325,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += [replace(report, keys=_NO_IDS) for report in reports]
-        self.writes.settle_level()
+        self.writes.fix_level()
         crash_point("spark.write.noted")
 
     def _with_untold(self, plan: WritePlan, reports: Sequence[BranchReport]) -> Sequence[BranchReport]:
@@ -414,7 +414,7 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bo
     """What the modes `error` and `ignore` mean by a table that exists: one of which the snapshot sees a row.
 
     Not the catalog: a table is durable there before the transaction that made it commits, and stays when that one
-    fails. Its next try would take its own table for somebody else's and drop its rows (decision 0031).
+    fails. Its next attempt would take its own table for another writer's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot)
 

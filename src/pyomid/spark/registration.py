@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +14,6 @@ from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-PYSPARK_LEAST: Final = (4, 1)
 
 _REGISTERED: Final = "_pyomid_registered"
 
@@ -45,18 +42,6 @@ def use_this_python() -> None:
     """Makes Spark's workers run this interpreter, with its packages. Call it before the session is made."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-
-
-def check_pyspark(version: str) -> None:
-    """`Misuse` where this PySpark is older than what pyomid works with."""
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if numbers < PYSPARK_LEAST:
-        least = ".".join(map(str, PYSPARK_LEAST))
-        raise Misuse(
-            f"this is PySpark {version}, and pyomid needs {least} or later, whose Python data sources write Arrow "
-            f"batches: pip install 'pyspark>={least}'",
-            version=version,
-        )
 
 
 def check_workers_python(spark: SparkSession) -> None:

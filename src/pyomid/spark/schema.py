@@ -51,7 +51,7 @@ class WriteOptions:
     nulls: Nulls = Nulls.TOMBSTONE
     merge_schema: bool = False
     whole: bool = False
-    """What the rows were is protected: at level cell the write conflicts with whoever makes or deletes one of them."""
+    """Protects what the rows were: at level cell the write conflicts with one that makes or deletes one of them."""
 
 
 def fields_of(struct: StructType) -> tuple[Field, ...]:

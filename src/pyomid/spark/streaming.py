@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
+from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
 from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import SparkTransaction, run
 
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
-
-QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's name for it, in the thread that runs the query and calls us."""
 
 _RUN_ID: Final = "spark.jobGroup.id"
 """The query's run, from one start to its end, is the group of its jobs."""
@@ -102,11 +100,6 @@ class _Sink:
             logger.info("%s was committed before, by start %d", done.transaction_id, done.start_ts)
 
 
-def batch_transaction_id(query: str, batch_id: int, name: str | None) -> str:
-    """A sink without a name has the id that it always had. No name makes one id of two: it has no space in it."""
-    return f"stream {query} batch {batch_id}" + ("" if name is None else f" sink {name}")
-
-
 @dataclass(slots=True)
 class _Claim:
     """Who runs, or ran, under an id in one run of a query."""
@@ -123,7 +116,7 @@ class _Claims:
     In one run Spark hands a batch to `foreachBatch` once. A second function under the batch's id is therefore another
     sink, and never the same one in a newer form: that comes in a later run, when a batch is handed out again, and is
     the first there. A second frame is another part of the batch. What a failed function claimed is free again. Outside
-    of a query's run nobody can tell whether a batch is handed out again: there frames are not compared.
+    of a query's run it is unknown whether a batch is handed out again: there frames are not compared.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,28 @@
-"""PySpark's names of data sources, behind a look at its version: one that is too old is refused by name."""
+"""PySpark's classes for data sources, after a check of its version: one that is too old is refused by name."""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import pyspark
 
-from pyomid.spark.registration import check_pyspark
+from pyomid.errors import Misuse
+
+PYSPARK_LEAST: Final = (4, 1)
+
+
+def check_pyspark(version: str) -> None:
+    """`Misuse` where this PySpark is older than what pyomid works with."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < PYSPARK_LEAST:
+        least = ".".join(map(str, PYSPARK_LEAST))
+        raise Misuse(
+            f"this is PySpark {version}, and pyomid needs {least} or later, whose Python data sources write Arrow "
+            f"batches: pip install 'pyspark>={least}'",
+            version=version,
+        )
+
 
 check_pyspark(pyspark.__version__)
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Backoff, Tries, check_function, check_result, tries_steps
+from pyomid.client.retry import Attempts, Backoff, attempts_steps, check_function, check_result
 from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
@@ -488,7 +488,7 @@ def run(
     """
     check_function(function)
 
-    def one_try(not_before: int) -> R | AlreadyDone:
+    def one_attempt(not_before: int) -> R | AlreadyDone:
         begin = functools.partial(transaction, spark, url, transaction_id=transaction_id, not_before=not_before)
         try:
             begun = begin(conflict_level=conflict_level, lease_seconds=lease_seconds)
@@ -497,14 +497,14 @@ def run(
         with begun as tx:
             return check_result(function(tx), function)
 
-    def one_try_steps(not_before: int) -> Steps[R | AlreadyDone]:
-        result: R | AlreadyDone = yield CallProgram(functools.partial(one_try, not_before))
+    def one_attempt_steps(not_before: int) -> Steps[R | AlreadyDone]:
+        result: R | AlreadyDone = yield CallProgram(functools.partial(one_attempt, not_before))
         return result
 
     check_same_machine(spark, url)
     conn = connection(url)
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
-    return conn.driver.run(tries_steps(Tries(backoff, transaction_id, on_conflict), one_try_steps))
+    return conn.driver.run(attempts_steps(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
 
 
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:

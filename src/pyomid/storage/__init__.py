@@ -1,1 +1,1 @@
-"""The stores behind the ports: memory, embedded (LMDB), HBase. The only package that knows a database."""
+"""The stores that implement the ports: memory, embedded (LMDB), HBase. The only package that knows a database."""

@@ -60,6 +60,7 @@ from pyomid.types import (
     TableSchema,
     TableState,
     TimePoint,
+    VersionedRows,
     prefix_range,
 )
 
@@ -199,6 +200,20 @@ class DataStoreConformance:
             Cell(b"r", *B, 100, b"stays"),
             Cell(b"r", *OTHER, 100, b"added"),
         }
+
+    def test_of_shared_writes_each_has_its_own_outcome(self, store: DataStore, table: str) -> None:
+        bad = [column_write(b"r", (A, b"1")), column_write(b"s", (Column(b"no such family", b"q"), b"1"))]
+        outcomes = store.write_shared(table, [
+            VersionedRows(100, [column_write(b"r", (A, b"1")), column_write(b"s", (B, b"2"))]),
+            VersionedRows(150, bad),
+            VersionedRows(200, [column_write(b"r", (A, b"3"))]),
+            VersionedRows(-50, [column_write(b"r", (A, b"4"))]),
+            VersionedRows(250, []),
+        ])  # fmt: skip
+        assert [type(outcome) for outcome in outcomes] == [type(None), Misuse, type(None), Misuse, type(None)]
+        first, second = self.another(store).read_rows(table, [b"r", b"s"])
+        assert cell_set(first) == {Cell(b"r", *A, 100, b"1"), Cell(b"r", *A, 200, b"3")}
+        assert second == [Cell(b"s", *B, 100, b"2")]
 
     def test_tombstones_of_columns_and_families_are_cells(self, store: DataStore, table: str) -> None:
         store.write_cells(table, 100, [column_write(b"r", (A, None), (FAMILY, None), (B, b"v"))])

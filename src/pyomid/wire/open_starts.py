@@ -3,7 +3,7 @@
     begin is asked ─► `expect` ─► answer ─► `received` ─► the transaction ends ─► `ended`
                          └── counts as open: from `newest` on ──┘
 
-A start whose end nobody notes is open until it is as old as the TSO lets any start become. No method waits or locks:
+A start whose end is not noted is open until it is as old as the TSO lets any start become. No method waits or locks:
 a transaction may be forgotten, and so ended, in any thread and amid anything.
 """
 
@@ -21,7 +21,7 @@ TELL_S: Final = 2.0
 
 
 class OpenStarts:
-    """`client`: random, of nobody else, not even of a forked child. `slack_s`: how long a begin may be under way."""
+    """`client`: a random id of this process, not of a forked child. `slack_s`: how long a begin may be under way."""
 
     def __init__(self, *, client: bytes, slack_s: float, holder: str, clock: Clock) -> None:
         self.age_s = 0.0
@@ -56,7 +56,7 @@ class OpenStarts:
         self._newest = max(self._newest, start_ts)
 
     def expect_no_more(self, ticket: int) -> None:
-        """The begin is answered, and `received` was told; or nobody waits for its answer."""
+        """The begin is answered, and `received` was called; or its caller no longer waits."""
         self._expected.pop(ticket, None)
 
     def ended(self, start_ts: int) -> None:

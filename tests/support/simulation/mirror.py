@@ -160,6 +160,7 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
                     for each in windows.batches],
         "entries": [each.all_entries() for each in windows.batches],
         "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
+        "table conflicts": dict(machine.oracle.table_conflicts),
         "refused": set(machine.oracle.refused_starts),
         "leases": machine.leases.starts, "large": set(machine.large.pending),
         "completions": list(machine.completions.starts), "fenced": machine.begins.fenced_ts,

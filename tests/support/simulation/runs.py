@@ -55,7 +55,7 @@ def _plan(choices: Choices) -> Plan:
         "conflict_map_entries": choices.pick((8, 64, 4096)),
         "window_starts": choices.pick((1, 4, 64)),
         "batch_entries_max": choices.pick((1, 4, 100)),
-        "flights_max": choices.pick((1, 2, 3)),
+        "flushes_in_flight_max": choices.pick((1, 2, 3)),
         "max_transaction_age_s": choices.pick((2.0, 10.0, 60.0)),
         "lease_term_s": choices.pick((2.0, 10.0, 30.0)),
         "watermark_interval_s": choices.pick((0.0, 0.5)),

@@ -5,7 +5,7 @@
 
 From the fence on every commit keeps the index: who began before it and wrote the table aborts. The rows that are there
 are put in by transactions of their own, which claim what they read: so none of them overlaps a writer of its rows. S is
-a start that was drawn after the last of them: whoever begins at or above it sees all rows.
+a start that was drawn after the last of them: a transaction that begins at or above it sees all rows.
 
 A drop is the other way round. Who finds *dropping* neither keeps nor reads the index, and because of the fence nobody
 who begins after such a writer reads it by an earlier entry; whoever began before sees none of that one's rows. Who went
@@ -30,7 +30,7 @@ from pyomid.types import IndexInfo, IndexState, TableInfo
 
 ROWS_AT_ONCE: Final = 500
 """Rows that one transaction of a build puts in and claims: who writes one of them meanwhile aborts, or it does. Fewer
-after one that lost to writers in all its tries."""
+after one that lost to writers in all its attempts."""
 
 
 def create_index(
@@ -40,7 +40,7 @@ def create_index(
     name: object,
     columns: object,
 ) -> TableInfo:
-    """Every later transaction may read it. Repeatable, and ended by whoever calls it again if its caller died."""
+    """Every later transaction may read it. Repeatable: another call finishes one whose caller died."""
     checked = _check_name(name)
     names = _check_columns(columns)
     present = validation.find_table(deployment.catalog, validation.check_table_name(table))
@@ -90,7 +90,7 @@ def create_index(
 
 
 def drop_index(deployment: Deployment, table: str, name: object) -> None:
-    """Nobody keeps or reads it any more, and its rows are gone, on return. It finishes a drop that was left half."""
+    """On return no client keeps or reads it, and its rows are gone. Also finishes a drop that was interrupted."""
     present = validation.find_table(deployment.catalog, table)
     gone = index_named(present, name).info
 

@@ -31,8 +31,8 @@ from pyomid.protocol.expiry import EXPIRY_INFO
 from pyomid.protocol.hashing import table_id
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
-TRIES_MAX: Final = 50
-"""Tries, each after another client changed the entry meanwhile."""
+ATTEMPTS_MAX: Final = 50
+"""Attempts, each after another client changed the entry meanwhile."""
 
 
 def create_table(
@@ -55,7 +55,7 @@ def create_table(
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
         wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
-        _ensure(deployment, EXPIRY_INFO)
+        ensure_expiry_table(deployment)
     if split_keys and not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase are divided by split keys", table=name)
     found, is_new = _make(deployment, wanted, split_keys)
@@ -102,7 +102,7 @@ def drop_table(deployment: Deployment, name: str) -> None:
 
 def _drop(deployment: Deployment, name: str) -> None:
     generation: int | None = None
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(name)
         if generation is not None and (found is None or found.info.generation != generation):
             return
@@ -154,7 +154,7 @@ def unregister_table(deployment: Deployment, name: str) -> None:
     if not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase can be unregistered: in this store only pyomid writes; drop it", table=name)
     generation = validation.find_table(deployment.catalog, name).generation
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(name)
         if found is None or found.info.generation != generation:
             return
@@ -172,7 +172,7 @@ def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[Ta
 
     `decide` is called again if another client was faster. `ConflictError` if it is another table than `present` by now.
     """
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(present.name)
         if found is None or found.state is not TableState.PRESENT or found.info.generation != present.generation:
             raise _another_life(present.name)
@@ -194,7 +194,7 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
     """
     level = new_level(deployment, validation.check_table_name(name), conflict_level)
     generation = validation.find_table(deployment.catalog, name).generation
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(name)
         if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
             raise _another_life(name)
@@ -233,7 +233,7 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
             )
         return replace(info, ttl_seconds=checked)
 
-    _ensure(deployment, EXPIRY_INFO)
+    ensure_expiry_table(deployment)
     return alter_behind_fence(deployment, name, with_ttl)
 
 
@@ -247,7 +247,7 @@ def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[Tabl
     """
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(name)
         if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
             raise _another_life(name)
@@ -336,8 +336,13 @@ def ensure_keys_table(deployment: Deployment) -> TableInfo:
     return _ensure(deployment, idempotency.KEYS_INFO)
 
 
+def ensure_expiry_table(deployment: Deployment) -> TableInfo:
+    """The same of `EXPIRY_INFO`, whose rows tell what has expired."""
+    return _ensure(deployment, EXPIRY_INFO)
+
+
 def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         with suppress(UnknownTable):
             return deployment.catalog.table(info.name)
         _make(deployment, info)
@@ -361,26 +366,13 @@ def fence_table(deployment: Deployment, name: str) -> None:
     _fence(deployment, name)
 
 
-def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
-    """As `wanted`, with the physical table that `put` puts there, with its rows. The table of that name, and whether
-    this call made it."""
-    if wanted.ttl_seconds is not None:
-        _ensure(deployment, EXPIRY_INFO)
-    return _make(deployment, wanted, put=put)
-
-
-def _make(
-    deployment: Deployment,
-    wanted: TableInfo,
-    split_keys: Sequence[bytes] = (),
-    put: Callable[[], None] | None = None,
-) -> tuple[TableInfo, bool]:
+def _make(deployment: Deployment, wanted: TableInfo, split_keys: Sequence[bytes] = ()) -> tuple[TableInfo, bool]:
     """The table of that name, and whether this call made it.
 
-    Each try draws its own generation: if the answer to one was lost, its table may have been made and dropped by now.
+    Each attempt draws its own generation: if the answer to one was lost, its table may be made and dropped since.
     """
     info = wanted
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(info.name)
         if found is not None and found.state is TableState.PRESENT:
             return found.info, info is not wanted and found.info.generation == info.generation
@@ -394,8 +386,6 @@ def _make(
         crash_point("client.create.begun")
         try:
             check_tables_level(deployment, info.name, info.conflict_level)
-            if put is not None:
-                put()
             _make_physical(deployment, creating, split_keys)
         except OmidError:
             with suppress(OmidError):
@@ -474,7 +464,7 @@ def _another_life(name: str) -> ConflictError:
 
 
 def _changes_too_often(name: str) -> Unavailable:
-    return Unavailable(f"the catalog's entry of table {name!r} changed {TRIES_MAX} times meanwhile", table=name)
+    return Unavailable(f"the catalog's entry of table {name!r} changed {ATTEMPTS_MAX} times meanwhile", table=name)
 
 
 def drawn_start(deployment: Deployment) -> int:

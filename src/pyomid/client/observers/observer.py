@@ -54,7 +54,7 @@ class Operation:
 
 class Observer:
     """Base class of observers: each method does nothing. They run in the thread or event loop of the transaction, so
-    they neither wait nor take long; an error of theirs is logged, and is nobody's."""
+    they neither wait nor take long; an error of theirs is logged and not raised."""
 
     def done(self, operation: Operation) -> None:
         """An operation ended."""

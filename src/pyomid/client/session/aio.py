@@ -10,7 +10,7 @@ import ssl
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from pyomid.client.drive import Blocking, Pause, adrive
 from pyomid.client.session.connecting import untrusted
@@ -184,6 +184,9 @@ async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s
         raise untrusted(connected.host, error) from error
 
 
+_NOBODY: Final = (None, 0.0)
+
+
 class _Connection(asyncio.Protocol):
     """One transport and the futures of all tasks that wait on it."""
 
@@ -192,29 +195,31 @@ class _Connection(asyncio.Protocol):
         self.broken = False
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
+        """Each with its deadline."""
+        self._deadline: asyncio.TimerHandle | None = None
+        """At the earliest of them, or before it: one for all tasks, which costs a task nothing."""
+        self._unsent: list[bytes] = []
+        """What the tasks of one turn of the loop ask leaves together at its end: one call, one packet."""
         self._is_silent = False
         self._watch = asyncio.create_task(self._leave_where_moved(has_moved)) if has_moved is not None else None
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
         """The answer, or `ConnectionBroken`."""
+        if self.broken or self._transport is None:
+            raise is_closed()
         key, frames = self.protocol.ask(request)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        if not self._unsent:
+            loop.call_soon(self._send)
+        self._unsent.append(frames)
+        deadline_s = loop.time() + timeout_s
+        if self._deadline is None or self._deadline.when() > deadline_s:
+            self._look_at(deadline_s)
+        self._waiting[key] = future, deadline_s
         try:
-            if self.broken or self._transport is None:
-                raise is_closed()
-            try:
-                self._transport.write(frames)
-            except BaseException:  # a Java TSO answers in turn: none may be expected of what was never sent
-                self.close(ConnectionBroken("sending to the TSO failed", sent=True))
-                raise
-            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
-                return await future
-        except TimeoutError:
-            lost = not_in_time()
-            self.close(lost)
-            raise lost from None
+            return await future
         finally:
             self._waiting.pop(key, None)
 
@@ -223,7 +228,32 @@ class _Connection(asyncio.Protocol):
         if self.broken or self._transport is None:
             raise is_closed()
         _, frames = self.protocol.ask(compose())
-        self._transport.write(frames)
+        self._unsent.append(frames)
+        self._send()
+
+    def _send(self) -> None:
+        frames, self._unsent = b"".join(self._unsent), []
+        if not frames or self.broken or self._transport is None:
+            return
+        try:
+            self._transport.write(frames)
+        except Exception as error:  # a Java TSO answers in turn: none may be expected of what was never sent
+            self.close(ConnectionBroken(f"sending to the TSO failed: {error!r}", sent=True))
+
+    def _look_at(self, deadline_s: float) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_at(deadline_s, self._look)
+
+    def _look(self) -> None:
+        """Whether a task has waited too long."""
+        self._deadline = None
+        if self._waiting and not self.broken:
+            first_s = min(deadline_s for _, deadline_s in self._waiting.values())
+            if first_s <= asyncio.get_running_loop().time():
+                self.close(not_in_time())
+            else:
+                self._look_at(first_s)
 
     def close(self, why: ConnectionBroken) -> None:
         """Every waiting task gets `why`."""
@@ -232,7 +262,9 @@ class _Connection(asyncio.Protocol):
             self._watch.cancel()
         if not self.ready.done():
             self.ready.cancel()
-        for future in self._waiting.values():
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(why)
         if self._transport is not None:
@@ -248,7 +280,7 @@ class _Connection(asyncio.Protocol):
         self._is_silent = False
         try:
             for key, answer in self.protocol.feed(data):
-                future = self._waiting.get(key)
+                future, _ = self._waiting.get(key, _NOBODY)
                 if future is not None and not future.done():
                     future.set_result(answer)
         except OmidError as error:

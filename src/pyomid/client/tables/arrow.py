@@ -7,7 +7,7 @@ Reading is vectorized: a batch of the store becomes a record batch, and no row a
 are flushed first, so that the store shows them as own versions. A reader's batches may be asked for in any thread, one
 at a time, as long as the transaction is open: DuckDB and others do so.
 
-pyarrow is needed here alone, and is imported when somebody asks.
+pyarrow is needed here alone, and is imported by the first call.
 """
 
 from __future__ import annotations

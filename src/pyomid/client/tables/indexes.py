@@ -2,8 +2,8 @@
 
     row of the index   values of the columns, in their order, then the row's key   →   one cell, 01
 
-Whoever writes an indexed column reads what the row had, takes the former row of the index away and puts the new one, in
-the same transaction. The rows of an index conflict with nobody. What keeps them right is that the commit names every
+A transaction that writes an indexed column reads what the row had, deletes the former row of the index and puts the new
+one. The rows of an index conflict with nothing. What keeps them right is that the commit names every
 column of the index, written or not (X3): of two that change one row's columns one aborts, so an index never has a row
 of one's former and the other's new value.
 """

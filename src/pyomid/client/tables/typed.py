@@ -4,8 +4,8 @@
     accounts.put(Account(id=17, owner="alice", balance=Decimal("1.50")))
     accounts.get(17)                                        # an Account; None where there is no such row
 
-Rows have the types of the schema, whoever wrote them: Spark's rows are read as Python values, and the other way. The
-steps are those of the table of bytes, on what `row_codec.rows` makes of a row.
+Rows have the types of the schema: rows that Spark wrote are read as Python values, and the other way round.
+The steps are those of the table of bytes, on what `row_codec.rows` makes of a row.
 """
 
 from __future__ import annotations

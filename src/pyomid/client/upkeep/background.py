@@ -3,7 +3,7 @@
     every second    records in the folder, newest start, W     → how many versions came that W has passed (`Gain`)
     a few of them   a pass over the parts that are due         compact_region_steps, as everybody's compaction
     once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
-    now and then    the newest start and the time              keys of old runs shrink (`expired_keys`)
+    now and then    the floor of keys                          keys of old runs shrink (`expired_keys`)
     now and then    commits, and what is still to expire       floors of tables with a time to live move (`expiry`)
 
 It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
@@ -12,7 +12,7 @@ idle folder (T14); so nothing is asked by it that the process knows anyhow, and 
 
 Between two batches it rests, so that of one core, and of the time of the store's writer lock, it takes `share` at most.
 A part of a table is due once so many versions came, to whatever part, since it was cleaned; a large one later than a
-small one, and one in which little was to drop later still (`Part`): so a table that nobody changes costs little, and
+small one, and one in which little was to drop later still (`Part`): so a table without changes costs little, and
 does not delay one that everybody does.
 
 Pages that a pass frees are used again by the next writes. The file becomes no smaller.
@@ -38,7 +38,7 @@ from typing import Any, Final
 from pyomid.client.database import Database
 from pyomid.client.drive import Handler, drive, port_handlers
 from pyomid.client.upkeep import expiry
-from pyomid.client.upkeep.expired_keys import KEYS_MAX, Ages, expire_keys
+from pyomid.client.upkeep.expired_keys import expire_keys
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.owned_files import is_shared, open_own
@@ -132,7 +132,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class UpkeepFigures:
+class UpkeepReport:
     """Since the process began."""
 
     passes: int = 0
@@ -152,9 +152,9 @@ class _Expires:
     move_s: float = inf
     """The first point becomes old enough."""
     commits: int = -1
-    """What the TSO had committed by the last look, and what moves committed since: one more is somebody else's."""
+    """What the TSO had committed by the last look, and what own moves committed since: one more is another client's."""
     is_covered: bool = True
-    """In every table a point was noted behind the last commit."""
+    """In every table a point was noted after the last commit."""
     cover_s: float = 0.0
     """From when on a point may be noted where nothing is committed: the clock may be late."""
     floors: dict[str, int] = field(default_factory=dict)
@@ -191,10 +191,9 @@ class BackgroundUpkeep:
         retry_s: float,
         keep_keys_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
         expiry_clock: Callable[[], float] | None = None,
     ) -> None:
-        self.figures: Final = UpkeepFigures()
+        self.report: Final = UpkeepReport()
         self._folder = folder
         self._open = open_deployment
         self._records = records
@@ -202,12 +201,13 @@ class BackgroundUpkeep:
         self._share = share
         self._retry_s = retry_s
         self._clock = clock
-        self._wall_clock = wall_clock
         self._expiry_clock = expiry_clock or expiry.steady_clock()
         self._expires = _Expires(clock())
         self._failed: dict[str, tuple[str, float]] = {}
         """Tables whose upkeep failed: the error, and until when their floors rest."""
-        self._ages = Ages(keep_keys_s) if keep_keys_s else None
+        self._keep_keys_s = keep_keys_s
+        self._keys_s = clock() if keep_keys_s else inf
+        """When idempotency keys are looked at next."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -262,7 +262,7 @@ class BackgroundUpkeep:
             except _Stopped:
                 return
             except OmidError as error:
-                self.figures.failures += 1
+                self.report.failures += 1
                 pause_s = AFTER_ERROR_S
                 log.warning("upkeep failed, tries again in %g s: %s", pause_s, error)
             except Exception:
@@ -278,8 +278,9 @@ class BackgroundUpkeep:
         watermark = self._timestamps()[1]
         if self._is_whole or self._expires.emptied_below(watermark) or self._gain.of(watermark) >= GAIN_MIN:
             self._with_deployment(self._pass)
-        if self._ages is not None:
-            self._expire_keys(self._ages)
+        if self._clock() >= self._keys_s:
+            self._keys_s = self._clock() + max(LOOK_S, self._keep_keys_s / POINTS_IN_TTL)
+            self._with_deployment(self._expire_keys)
 
     def _expire_values(self) -> None:
         """A connection keeps the process of an idle folder. So where nothing is committed any more a last point is
@@ -345,29 +346,16 @@ class BackgroundUpkeep:
         except Unavailable:
             raise
         except OmidError as error:
-            self.figures.failures += 1
+            self.report.failures += 1
             if self._failed.get(table, ("",))[0] != str(error):
                 log.warning("upkeep of table %r failed, other tables go on: %s", table, error)
             self._failed[table] = str(error), self._clock() + AFTER_ERROR_S
 
-    def _expire_keys(self, ages: Ages) -> None:
-        now_s = self._wall_clock()
-        if ages.is_due(now_s):
-            self._with_deployment(partial(self._expire, ages=ages, now_s=now_s))
-            self._save()
-
-    def _expire(self, deployment: Deployment, *, ages: Ages, now_s: float) -> None:
-        """The newest start is one of its own: what the TSO has issued is above starts that it hands out later. What an
-        error leaves is due at the next note."""
+    def _expire_keys(self, deployment: Deployment) -> None:
         self._resumed_s = self._clock()
         with Database(deployment) as database:
-            with database.snapshot() as now:
-                old_ts = ages.note(now_s, now.start_ts)
-            if not old_ts:
-                return
-            while (expired := expire_keys(database, old_ts, self._rest)) == KEYS_MAX:
-                self.figures.keys_expired += expired
-            self.figures.keys_expired += expired
+            expired = expire_keys(database, self._keep_keys_s, wall_clock=self._expiry_clock, rest=self._rest)
+        self.report.keys_expired += expired
 
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,7 +406,7 @@ class BackgroundUpkeep:
             del self._expires.emptied[table]
         self._is_whole = False
         self._gain.passed(watermark)
-        self.figures.passes += 1
+        self.report.passes += 1
         self._save()
         if dropped:
             seconds = self._clock() - began_s
@@ -436,7 +424,7 @@ class BackgroundUpkeep:
         )
         cleaned = drive(steps, handlers)
         self._deleted += cleaned.versions_dropped
-        self.figures.versions_dropped += cleaned.versions_dropped
+        self.report.versions_dropped += cleaned.versions_dropped
         return cleaned
 
     def _sanitize(self, deployment: Deployment) -> None:
@@ -464,7 +452,7 @@ class BackgroundUpkeep:
         except Misuse as error:
             log.info("%s", error)
             return
-        self.figures.entries_deleted += done.entries_deleted
+        self.report.entries_deleted += done.entries_deleted
         if self._clock() >= self._whole_s + WHOLE_EVERY_S and done.held_back_by.keys() - done.too_young.keys():
             self._is_whole, self._whole_s = True, self._clock()
 
@@ -482,7 +470,7 @@ class BackgroundUpkeep:
 
     def _rest(self) -> None:
         worked_s = self._clock() - self._resumed_s
-        self.figures.busy_seconds += worked_s
+        self.report.busy_seconds += worked_s
         if self._stop.wait(min(worked_s * (1 - self._share) / self._share, REST_S_MAX)):
             raise _Stopped
         self._resumed_s = self._clock()
@@ -501,8 +489,6 @@ class BackgroundUpkeep:
                 (str(table), str(start)): Part(max(0, int(rows)), int(judged), min(max(1, int(patience)), PATIENCE_MAX))
                 for table, start, rows, judged, patience in said["parts"]
             }
-            if self._ages is not None:
-                self._ages.samples.extend((float(wall_s), int(start)) for wall_s, start in said.get("starts", ()))
             self._parts = parts
             return passed
         return 0
@@ -510,8 +496,7 @@ class BackgroundUpkeep:
     def _save(self) -> None:
         deleted = self._deleted  # the next process counts from the records that are left
         parts = [(*key, part.rows, part.judged - deleted, part.patience) for key, part in self._parts.items()]
-        starts = list(self._ages.samples) if self._ages is not None else []
-        said = {"judged": self._gain.judged - deleted, "parts": parts, "starts": starts}
+        said = {"judged": self._gain.judged - deleted, "parts": parts}
         with contextlib.suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:

@@ -8,14 +8,17 @@ old once its run began at or below a start that had been handed out so long ago.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
 from pyomid.client import idempotency
+from pyomid.client.admin.table_admin import ensure_expiry_table
 from pyomid.client.database import Database
 from pyomid.client.transaction import Transaction
+from pyomid.client.upkeep.expiry import Clock, move_floor
 from pyomid.errors import UnknownTable
 
 KEYS_MAX: Final = 50_000
@@ -24,36 +27,34 @@ _BATCH_KEYS: Final = 500
 _PAGE_ROWS: Final = 2_000
 
 
-class Ages:
-    """Which start was the newest at which time, at up to so many times: old starts are told by it."""
+def expire_keys(
+    database: Database,
+    keep_s: float,
+    *,
+    wall_clock: Clock = time.time,
+    rest: Callable[[], None] = lambda: None,
+) -> int:
+    """Shrinks the keys of runs that began so long ago. Returns how many. `rest` is called before each transaction and
+    each page that is read.
 
-    def __init__(self, keep_s: float, samples: Iterable[tuple[float, int]] = ()) -> None:
-        self._keep_s = keep_s
-        self.samples = deque(samples)
-        """(seconds since 1970, start), both ascending."""
-
-    def is_due(self, now_s: float) -> bool:
-        """Whether it is time for a note."""
-        while self.samples and self.samples[-1][0] > now_s:  # the clock was set back
-            self.samples.pop()
-        return not self.samples or now_s >= self.samples[-1][0] + self._keep_s / 64
-
-    def note(self, now_s: float, newest_ts: int) -> int:
-        """Notes the newest start. Returns the start up to which all are old; 0 if none became old."""
-        self.samples.append((now_s, newest_ts))
-        old_ts = 0
-        while self.samples[0][0] <= now_s - self._keep_s:
-            old_ts = self.samples.popleft()[1]
-        return old_ts
-
-
-def expire_keys(database: Database, old_ts: int, rest: Callable[[], None] = lambda: None) -> int:
-    """Shrinks the keys of runs that began at or below `old_ts`, some of them if they are very many. Returns how many.
-    `rest` is called before each transaction and each page that is read."""
+    What is old is told as of tables with a time to live, by a floor in a row of the database: so it does not matter who
+    calls this, nor when. An interruption leaves keys to the next time that the floor moves.
+    """
     try:
         database.table_info(idempotency.KEYS_TABLE)
     except UnknownTable:
         return 0
+    ensure_expiry_table(database.deployment)
+    moved = move_floor(database, idempotency.KEYS_TABLE, wall_clock=wall_clock, ttl_s=keep_s)
+    if moved.expiry.expired_to == moved.before.expired_to:
+        return 0
+    expired = 0
+    while (some := _expire_some(database, moved.expiry.expired_to, rest)) == KEYS_MAX:
+        expired += some
+    return expired + some
+
+
+def _expire_some(database: Database, old_ts: int, rest: Callable[[], None]) -> int:
     keys = sorted(islice(_old_keys(database, old_ts, rest), KEYS_MAX), key=idempotency.expired_row)
     for first in range(0, len(keys), _BATCH_KEYS):
         rest()

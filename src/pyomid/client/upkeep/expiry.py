@@ -1,4 +1,4 @@
-"""Moves the floors of tables with a time to live (`protocol.expiry`): each by a transaction, whoever runs it.
+"""Moves the floors of tables with a time to live (`protocol.expiry`): each in a transaction of its own.
 
 A transaction that changes a table's time to live writes the same row. So what is moved after that goes by the new one.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
 from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
 from pyomid.errors import OmidError
@@ -19,12 +17,17 @@ from pyomid.platforms import boot_clock
 from pyomid.protocol.expiry import EXPIRY_TABLE, FLOOR_COLUMN, LATEST_COLUMN, POINTS_COLUMN, Expiry, expiry_row
 from pyomid.types import TableInfo
 
+if TYPE_CHECKING:
+    from pyomid.client.database import Database
+    from pyomid.client.transaction import Transaction
+
 Clock = Callable[[], float]
 
 
 class Moved(NamedTuple):
-    """What a transaction left in the row, its start, and whether it wrote it."""
+    """What a transaction found in the row and left in it, its start, and whether it wrote it."""
 
+    before: Expiry
     expiry: Expiry
     start_ts: int
     is_written: bool
@@ -64,25 +67,27 @@ def move_floor(
     wall_clock: Clock = time.time,
     notes: bool | None = None,
     always_writes: bool = False,
+    ttl_s: float | None = None,
 ) -> Moved:
-    """`always_writes`: who moves the floor by what the catalog said before begins anew."""
+    """`always_writes`: who moves the floor by what the catalog said before begins anew. `ttl_s`: in place of what the
+    catalog says."""
 
-    def move(transaction: Transaction) -> tuple[Expiry, Transaction]:
+    def move(transaction: Transaction) -> tuple[Expiry, Expiry, Transaction]:
         info = find_table(database.deployment.catalog, table)  # after the begin
         key, floors = expiry_row(info.name, info.generation), transaction.table(EXPIRY_TABLE)
         before = Expiry.of(floors.get(key))
-        ttl_ms = int(1000 * (info.ttl_seconds or 0))
+        ttl_ms = int(1000 * ((info.ttl_seconds or 0) if ttl_s is None else ttl_s))
         after = before.moved(transaction.start_ts, int(1000 * wall_clock()), ttl_ms, notes=notes)
         if always_writes or after is not before:
             floors.put(key, after.cells(before))
-        return after, transaction
+        return before, after, transaction
 
-    after, transaction = database.run(move)
-    return Moved(after, transaction.start_ts, transaction.commit_ts is not None)
+    before, after, transaction = database.run(move)
+    return Moved(before, after, transaction.start_ts, transaction.commit_ts is not None)
 
 
 def forget(database: Database, info: TableInfo) -> None:
-    """Deletes the row of a table that is no more. Where that fails it stays, and is read by nobody: a table made anew
+    """Deletes the row of a table that is no more. If that fails the row stays, and is never read: a table made anew
     has another one."""
     with contextlib.suppress(OmidError):
         columns = [b"%b:%b" % column for column in (FLOOR_COLUMN, POINTS_COLUMN, LATEST_COLUMN)]

@@ -52,7 +52,7 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 
 @dataclass(slots=True)
-class TableFigures:
+class TableReport:
     """Counts of stored cells, tombstones included. `cleaned_to`: the lowest recorded watermark of its regions."""
 
     table: str
@@ -68,7 +68,7 @@ class TableFigures:
 
 @dataclass(slots=True)
 class Verification:
-    tables: list[TableFigures]
+    tables: list[TableReport]
     watermark: int
     horizon: int
     commit_table_entries: int
@@ -153,7 +153,7 @@ class _Starts:
 
 
 @dataclass(slots=True)
-class _Judged:
+class _Resolved:
     """Unresolved starts by their state."""
 
     states: dict[int, str] = field(default_factory=dict)
@@ -168,31 +168,31 @@ def verified(
     """What is found in the tables and the commit table. `looked` runs `look` on every part of them, perhaps twice."""
     began = time.monotonic()
     named = _named_branches(deployment)
-    figures, starts = _gathered(infos, looked())
-    judged = _judge(deployment, _Starts.merged(starts.values()), named)
+    reports, starts = _gathered(infos, looked())
+    judged = _resolve(deployment, _Starts.merged(starts.values()), named)
     if judged.starts("torn"):
-        figures, starts = _gathered(infos, looked())
-        judged = _judge(deployment, _Starts.merged(starts.values()), named)
+        reports, starts = _gathered(infos, looked())
+        judged = _resolve(deployment, _Starts.merged(starts.values()), named)
     for info in infos:
-        _count(figures[info.name], starts.get(info.name), judged)
+        _count(reports[info.name], starts.get(info.name), judged)
         records = [r for r in deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
-        figures[info.name].cleaned_to = covered_watermark(records)
-    return _result(deployment, figures, starts, judged, named, time.monotonic() - began)
+        reports[info.name].cleaned_to = covered_watermark(records)
+    return _result(deployment, reports, starts, judged, named, time.monotonic() - began)
 
 
 def _gathered(
     infos: Sequence[TableInfo], rows: Iterable[dict[str, Any]]
-) -> tuple[dict[str, TableFigures], dict[str, _Starts]]:
-    figures = {info.name: TableFigures(info.name) for info in infos}
+) -> tuple[dict[str, TableReport], dict[str, _Starts]]:
+    reports = {info.name: TableReport(info.name) for info in infos}
     found: dict[str, list[_Starts]] = {}
     for row in rows:
-        table = figures[row["table"]]
+        table = reports[row["table"]]
         table.rows += row["rows"]
         table.cells += row["cells"]
         table.tombstones += row["tombstones"]
         part = _Starts(*(np.frombuffer(bytes(row[name]), np.int64) for name in ("starts", "commits", "counts")))
         found.setdefault(row["table"], []).append(part)
-    return figures, {table: _Starts.merged(parts) for table, parts in found.items()}
+    return reports, {table: _Starts.merged(parts) for table, parts in found.items()}
 
 
 def _named_branches(deployment: Deployment) -> frozenset[int]:
@@ -214,14 +214,14 @@ def _scanned_manifests(deployment: Deployment) -> Iterator[CellBatch]:
     yield from deployment.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
 
 
-def _judge(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Judged:
+def _resolve(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Resolved:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
     unfinished = {branch for pending in deployment.leader_state.read().pending for branch in pending.branches}
     watermark, _ = deployment.leader_state.read_watermarks()
     states = deployment.commit_table.lookup(unresolved) if unresolved else []
     _, horizon = deployment.leader_state.read_watermarks()
-    judged = _Judged()
+    judged = _Resolved()
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
             judged.states[start] = "missing"
@@ -234,27 +234,27 @@ def _judge(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Ju
     return judged
 
 
-def _count(figures: TableFigures, starts: _Starts | None, judged: _Judged) -> None:
+def _count(report: TableReport, starts: _Starts | None, judged: _Resolved) -> None:
     if starts is None:
         return
     bare = starts.commits == 0
     for start, cells in zip(starts.starts[bare].tolist(), starts.cells[bare].tolist(), strict=True):
         state = judged.states[start]
         if state == "missing":
-            figures.missing_shadow_cells += cells
+            report.missing_shadow_cells += cells
         elif state == "orphan":
-            figures.orphans += cells
+            report.orphans += cells
         elif state == "torn":
-            figures.torn += cells
+            report.torn += cells
         else:
-            figures.open += cells
+            report.open += cells
 
 
 def _result(
     deployment: Deployment,
-    figures: dict[str, TableFigures],
+    reports: dict[str, TableReport],
     starts: dict[str, _Starts],
-    judged: _Judged,
+    judged: _Resolved,
     named: frozenset[int],
     seconds: float,
 ) -> Verification:
@@ -265,7 +265,7 @@ def _result(
     newest = deployment.tso.begin().start_ts
     deployment.tso.note_ended(newest)
     return Verification(
-        list(figures.values()),
+        list(reports.values()),
         epoch.watermark,
         epoch.horizon,
         len(commits),
@@ -276,7 +276,7 @@ def _result(
         sorted(judged.starts("torn")),
         _cells_of(whole, judged.starts("orphan")),
         seconds,
-        [*_nameless_branches(whole, commits, judged, named), *_left_by_compaction(figures, starts, judged)],
+        [*_nameless_branches(whole, commits, judged, named), *_left_by_compaction(reports, starts, judged)],
     )
 
 
@@ -315,7 +315,7 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iter
 
 
 def _nameless_branches(
-    whole: _Starts, commits: dict[int, int], judged: _Judged, named: frozenset[int]
+    whole: _Starts, commits: dict[int, int], judged: _Resolved, named: frozenset[int]
 ) -> Iterable[str]:
     """Starts without entry and shadow cell that lie inside a large commit, which several starts committed as one. None
     if an idempotency key names the commit's branches."""
@@ -347,9 +347,11 @@ def _some(starts: Sequence[int]) -> str:
     return ", ".join(map(str, starts[:VIOLATIONS_SHOWN_MAX]))
 
 
-def _left_by_compaction(figures: dict[str, TableFigures], starts: dict[str, _Starts], judged: _Judged) -> Iterable[str]:
+def _left_by_compaction(
+    reports: dict[str, TableReport], starts: dict[str, _Starts], judged: _Resolved
+) -> Iterable[str]:
     for name, found in sorted(starts.items()):
-        cleaned_to = figures[name].cleaned_to
+        cleaned_to = reports[name].cleaned_to
         left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and judged.states[s] == "orphan"]
         if left:
             yield (

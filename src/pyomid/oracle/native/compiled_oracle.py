@@ -1,4 +1,4 @@
-"""Compiled decisions beside the machine: the state is copied in before a call, and what was decided is copied out.
+"""Compiled decisions for the machine: its state is copied in before a call, and what was decided is copied out.
 
     machine (Python objects) ──► state ──► decide_chunk ──► state ──► machine
                                                      │
@@ -26,7 +26,7 @@ from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
 from pyomid.oracle.native.records import Chunk, Op, OracleState
-from pyomid.oracle.native.tables import TableRows, fences, table_commits
+from pyomid.oracle.native.tables import TableRows, fences, table_commits, table_conflicts
 from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
@@ -58,7 +58,7 @@ class CompiledOracle(ChunkOracle):
         self._machine = machine
         self._map = self._take_map()
         self._tables = TableRows()
-        self._settled: frozenset[int] | None = None
+        self._decidable: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
         self._take_tables()
         self._decide_frames = decide_frames.entry()
@@ -189,17 +189,19 @@ class CompiledOracle(ChunkOracle):
         for mapping, view in (
             (oracle.fences, fences(self._tables)),
             (oracle.table_commits, table_commits(self._tables)),
+            (oracle.table_conflicts, table_conflicts(self._tables)),
         ):
             view.update(mapping)
         oracle.fences = fences(self._tables)
         oracle.table_commits = table_commits(self._tables)
+        oracle.table_conflicts = table_conflicts(self._tables)
 
     def _take(self) -> EntryBlock:
         """The machine's timestamps, windows and rules into the state, until `give_back`."""
         machine = self._machine
-        if machine.tables.settled is not self._settled:
-            self._settled = machine.tables.settled
-            self._tables.set_settled(self._settled)
+        if machine.tables.decidable is not self._decidable:
+            self._decidable = machine.tables.decidable
+            self._tables.set_decidable(self._decidable)
         self._rare_starts = machine.rare_starts.as_array()
         batch = machine.windows.open_batch
         if batch.block is None:  # with more room than those before needed: to grow is to stop amid a chunk

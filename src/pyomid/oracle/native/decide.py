@@ -2,7 +2,7 @@
 compiled.
 
 One call takes a chunk from phase 1 to the bytes of its answers. It stops before the first request that is rare, or
-that must wait: the plain machine takes that one, and is asked to go on behind it.
+that must wait: the machine itself takes that one, and decides again after it.
 """
 
 from __future__ import annotations
@@ -117,9 +117,16 @@ def record_op(state: OracleState, memory: Memory, op: Op, parsed: Parsed) -> Any
     return commit_ts
 
 
+@kernel("void(Memory, Op, Parsed)", nogil=False, _nrt=False, forceinline=True)
+def count_conflict(memory: Memory, op: Op, parsed: Parsed) -> None:
+    """`StatusOracle.count_conflict`."""
+    for index in range(op.table_begin, op.table_end):
+        memory.tables[find_table(memory.tables, parsed.table_ids[index])].conflicts += 1
+
+
 @kernel("boolean(OracleState, Op, int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
 def take_completion(state: OracleState, op: Op, starts: Any, completed: Any) -> Any:
-    """Its starts behind those that are there. False where there is no room, or one was never handed out."""
+    """Appends its starts. False if there is no room, or one of them was never handed out."""
     count = op.cell_end - op.cell_begin
     if state.completed + count > len(completed):
         return False
@@ -140,7 +147,7 @@ def decide_chunk(
     later: Any,
 ) -> Any:  # fmt: skip
     """The frames of `data[begin:end]`. Answers to send now in `now`, those of decided commits in `later`, entries and
-    completed starts behind those that are there. Returns DONE, RARE_FRAME or FULL."""
+    completed starts at their end. Returns DONE, RARE_FRAME or FULL."""
     ops, entries = parsed.ops, decisions.entries
     ops_max = min(chunk.ops_max, len(ops))
     count, parsed_to = parse_chunk(data, chunk.begin, chunk.end, ops_max, parsed)
@@ -187,6 +194,7 @@ def decide_chunk(
         else:
             if reason == CONFLICT:
                 state.aborts_conflict += 1
+                count_conflict(memory, op, parsed)
             elif reason == LOW_WATERMARK:
                 state.aborts_low_watermark += 1
             else:

@@ -149,7 +149,7 @@ def aligned_words(count: int) -> NDArray[np.uint64]:
 def populate(words: NDArray[np.uint64], *, piece_bytes: int = 32 << 20) -> bool:
     """Takes the memory behind `words` from the system now, changing nothing in it; False where it cannot.
 
-    Safe beside anyone who reads and writes them. Gives up the interpreter lock while it waits, piece by piece.
+    Other threads may read and write them meanwhile. Releases the interpreter lock while it waits, page by page.
     """
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

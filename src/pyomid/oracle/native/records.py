@@ -24,7 +24,7 @@ class OracleState(Record):
     window_span: int
     write_set_ids_max: int
     begins_fast: int
-    """Nobody waits for a start."""
+    """No begin waits for a start."""
     head_is_open: int
     entries: int
     """Rows of the open batch's block that are filled."""
@@ -36,9 +36,9 @@ class OracleState(Record):
     aborts_conflict: int
     aborts_low_watermark: int
     aborts_fence: int
-    """Counted up from `begins` on, until somebody folds them."""
+    """The counters from `begins` on grow until they are folded."""
     completed: int
-    """Starts of complete transactions that nobody has taken yet."""
+    """Starts of complete transactions, not yet given to the machine."""
 
 
 @record
@@ -81,6 +81,8 @@ class Table(Record):
     fence_ts: int
     commit_ts: int
     """0: none."""
+    conflicts: int
+    """Transactions that named it and were aborted for a cell."""
 
 
 class Memory(NamedTuple):

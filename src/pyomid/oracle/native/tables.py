@@ -24,7 +24,7 @@ def find_table(tables: Records[Table], table_id: Any) -> Any:
 
 
 class TableRows:
-    """Table id → (settled?, fence, last commit), open addressing, at most half full."""
+    """Table id → (decidable?, fence, last commit, conflicts), open addressing, at most half full."""
 
     def __init__(self) -> None:
         self.rows: Any = Table.array(_ROWS_MIN)
@@ -42,7 +42,7 @@ class TableRows:
         self._used += 1
         return row
 
-    def set_settled(self, table_ids: Collection[int]) -> None:
+    def set_decidable(self, table_ids: Collection[int]) -> None:
         """A commit to these needs no look at the catalog (`oracle.tables`), to others it does."""
         self.rows["is_known"] = 0
         for table_id in table_ids:
@@ -52,7 +52,7 @@ class TableRows:
     def _make_room(self) -> None:
         """Rows that say nothing any more go; so the table may become smaller, too."""
         rows = self.rows
-        says = (rows["is_known"] | rows["fence_ts"] | rows["commit_ts"]) != 0
+        says = (rows["is_known"] | rows["fence_ts"] | rows["commit_ts"] | rows["conflicts"]) != 0
         old = rows[(rows["is_used"] == 1) & says]
         self._used = len(old)
         size = _ROWS_MIN
@@ -64,7 +64,7 @@ class TableRows:
 
 
 class TableColumn(MutableMapping[int, int]):
-    """One timestamp of each table, as the dictionary that `StatusOracle` keeps. 0 is none."""
+    """One number of each table, as the dictionary that `StatusOracle` keeps. 0 is none."""
 
     def __init__(self, tables: TableRows, column: str) -> None:
         self._tables = tables
@@ -99,3 +99,7 @@ def fences(tables: TableRows) -> MutableMapping[int, int]:
 
 def table_commits(tables: TableRows) -> MutableMapping[int, int]:
     return TableColumn(tables, "commit_ts")
+
+
+def table_conflicts(tables: TableRows) -> MutableMapping[int, int]:
+    return TableColumn(tables, "conflicts")

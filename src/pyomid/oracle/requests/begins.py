@@ -62,7 +62,7 @@ class Begins:
         return answer is not None
 
     def take(self, peer: Hashable, not_before: int) -> BeginReply | None:
-        """A start above LWM, so that no transaction is born doomed, and above what the client asks to see. It is open
+        """A start above LWM, so that the transaction can commit, and above what the client asks to see. It is open
         from now on (T16)."""
         start_ts = self._windows.take_start(max(not_before, self._oracle.low_watermark))
         if start_ts is None:
@@ -73,7 +73,7 @@ class Begins:
         return BeginReply(start_ts, self._oracle.epoch, self.fenced_ts)
 
     def draw_start(self) -> int | None:
-        """A start that nobody asked for; None while no window has one."""
+        """A start for the machine's own use; None while no window has one."""
         start_ts = self._windows.take_start(self._oracle.low_watermark)
         if start_ts is not None:
             self.newest_start = start_ts

@@ -26,7 +26,7 @@ from pyomid.types import AbortReason, CommitReply, CommitRequest, PendingCommit,
 from pyomid.wire.messages import TABLE_IDS_MAX
 
 FLIGHTS_RATIO_MAX: Final = 2
-"""A flush begins beside another one that is at most so many times as large."""
+"""A flush begins during another one only if that is at most this many times as large."""
 
 NO_ENTRIES: Final[NDArray[np.int64]] = np.empty((0, 2), dtype=np.int64)
 
@@ -114,7 +114,7 @@ class Commits:
         its batch."""
         conflict = self.conflict(request)
         if conflict is not None:
-            return self.aborted(request.start_ts, conflict)
+            return self.aborted(request, conflict)
         commit_ts = self._windows.clock.take()
         if commit_ts is None:
             self._ceiling.wait(peer, tag, request)
@@ -135,12 +135,14 @@ class Commits:
         if self._oracle.low_watermark > low_before:
             self._watermarks.note_low_rose()
 
-    def abort(self, peer: Hashable, tag: int, start_ts: int, conflict: Conflict) -> None:
-        self._step.reply(peer, tag, self.aborted(start_ts, conflict))
+    def abort(self, peer: Hashable, tag: int, request: CommitRequest, conflict: Conflict) -> None:
+        self._step.reply(peer, tag, self.aborted(request, conflict))
 
-    def aborted(self, start_ts: int, conflict: Conflict) -> CommitReply:
+    def aborted(self, request: CommitRequest, conflict: Conflict) -> CommitReply:
         self._step.counters[f"aborts_{conflict.reason.value}"] += 1
-        return CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts)
+        if conflict.reason is AbortReason.CONFLICT:
+            self._oracle.count_conflict(request.table_ids)
+        return CommitReply(request.start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below D need no memory: they cannot commit."""
@@ -153,10 +155,10 @@ class Commits:
 
     def start_flushes(self) -> None:
         """The open batch is flushed as soon as a flush may begin; commits that come meanwhile gather in the next batch.
-        Beside another flush it begins only where it is about as large: otherwise many small flushes would follow each
+        During another flush it begins only if it is about as large: otherwise many small flushes would follow each
         other."""
         windows = self._windows
-        while windows.flights < self._settings.flights_max:
+        while windows.flushes_in_flight < self._settings.flushes_in_flight_max:
             batch = windows.next_to_flush()
             if batch is None:
                 if windows.open_batch.is_empty or self._is_small_beside_others():
@@ -180,14 +182,16 @@ class Commits:
         batch = windows.open_batch
         if len(windows.batches) > 1:
             is_none_due = batch.is_empty and windows.next_to_flush() is None
-            return NO_ENTRIES if is_none_due or windows.flights >= self._settings.flights_max else None
+            return (
+                NO_ENTRIES if is_none_due or windows.flushes_in_flight >= self._settings.flushes_in_flight_max else None
+            )
         if batch.block is None or not batch.block.count or batch.entries or batch.fenced:
             return NO_ENTRIES if batch.is_empty else None
         self.begin_flush(windows.close_open_batch())
         return batch.block.entries
 
     def _is_small_beside_others(self) -> bool:
-        """The flush that it would run beside ends soon, and then it begins."""
+        """It begins when the flush that is under way ends, which is soon."""
         newest = self._windows.newest_flight
         return newest is not None and self._windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 

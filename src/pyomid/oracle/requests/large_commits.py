@@ -76,7 +76,7 @@ class LargeCommits:
     def commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
         conflict = self._commits.conflict(request)
         if conflict is not None:
-            self._commits.abort(peer, tag, request.start_ts, conflict)
+            self._commits.abort(peer, tag, request, conflict)
         elif self._ceiling_is_near():
             self._ceiling.wait(peer, tag, request)
         else:

@@ -75,7 +75,7 @@ class Retries:
             why = f"its record may be sanitized: it is below H {self._watermarks.horizon}"
             self._step.refuse(peer, tag, self._unknown(start_ts, why))
         elif outcome.placed:
-            self._commits.abort(peer, tag, start_ts, Conflict(AbortReason.RETRY_UNKNOWN, 0))
+            self._commits.abort(peer, tag, request, Conflict(AbortReason.RETRY_UNKNOWN, 0))
         elif any(branch != outcome.commit_ts for branch in found[1:]):
             self._step.refuse(peer, tag, self._other_branches(start_ts))
         else:

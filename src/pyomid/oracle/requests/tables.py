@@ -1,6 +1,6 @@
-"""What the TSO remembers of tables: a commit to a *settled* table is decided without reading the catalog (K6).
+"""What the TSO remembers of tables: a commit to a *decidable* table is decided without reading the catalog (K6).
 
-    registered    was read in the catalog                } settled
+    registered    was read in the catalog                } decidable
     marked        a durable mark of this TSO stands      }
     other         the catalog is read, a table that is not in it gets a mark, then the commit is decided
 
@@ -41,7 +41,7 @@ class KnownTables:
         self.marked: frozenset[int] = frozenset()
         self.unregistered: frozenset[int] = frozenset()
         """Tables that commits named and the catalog does not list. Their number is bounded."""
-        self.settled = self.registered
+        self.decidable = self.registered
         """It is another object whenever it has changed."""
         self._calls: list[set[int]] = []
 
@@ -61,17 +61,17 @@ class KnownTables:
             self.marked -= self.registered  # a registration of an earlier version takes the mark away
         if marked is not None and marked not in call:
             self.marked |= {marked}
-        settled = self.registered | self.marked
-        if settled != self.settled:
-            self.settled = settled
+        decidable = self.registered | self.marked
+        if decidable != self.decidable:
+            self.decidable = decidable
 
     def forget(self, table_id: int) -> None:
         for call in self._calls:
             call.add(table_id)
-        if table_id in self.settled:
+        if table_id in self.decidable:
             self.registered -= {table_id}
             self.marked -= {table_id}
-            self.settled -= {table_id}
+            self.decidable -= {table_id}
 
     def name(self, table_ids: Iterable[int], unregistered_max: int) -> bool:
         """Remembers those of the tables that the catalog does not list. False, and remembers none, if they would be
@@ -84,7 +84,7 @@ class KnownTables:
 
 
 class TableRequests:
-    """Commits to tables that are not settled, and fences. `resume` takes a commit whose tables are settled now."""
+    """Commits to tables that are not decidable, and fences. `resume` takes a commit whose tables are decidable now."""
 
     def __init__(
         self,
@@ -113,17 +113,17 @@ class TableRequests:
         self._commits = commits
         self._resume = resume
         self._waiting: list[tuple[Hashable, int, CommitRequest]] = []
-        """Commits that name a table which is not settled."""
-        self._is_settling = False
+        """Commits that name a table which is not decidable."""
+        self._is_looking_up = False
         self._marking: int | None = None
         self._fences_behind_mark: list[tuple[Hashable, int, int]] = []
         """(peer, tag, table id)"""
         self._is_reading = False
         self._read_due_s = step.now_s
 
-    # ── tables that are not settled ──────────────────────────────────────────────────────────────────────────────
+    # ── tables that are not decidable ───────────────────────────────────────────────────────────────────────────
 
-    def settle(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+    def decide_later(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         """K6: a table id that is not in the catalog has a durable mark before a commit to it is decided.
 
         A commit that a fence refuses anyway leaves no mark: it would come after the drop has taken the table's mark
@@ -131,14 +131,14 @@ class TableRequests:
         """
         conflict = self._commits.conflict(request)
         if conflict is not None:
-            self._commits.abort(peer, tag, request.start_ts, conflict)
+            self._commits.abort(peer, tag, request, conflict)
             return
         self._waiting.append((peer, tag, request))
-        if not self._is_settling:
-            self._is_settling = True
-            self._store.run(self._settle_steps())
+        if not self._is_looking_up:
+            self._is_looking_up = True
+            self._store.run(self._look_up_steps())
 
-    def _settle_steps(self) -> Procedure:
+    def _look_up_steps(self) -> Procedure:
         """One read of the catalog, and one mark a table, for all commits that wait."""
         while self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -155,11 +155,11 @@ class TableRequests:
                 continue
             for peer, tag, request in waiting:
                 self._resume(peer, tag, request)
-        self._is_settling = False
+        self._is_looking_up = False
 
     def _needs_mark(self, table_id: int, request: CommitRequest) -> bool:
         """None for a commit that a fence refuses, also where the fence came while the catalog was read."""
-        return table_id not in self._known.settled and self._commits.conflict(request) is None
+        return table_id not in self._known.decidable and self._commits.conflict(request) is None
 
     def _read_steps(self) -> Procedure:
         call = self._known.begin_call()

@@ -1,6 +1,6 @@
 """The peers whose sockets compiled code reads and writes: many peers, one call.
 
-    epoll's descriptor is readable ─► `read` ─► the service settles ─► `release`, `send`
+    epoll's descriptor is readable ─► `read` ─► the service ends its step ─► `release`, `send`
 
 A peer is attached while nothing about it is out of the ordinary: a plain socket, its handshake done, its answers
 taken as they come. Its transport stays its owner: it is paused, and has nothing to write. Whatever else happens
@@ -169,7 +169,7 @@ class SocketLoop:
         return out
 
     def put_out(self, slot: int, data: bytes) -> bool:
-        """Behind the answers that are ready. False: no room."""
+        """Appends to the answers that are ready. False: they do not fit."""
         row = self.slots[slot]
         begin, end = row.out_bytes, row.out_bytes + len(data)
         if end > OUT_BYTES:
@@ -258,7 +258,7 @@ class SocketLoop:
         return bool(self._state.dirty)
 
     def release(self, replies: SocketReplies) -> None:
-        """Their batch is durable: each peer's answers behind what it has ready."""
+        """Their batch is durable: appends each peer's answers to what it has ready."""
         at, segments = 0, replies.segments
         while True:
             at = self._place(self._states, self._rows, self._out, self._dirty, replies.taken, segments, at)

@@ -2,7 +2,7 @@
 
     epoll ─► read_ready: recv, decide_chunk ─► answers to send now: each peer's place in `out`
                                           └─► answers of commits: `later`, with a segment a peer
-                 place_later: when their batch is released, each segment behind what its peer has in `out`
+                 place_later: when their batch is released, each segment after what its peer has in `out`
                  send_ready: one send a peer
 
 Anything out of the ordinary about a peer is handed back, to be done the long way: see the statuses. No call waits.
@@ -130,7 +130,7 @@ def wait_ready(states: Records[LoopState], epoll: Any, events_at: Any, events_ma
 
 @kernel("void(LoopState, Slot, int64[::1], int64, int64)", nogil=False, _nrt=False)
 def note_out(state: LoopState, row: Slot, dirty: Any, slot: Any, count: Any) -> Any:
-    """So many bytes were put behind what the peer has in `out`. A slot is in `dirty` once, whoever had or has it."""
+    """Notes that `count` bytes were appended to the peer's `out`. A slot is in `dirty` at most once."""
     if count and not row.is_dirty:
         row.is_dirty = 1
         dirty[state.dirty] = slot

@@ -15,7 +15,7 @@ from pyomid.server.native.socket_loop import load_kernels
 def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = False) -> CompiledOracle:
     """The machine's compiled oracle, ready to decide. In the machine's own thread.
 
-    The memory of the conflict map is taken from the system beside the first decisions, or before them with
+    The memory of the conflict map is taken from the system during the first decisions, or before them with
     `wait_for_memory`: where fresh memory is slow (6 ms for 2 MiB were measured in a virtual machine), decisions are
     slow until the map has it.
     """

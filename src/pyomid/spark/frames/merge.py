@@ -130,7 +130,7 @@ class Merge:
         before = [each for each in self._clauses if each.kind is clause.kind]
         if before and before[-1].condition is None:
             raise Misuse(
-                f"the merge into {self._table!r} has a {clause.kind} clause behind one without a condition, which "
+                f"the merge into {self._table!r} has a {clause.kind} clause after one without a condition, which "
                 "applies to every row: it can never apply"
             )
         self._clauses.append(clause)

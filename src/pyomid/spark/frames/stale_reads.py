@@ -9,7 +9,7 @@ write carry a local property that names table and snapshot, and a task that read
 inside of such a job refuses. The property is the thread's: it goes with the jobs of every session of the program, where
 a job tag is one session's, and a frame's jobs are those of the frame's session. Over Spark Connect there is no such
 property: there it is a tag, and a frame of another session is refused (`local_frames`). Of rows that were collected,
-cached or stored elsewhere before nobody knows any more: they are written.
+cached or stored elsewhere before, the origin is unknown: they are written.
 """
 
 from __future__ import annotations

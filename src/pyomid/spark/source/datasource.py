@@ -4,7 +4,7 @@ Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in
 
     read     the start is drawn in `__init__`; all partitions have it (S5); `load()` and each task share a lease for
              it, which ends by its term: Spark says nothing when a read is over
-    write    the same start is that of a `LargeTransaction`, as behind `pyomid.spark.transaction`, under a lease of its
+    write    the same start is that of a `LargeTransaction`, as in `pyomid.spark.transaction`, under a lease of its
              own until `commit` or `abort`; whichever process Spark calls goes on with it. Each task attempt writes a
              branch and returns it in its message; `commit` decides once; `abort` looks the outcome up and never undoes
              a commit (S2)
@@ -17,20 +17,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse, Unavailable
+from pyomid.errors import Misuse
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.source.options import Options
+from pyomid.spark.source.writer import OmidWriter
 from pyomid.spark.supported_pyspark import (
     DataSource,
-    DataSourceArrowWriter,
     DataSourceReader,
     InputPartition,
-    WriterCommitMessage,
 )
 from pyomid.types import KeyRange
 from pyomid.wiring import is_made
@@ -40,15 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyomid.protocol.reading import Snapshot
-    from pyomid.row_codec.schema import Field
     from pyomid.spark.databases import Connection
-    from pyomid.spark.large_transaction import LargeTransaction
-    from pyomid.spark.schema import WriteOptions
     from pyomid.spark.source.changes import ChangesPlan
     from pyomid.spark.source.comparisons import Where
     from pyomid.spark.source.read_task import ReadPlan
     from pyomid.spark.source.streams import OmidStreamReader, OmidStreamWriter
-    from pyomid.spark.source.write_task import BranchReport, WritePlan
     from pyomid.types import BeginReply, TableInfo, TableSchema
 
 FORMAT: Final = "omid"
@@ -269,7 +263,7 @@ class OmidDataSource(DataSource):
             self._database_id = self._database_id or conn.database_id
 
     def _begin(self, given: int | None) -> BeginReply:
-        """A start of its own, leased once it is known for what; or the one that was given, which somebody else's lease
+        """A start of its own, leased once it is known for what; or the one that was given, which another lease
         holds."""
         from pyomid.types import BeginReply
 
@@ -304,9 +298,7 @@ class OmidDataSource(DataSource):
         if given is not None and self._options.flag("readChangeFeed"):
             raise Misuse("versionAsOf and timestampAsOf are of one snapshot: changes are read by starting and ending")
         if given is not None and self._options.text("snapshotTimestamp") is not None:
-            raise Misuse(
-                "snapshotTimestamp names the snapshot: versionAsOf and timestampAsOf have no meaning beside it"
-            )
+            raise Misuse("snapshotTimestamp names the snapshot: do not give versionAsOf or timestampAsOf too")
         return given
 
     def _refuse_past(self) -> None:
@@ -329,7 +321,7 @@ class OmidDataSource(DataSource):
 
     def _keep(self) -> int:
         """It is a load. A write never comes here: it would hold W back for a whole term after it ended. Returns the
-        start whose lease keeps it; 0 where somebody else's does."""
+        start whose lease keeps it; 0 where another one does."""
         self._is_read = True
         if not self._shares:
             return 0
@@ -420,7 +412,7 @@ class OmidDataSource(DataSource):
     def _refuse_where(self) -> None:
         if self._options.text("where") is not None:
             raise Misuse(
-                "option where is for reads of rows, and these are changes: put .where(…) behind the frame",
+                "option where is for reads of rows, and these are changes: put .where(…) after the frame",
                 option="where",
             )
 
@@ -494,143 +486,3 @@ class OmidReader(DataSourceReader):
             check_read(plan)
             keep_snapshot(conn, plan)
             yield from read_range(conn, plan, key_range, arrow)
-
-
-@dataclass
-class BranchMessage(WriterCommitMessage):
-    """What a task returns to `commit`; None: it had no rows."""
-
-    report: BranchReport | None
-
-
-@dataclass
-class OmidWriter(DataSourceArrowWriter):
-    """One `df.write`: what each process that Spark calls needs to go on with its transaction."""
-
-    url: str
-    database_id: bytes
-    begun: BeginReply
-    level: str | None
-    transaction_id: str | None
-    plan: WritePlan | None = None
-    """What the tasks share; None where nothing is to be written: `ifExists=ignore`, or `is_done`."""
-    replaced_by: int = 0
-    """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
-    is_done: bool = False
-    """A run under the id is committed: nothing is left to do."""
-
-    @classmethod
-    def prepared(
-        cls, options: Options, begun: BeginReply, fields: Sequence[Field], *, overwrite: bool, database_id: bytes = b""
-    ) -> OmidWriter:
-        """The table made or checked, so that a bad write fails before its first task."""
-        from pyomid.client.idempotency import check_transaction_id
-        from pyomid.spark.databases import connection
-        from pyomid.spark.run_outcome import find_run
-        from pyomid.spark.source.options import LEVELS, checked_choice
-        from pyomid.spark.source.write_task import draw_branch
-
-        url, table = options.required("url"), options.required("table")
-        conn = connection(url, database_id)
-        conn.require_branches()
-        write = write_options(options)
-        given = options.text("conflictLevel")
-        level = None if given is None else checked_choice("conflictLevel", given, LEVELS)
-        mode = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
-        options.whole("retries")
-        transaction_id = options.text("transactionId")
-        if transaction_id is not None:
-            check_transaction_id(transaction_id)
-        writer = cls(url, conn.database_id, begun, level, transaction_id)
-        if transaction_id is not None and find_run(conn, begun, transaction_id) is not None:
-            writer.is_done = True
-            return writer
-        transaction = writer._transaction()
-        if transaction.writes_into(table, mode, told=f"ifExists={mode}"):
-            writer.plan = transaction.prepared(table, fields, write)
-            writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
-        return writer
-
-    def under(self, transaction_id: str) -> OmidWriter:
-        """The same write under a durable id, which is known only now. It is done where a run under the id is."""
-        from pyomid.spark.databases import connection
-        from pyomid.spark.run_outcome import find_run
-
-        conn = connection(self.url, self.database_id)
-        is_done = find_run(conn, self.begun, transaction_id) is not None
-        return replace(self, transaction_id=transaction_id, is_done=is_done)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
-        from pyomid.spark.source.write_task import write_rows
-
-        if self.plan is None:
-            return BranchMessage(None)
-        with coded_errors():
-            report = write_rows(self.plan, iterator)
-        crash_point("spark.task.written")
-        return BranchMessage(report)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A write that lost to a run under its own id is done; any other that lost fails, and is begun anew by whoever
-        began it (decision 0030)."""
-        from pyomid.spark.source.write_task import delete_ranges
-
-        with coded_errors():
-            transaction = self._transaction()
-            if self.is_done:
-                transaction.rollback()
-                return
-            check_complete(messages)
-            if self.plan is not None:
-                reports = _reports(messages)
-                if self.replaced_by:
-                    old = transaction.read_plan(self.plan.info)
-                    deleted = delete_ranges(self.plan, old, [KeyRange()], branch=self.replaced_by)
-                    reports = [deleted, *reports] if deleted is not None else reports
-                transaction.note(self.plan, reports)
-            transaction.commit_or_find()
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark calls this also after an exception that came behind the commit."""
-        with coded_errors():
-            self._transaction().abort([report.branch for report in _reports(messages)])
-
-    def _transaction(self) -> LargeTransaction:
-        """As it was begun, with nothing written: in this process, for this call."""
-        from pyomid.client.session.leases import Lease
-        from pyomid.spark.databases import connection
-        from pyomid.spark.large_transaction import LargeTransaction
-
-        conn = connection(self.url, self.database_id)
-        lease = Lease.of_another(self.begun.start_ts)
-        return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
-
-
-def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Spark commits when every task has told what it wrote. One that told nothing may have written rows."""
-    silent = [number for number, message in enumerate(messages) if not isinstance(message, BranchMessage)]
-    if silent:
-        raise Unavailable(
-            f"nothing is committed: of {len(messages)} tasks {len(silent)} told nothing of what they wrote"
-        )
-
-
-def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchReport]:
-    return [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
-
-
-def write_options(options: Options) -> WriteOptions:
-    """The options of a write, checked."""
-    from pyomid.row_codec.encode import Duplicates, Nulls
-    from pyomid.row_codec.schema import DEFAULT_FAMILY, parse_column_mapping, parse_row_key
-    from pyomid.spark.schema import WriteOptions
-
-    row_key, mapping, family = options.text("rowKey"), options.text("columnMapping"), options.text("family")
-    return WriteOptions(
-        row_key=None if row_key is None else parse_row_key(row_key),
-        mapping=None if mapping is None else parse_column_mapping(mapping),
-        family=DEFAULT_FAMILY if family is None else family.encode(),
-        duplicates=Duplicates(options.choice("duplicates", ("error", "last"), "error")),
-        nulls=Nulls(options.choice("nulls", ("tombstone", "keep"), "tombstone")),
-        merge_schema=options.flag("mergeSchema"),
-    )

@@ -36,14 +36,14 @@ WRITING: Final = {
     "nulls": "tombstone or keep: what a null does to the stored value",
     "mergeSchema": "true: columns that the table lacks are added to it",
     "family": "the column family of new tables",
-    "retries": "of no effect: a write that lost fails with ConflictError, and is begun anew by whoever began it",
+    "retries": "of no effect: a write that lost fails with ConflictError, and its caller begins it anew",
     "transactionId": "a durable id: of all writes under it at most one ever commits",
     "ifExists": "overwrite, append, error or ignore: what a table with rows means",
 }
 COMMON: Final = {
     "url": "omid:///folder or omid+hbase://…",
     "table": "the table's name",
-    "rowKey": "the key columns, by commas, ' desc' behind a descending one",
+    "rowKey": "the key columns, by commas, a descending one followed by ' desc'",
     "columnMapping": "column=family:qualifier, by commas, or a JSON object",
     "leaseSeconds": "the lease's term; renewed by every task",
     "checkpointLocation": "Spark's own, of a streaming query",

@@ -48,7 +48,7 @@ class ReadPlan:
     leased: bool
     """Tasks renew the lease on the snapshot's start: it is a transaction's, or the caller's."""
     shared: bool = False
-    """Tasks share a lease for the snapshot, which is a load's: nobody tells when it is over."""
+    """Tasks share a lease for the snapshot, which is a load's: Spark does not tell when a load is over."""
     lease_s: float | None = None
     """The term for which a load is kept; None: the TSO's own."""
     database_id: bytes = b""

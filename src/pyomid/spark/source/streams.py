@@ -34,13 +34,13 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
+from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.schema import arrow_of
 from pyomid.spark.source.changes import ChangesPlan, KnownTimes, known_times, read_changes, until_of
-from pyomid.spark.source.datasource import BranchMessage, OmidWriter, check_complete
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.streaming import QUERY_ID, batch_transaction_id
+from pyomid.spark.source.writer import BranchMessage, OmidWriter, check_complete
 from pyomid.spark.supported_pyspark import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
@@ -179,7 +179,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return place
 
     def _leased_place(self, conn: Connection, mark: Bookmark, start: Place, latest_ts: int) -> Place:
-        """Behind `start`, whose lease holds W below all starts that were drawn since."""
+        """A place after `start`, whose lease holds W below all starts that were drawn since."""
         times = known_times(conn)
         if mark.start_ts == latest_ts:
             return Place(mark, latest_ts, is_own=True, times=times)
@@ -275,7 +275,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return conn.driver.run(bookmark_steps(conn.deployment, keep_s, tso.note_ended))
 
     def _begun(self, conn: Connection) -> Place:
-        """Behind all that is committed."""
+        """A place after everything that is committed."""
         mark = self._bookmark(conn)
         place = Place(mark, mark.start_ts, is_own=True, times=known_times(conn))
         self._keep(conn, place)
@@ -337,7 +337,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
 def _check_types(info: TableInfo, plan: StreamPlan) -> None:
     """`Misuse` where a column was widened since the query began: what is written since may have no value in the frame.
-    Asked behind the end of a batch: whoever wrote below it by the new type found it in the catalog."""
+    Asked after the end of a batch: a writer below it that used the new type found it in the catalog."""
     present = info.schema.columns if info.schema is not None else ()
     now = {column.column: column.spark_type for column in present if column.column is not None}
     for column in plan.schema.columns:

@@ -1,8 +1,8 @@
 """What one attempt of one writing task does: draws a branch, writes its rows under it, reports.
 
 The attempt decides nothing (S1, S2): the driver's commit names the branches of the attempts that count. Whatever
-happens to an attempt, a branch that nobody names is an orphan, invisible now and cleaned later. A data write whose
-fate is unsure is not repeated under the same branch: the attempt fails, and the next one draws its own.
+happens to an attempt, a branch that no commit names is an orphan, invisible now and cleaned later. A data write whose
+outcome is indeterminate is not repeated under the same branch: the attempt fails, and the next one draws its own.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def delete_rows(
     and at cell level one on their sentinel's.
 
     At cell level a column that another transaction adds to the row meanwhile survives; who needs rows uses level row.
-    `whole`: a tombstone on the other columns of the schema too, so that it conflicts with whoever writes one of them:
+    `whole`: a tombstone on the other columns of the schema too, so that it conflicts with a writer of one of them:
     what the row had, nulls included, is why it is deleted.
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
@@ -179,7 +179,7 @@ class MergePlan:
     read: ReadPlan
     updated: tuple[str, ...]
     """The columns that an update writes: those that a clause sets; at level cell all, so that what the others were
-    conflicts with whoever writes them."""
+    conflicts with transactions that write them."""
     new_keys: bool
     """Whether the snapshot has a row with the key of an insert is not known: it is looked up."""
 

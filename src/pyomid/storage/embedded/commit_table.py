@@ -107,9 +107,9 @@ class EmbeddedCommitTable(CommitTable):
         return self.put_block(entries), self._compacted.epoch()
 
     @property
-    def flights_max(self) -> int:
+    def flushes_in_flight_max(self) -> int:
         """One if the disk writes in the background: what comes meanwhile is the next write."""
-        return 1 if self._writing().writes_in_background else super().flights_max
+        return 1 if self._writing().writes_in_background else super().flushes_in_flight_max
 
     def submit(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> None:
         if self._is_flushing(self._writing()):  # its end comes to this thread, which must not wait for the turn

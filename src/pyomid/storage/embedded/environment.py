@@ -35,8 +35,8 @@ import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -492,6 +492,21 @@ class HeldState:
             ) from error
         except lmdb.Error as error:
             raise mapped(error, folder) from error
+
+    @contextmanager
+    def records(self, database: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """All of one database, in the order of keys."""
+        with self._transaction.cursor(self._environment.databases[database]) as cursor:
+            yield cursor.iternext()
+
+    def get(self, database: bytes, key: bytes) -> bytes | None:
+        found: bytes | None = self._transaction.get(key, db=self._environment.databases[database])
+        return found
+
+    def counts(self) -> list[int]:
+        """How many records each database has, in the order of their names as it was opened."""
+        databases = self._environment.databases.values()
+        return [int(self._transaction.stat(database)["entries"]) for database in databases]
 
     def end(self) -> None:
         """Any number of times."""

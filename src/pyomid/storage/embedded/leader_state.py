@@ -162,7 +162,7 @@ class EmbeddedLeaderState(LeaderState):
 
 
 def forget_identity(environment: Environment) -> bytes:
-    """Of a copy: it is another database, whose first TSO gives it an id. Nobody works under its leases, whose holders
+    """Of a copy: it is another database, whose first TSO gives it an id. Its leases are of no use, since their holders
     know the database that was copied. Returns that one's id."""
 
     def write(transaction: Transaction) -> bytes:
@@ -174,6 +174,11 @@ def forget_identity(environment: Environment) -> bytes:
         return transaction.pop(_ID, db=database) or b""
 
     return environment.write(write)
+
+
+def read_identity(environment: Environment) -> bytes:
+    """The database's id; empty before its first TSO gave it one."""
+    return environment.read(lambda transaction: transaction.get(_ID, db=environment.databases[EPOCH]) or b"")
 
 
 def read_number(environment: Environment, transaction: Transaction, name: bytes) -> int:

@@ -463,7 +463,7 @@ def _row_records(
     cursor: Any, table: Table, row: bytes, wanted: frozenset[int] | None, bounds: ReadBounds
 ) -> list[tuple[bytes, int, Record]]:
     """The row's records and their versions, newest first, down to the one below which the reader needs none: however
-    many versions a row has, those that nobody reads cost nothing."""
+    many versions a row has, those that no snapshot reads cost nothing."""
     prefix = row_prefix(table.prefix, row)
     asked = table.asked(wanted)
     ended: set[int] = set()

@@ -78,7 +78,7 @@ class HBaseCatalog(Catalog):
         self._change(old.info.name, old, b"")
 
     def _change(self, name: str, old: TableEntry | None, value: bytes) -> bool:
-        """Where `value` stands already a first try arrived whose answer was lost."""
+        """Where `value` stands already, a first attempt arrived whose answer was lost."""
 
         def decide(found: bytes) -> bytes | None:
             return value if found == value or (decode_entry(found) if found else None) == old else None

@@ -46,7 +46,7 @@ from pyomid.storage.hbase.rpc.requests import (
 from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)
-_TRIES_MAX = 20
+_ATTEMPTS_MAX = 20
 FEW = 32
 """Up to so many lookups are not worth the half second that a process needs for its first compiled function."""
 _DELETE_ROWS_MAX = 4000
@@ -128,14 +128,14 @@ class HBaseCommitTable(CommitTable):
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         no_mark = RowCondition(COMMIT_FAMILY, MARK_QUALIFIER, None)
         request = RowMutation(commit_row(start), (puts([_entry(start, commit_ts)]),), no_mark)
-        for _ in range(_TRIES_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             (result,) = self._rows([request])
             if result is not INDETERMINATE:
                 return bool(result)
             (found,) = self.lookup([start])
             if found != NOT_FOUND:
                 return found == commit_ts
-        raise Unavailable(f"the decision of {start} found no answer in {_TRIES_MAX} tries", start_ts=start)
+        raise Unavailable(f"the decision of {start} found no answer in {_ATTEMPTS_MAX} attempts", start_ts=start)
 
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
         requests = []
@@ -150,7 +150,7 @@ class HBaseCommitTable(CommitTable):
         no_entry = RowCondition(COMMIT_FAMILY, COMMIT_QUALIFIER, None)
         mark = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, start, MARK_VALUE)
         request = RowMutation(row, (puts([mark]),), no_entry)
-        for _ in range(_TRIES_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             (result,) = self._rows([request])
             if result is True:
                 return SealOutcome(placed=True)
@@ -159,7 +159,7 @@ class HBaseCommitTable(CommitTable):
                 return SealOutcome(placed=True)
             if found != NOT_FOUND:
                 return SealOutcome(placed=False, commit_ts=found)
-        raise Unavailable(f"sealing {start} found no answer in {_TRIES_MAX} tries", start_ts=start)
+        raise Unavailable(f"sealing {start} found no answer in {_ATTEMPTS_MAX} attempts", start_ts=start)
 
     def delete(self, starts: Sequence[int]) -> None:
         requests = []

@@ -51,7 +51,7 @@ _RETENTION: Final = b"retention"
 _ID: Final = b"id"
 _FORMAT: Final = 1
 _FIELDS: Final = struct.Struct(">B8sQQQQQ")
-_TRIES_MAX: Final = 50
+_ATTEMPTS_MAX: Final = 50
 _PRESENT: Final = b"\x01"
 
 
@@ -115,17 +115,17 @@ class HBaseLeaderState(LeaderState):
         return state.watermark, state.horizon
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
-        for _ in range(_TRIES_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             old = self._cells.read(ROW, _STATE)
             state = _State.decode(old)
             if state.epoch != expected or state.ceiling > epoch:
                 return False
             if self._swap(old, replace(state, epoch=epoch, ceiling=ceiling)):
                 return True
-        raise Unavailable(f"the leader state changed {_TRIES_MAX} times under us")
+        raise Unavailable(f"the leader state changed {_ATTEMPTS_MAX} times under us")
 
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
-        for _ in range(_TRIES_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             old = self._cells.read(ROW, _STATE)
             state = _State.decode(old)
             if state.epoch != epoch:
@@ -134,7 +134,7 @@ class HBaseLeaderState(LeaderState):
                 if changes.watermark is not None:
                     self._copy_watermark(changes.watermark)
                 return
-        raise Unavailable(f"the leader state changed {_TRIES_MAX} times under us")
+        raise Unavailable(f"the leader state changed {_ATTEMPTS_MAX} times under us")
 
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
         name, value = _name(_TIME, point.start_ts), point.wall_ms.to_bytes(8, "big")

@@ -17,7 +17,7 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import INDETERMINATE, Mutation, RowCondition, RowGet, RowMutation, puts
 from pyomid.types import prefix_range
 
-_TRIES_MAX = 50
+_ATTEMPTS_MAX = 50
 
 
 class MetaCells:
@@ -57,14 +57,14 @@ class MetaCells:
 
         It is called again if another writer was faster, or if an answer was lost and the new value is not there.
         """
-        for _ in range(_TRIES_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             old = self._raw(row, qualifier)
             new = decide(old or b"")
             if new is None:
                 return False
             if new == (old or b"") or self.swap(row, qualifier, old, new):
                 return True
-        raise Unavailable(f"{row!r} of {self._table} changed {_TRIES_MAX} times under us")
+        raise Unavailable(f"{row!r} of {self._table} changed {_ATTEMPTS_MAX} times under us")
 
     def swap(
         self,

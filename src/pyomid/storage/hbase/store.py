@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -45,7 +46,7 @@ from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.split_keys import keys_between
 from pyomid.storage.hbase.rpc.client import Cluster, Scan
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.group_commit import GroupCommit
+from pyomid.storage.hbase.rpc.group_commit import GroupCommit, Results
 from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
     INDETERMINATE,
@@ -65,6 +66,7 @@ from pyomid.types import (
     ShadowWrite,
     StoreLimits,
     TableInfo,
+    VersionedRows,
     start_of,
 )
 
@@ -90,7 +92,7 @@ class HBaseStore(DataStore):
     cells need no second look (`write_shadow_cells`). Without it each one is looked at again.
     """
 
-    capabilities = Capabilities(pipelined_writes=True, foreign_tables=True)
+    capabilities = Capabilities(pipelined_writes=True, shared_writes=True, foreign_tables=True)
 
     def __init__(self, cluster: Cluster, *, read_watermark: Callable[[], int] | None = None) -> None:
         self._cluster = cluster
@@ -110,11 +112,33 @@ class HBaseStore(DataStore):
         rows = [write for write in rows if write.cells]
         batch = batch_of_writes(rows) if len(rows) >= BULK_ROWS_MIN else None
         if batch is None:
-            self._check_writes(table, rows)
-            self._write(table, [(write.row, _put_of(write, version)) for write in rows])
+            (failure,) = self.write_shared(table, [VersionedRows(version, rows)])
+            if failure is not None:
+                raise failure
         else:
             self._check_batch(table, batch)
             self._write_bulk(table, version, batch)
+
+    def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:
+        """As the port says, in one call. An error of the call is the error of each of them."""
+        outcomes: list[Exception | None] = [None] * len(writes)
+        requests: list[RowMutation] = []
+        sent: list[tuple[int, int]] = []
+        for index, (version, rows) in enumerate(writes):
+            try:
+                _check_version(version)
+                self._check_writes(table, rows)
+                mutations = [RowMutation(w.row, (_put_of(w, version),), repeatable=False) for w in rows if w.cells]
+            except Exception as error:
+                outcomes[index] = error
+                continue
+            requests += mutations
+            sent.append((index, len(mutations)))
+        if requests:
+            results = iter(self._group_commit(table).write(requests))
+            for index, rows_count in sent:
+                outcomes[index] = _failure_of_write(table, list(islice(results, rows_count)))
+        return outcomes
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         _check_version(version)
@@ -304,18 +328,11 @@ class HBaseStore(DataStore):
         if outcome.indeterminate:
             raise _indeterminate(table, len(outcome.indeterminate), batch.rows)
         if outcome.refused:
-            refused = map(batch.row_write, outcome.refused)
-            self._write(table, [(write.row, _put_of(write, version)) for write in refused])
-
-    def _write(self, table: str, mutations: Sequence[tuple[bytes, Mutation]]) -> None:
-        requests = [RowMutation(row, (mutation,), repeatable=False) for row, mutation in mutations]
-        results = self._group_commit(table).write(requests)
-        for result in results:
-            if isinstance(result, RemoteFailure):
-                raise result.as_error(f"writing {len(mutations)} rows of {table}")
-        lost = [row for (row, _), result in zip(mutations, results, strict=True) if result is INDETERMINATE]
-        if lost:
-            raise _indeterminate(table, len(lost), len(mutations))
+            (failure,) = self.write_shared(
+                table, [VersionedRows(version, [batch.row_write(row) for row in outcome.refused])]
+            )
+            if failure is not None:
+                raise failure
 
     def _group_commit(self, table: str) -> GroupCommit:
         self._cluster.check_process()
@@ -477,6 +494,15 @@ def _put_of(write: RowWrite, version: int) -> Mutation:
     return puts(
         [KeyValue(row, column.family, column.qualifier, version, value or b"") for column, value in write.cells]
     )
+
+
+def _failure_of_write(table: str, results: Results) -> Exception | None:
+    """Of the rows that one transaction wrote: the error to tell it."""
+    for result in results:
+        if isinstance(result, RemoteFailure):
+            return result.as_error(f"writing {len(results)} rows of {table}")
+    lost = sum(result is INDETERMINATE for result in results)
+    return _indeterminate(table, lost, len(results)) if lost else None
 
 
 def _writing(table: str, batch: CellBatch) -> str:

@@ -204,7 +204,7 @@ def parse_segment(data: bytes, path: Path, *, is_at_rest: bool = False) -> tuple
             raise _damaged(path, f"it has {len(data)} bytes instead of {SEGMENT_BYTES}")
         end = BLOCK_BYTES + sum(_RECORD.size + rows.nbytes for rows in records)
         if _has_record_after(data, generation, end):
-            raise _damaged(path, f"the record at byte {end}, with others behind it")
+            raise _damaged(path, f"the record at byte {end}, with others after it")
     return generation, records
 
 

@@ -4,20 +4,21 @@
         no:  both states are let go, the writers go on, and it is tried again
         yes: the writers go on ─► LMDB copies both states ─► the log's rows go into the copied commits ─► described
 
-The three are of one moment: while the writers wait nobody writes a cell or a shadow cell, and the log of commits only
+An incremental back-up has in place of the copied data what differs from the back-up before it (`difference`).
+
+The three are of one moment: while the writers wait no cell and no shadow cell is written, and the log of commits only
 grows, by commits whose cells are all there, as long as nothing is committed to LMDB's part of the commit table. So the
 copy is what a loss of power at that moment would have left, and its first TSO recovers as from that (decision 0060 has
 the interleavings). It is another database: it has no id until its first TSO gives it one.
 
-A back-up has no file LAYOUT, so nobody opens it by mistake; a folder that is being written has a file UNFINISHED, which
-is removed last.
+A back-up has no file LAYOUT, so it is not opened by mistake; a folder that is being written has a file UNFINISHED,
+which is removed last.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import threading
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse, Unavailable
@@ -34,6 +35,18 @@ from pyomid.owned_files import LAYOUT_FILE, check_owner, make_folder, open_own, 
 from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
 from pyomid.storage.embedded.commit_log.index import LOG_FILES, rows_of
 from pyomid.storage.embedded.commit_log.segment import Rows, parse_segment
+from pyomid.storage.embedded.copies.description import (
+    CHANGES_FILE,
+    DATA_FILE,
+    Link,
+    chain_of,
+    check_file,
+    check_sum,
+    describe,
+    file_names,
+    file_sum,
+)
+from pyomid.storage.embedded.copies.difference import apply_changes, write_changes
 from pyomid.storage.embedded.environment import (
     Environment,
     HeldState,
@@ -44,10 +57,8 @@ from pyomid.storage.embedded.environment import (
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
     ENVIRONMENTS,
-    LAYOUT_VERSION,
     LOCK_FILE,
     UNFINISHED_FILE,
-    check_finished,
     is_there,
     locked,
     make_database,
@@ -55,14 +66,11 @@ from pyomid.storage.embedded.layout import (
     open_data,
     open_folder,
     unusable,
-    write_durably,
 )
-from pyomid.storage.embedded.leader_state import forget_identity
+from pyomid.storage.embedded.leader_state import forget_identity, read_identity
 from pyomid.storage.embedded.writer_turn import WRITER_FILE
 from pyomid.types import Backup
 
-_FORMAT: Final = 1
-_DATA_FILE: Final = "data.mdb"
 _HOLD_S: Final = 30.0
 """A look takes milliseconds, and a busy TSO commits to LMDB some times a second: more than a few looks are rare."""
 _DAMAGED_LOOKS: Final = 3
@@ -71,8 +79,15 @@ _COPY_BYTES: Final = 1 << 20
 _MARK: Final = "pyomid: being written\n"
 
 
-def back_up(folder: str | os.PathLike[str], destination: str | os.PathLike[str], *, snapshot_ts: int) -> Backup:
-    """Copies the database in `folder` as of one moment into `destination`, an absent or empty folder.
+def back_up(
+    folder: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    snapshot_ts: int,
+    since: str | os.PathLike[str] | None = None,
+) -> Backup:
+    """Copies the database in `folder` as of one moment into `destination`, an absent or empty folder; with `since`, a
+    back-up of it, what changed since that.
 
     Durable on return. `snapshot_ts`: a start that was handed out before, so that all commits below it are durable.
     """
@@ -82,43 +97,88 @@ def back_up(folder: str | os.PathLike[str], destination: str | os.PathLike[str],
         last_first.callback(release, data)
         commits = open_commits(source, writable=False)
         last_first.callback(release, commits)
+        chain = [] if since is None else _whole_chain(Path(since).absolute(), commits)
         last_first.enter_context(_being_written(path, shared=False))
         crash_point("storage.backup.begun")
-        database_id = _copy(_Moment(source / "commits", data, commits), path)
+        database_id, records = _copy(_Moment(source / "commits", data, commits), path, chain)
         crash_point("storage.backup.completed")
-        files = {name: _file_sum(path / name) for name in _files()}
+        files = {name: file_sum(path / name) for name in file_names(is_whole=not chain)}
         made = Backup(
             folder=os.fspath(source),
             database_id=database_id.hex(),
             snapshot_ts=snapshot_ts,
             taken=datetime.now(UTC).isoformat(timespec="seconds"),
             size_bytes=sum(size for size, _ in files.values()),
+            since=os.fspath(chain[-1].folder) if chain else None,
         )
-        write_durably(path / BACKUP_FILE, _described(made, files), shared=False)
+        describe(path, made, files, chain[-1] if chain else None, records)
         crash_point("storage.backup.described")
     with suppress(OSError):
         os.unlink(path / LOCK_FILE)
     return made
 
 
+def _whole_chain(since: Path, commits: Environment) -> list[Link]:
+    """The back-ups that the next one goes on from: of this database, none missing, each as it was written. So what
+    cannot be restored is not gone on from."""
+    chain = chain_of(since)
+    found, known = read_identity(commits).hex(), chain[-1].backup.database_id
+    if found != known:
+        raise Misuse(
+            f"{since} is of another database, {known} in place of {found}: begin with a whole back-up, without since",
+            folder=os.fspath(since),
+        )
+    for name in file_names(is_whole=True)[:1]:
+        check_file(chain[0], name)
+    for link in chain[1:]:
+        check_file(link, f"data/{CHANGES_FILE}")
+    return chain
+
+
 def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, shared: bool = False) -> Backup:
     """Makes a database of a back-up, in an absent or empty folder. Durable on return.
 
-    `Misuse` unless the back-up is whole, `Corruption` if its files are not as they were written.
+    `Misuse` unless the back-up is whole and so is each one that it goes on from, `Corruption` if their files are not as
+    they were written.
     """
-    source, path = Path(backup).absolute(), Path(folder).absolute()
-    content = _read_description(source)
+    path = Path(folder).absolute()
+    chain = chain_of(Path(backup).absolute())
     with _being_written(path, shared=shared):
         crash_point("storage.restore.begun")
-        for name, (size, digest) in content["files"].items():
-            make_folder((path / name).parent, shared=shared)
-            if _copied(source / name, path / name, shared=shared) != (size, digest):
-                raise Corruption(f"{source / name} is not as the back-up was written: its checksum differs")
+        for name, link in zip(ENVIRONMENTS, (chain[0], chain[-1]), strict=True):
+            make_folder(path / name, shared=shared)
+            file = f"{name}/{DATA_FILE}"
+            found = _copied(link.folder / file, path / file, shared=shared)
+            check_sum(link.folder / file, found, link.files[file])
         crash_point("storage.restore.copied")
+        with _mapped_errors(path):
+            _apply(chain[1:], path)
+        crash_point("storage.restore.applied")
         with _mapped_errors(path), locked(path / LOCK_FILE, shared=shared):
-            make_database(path, shared=shared, version=content["layout"])
+            make_database(path, shared=shared, version=chain[-1].layout)
         crash_point("storage.restore.made")
-    return Backup(**content["backup"])
+    return chain[-1].backup
+
+
+def _apply(later: list[Link], path: Path) -> None:
+    """What the later back-ups changed, one after the other."""
+    if not later:
+        return
+    data = open_data(path)
+    try:
+        for link in later:
+            check_file(link, f"data/{CHANGES_FILE}")
+            apply_changes(data, link.folder / "data" / CHANGES_FILE)
+            held = HeldState(data)
+            try:
+                held.hold()
+                found = held.counts()
+            finally:
+                held.end()
+            if found != link.records:
+                raise Corruption(f"{link.folder} gives {found} records in place of {link.records}")
+    finally:
+        release(data)
 
 
 # ---------------------------------------------------------------- one moment
@@ -158,7 +218,7 @@ class _Moment:
         self._environments[0].write(work)
 
     def _look(self, transaction: Transaction) -> None:
-        """Holds nothing that nobody ends: another thread may perform this after the back-up was interrupted."""
+        """Holds nothing that would stay held: another thread may perform this after the back-up was interrupted."""
         with self._looking:
             try:
                 if not self._is_over:
@@ -181,13 +241,23 @@ class _Moment:
     def _parsed(self, name: str, data: bytes | None) -> tuple[int, list[Rows]]:
         return (0, []) if data is None else parse_segment(data, self._log_folder / name, is_at_rest=True)
 
-    def copy_to(self, path: Path) -> None:
-        """The small one first: what is held longer costs the source disk where others write."""
-        for name, held in reversed(list(zip(ENVIRONMENTS, self._held, strict=True))):
+    def copy_to(self, path: Path, chain: list[Link]) -> list[int]:
+        """The small one first: what is held longer costs the source disk where others write. Returns how many records
+        the databases of the data have."""
+        data, commits = self._held
+        for name in ENVIRONMENTS:
             make_folder(path / name, shared=False)
-            held.copy_to(path / name)
-            os.chmod(path / name / _DATA_FILE, 0o600)
-            held.end()
+        commits.copy_to(path / "commits")
+        os.chmod(path / "commits" / DATA_FILE, 0o600)
+        commits.end()
+        records = data.counts()
+        if chain:
+            write_changes(data, chain, path / "data")
+        else:
+            data.copy_to(path / "data")
+            os.chmod(path / "data" / DATA_FILE, 0o600)
+        data.end()
+        return records
 
     def end_for_good(self) -> None:
         """Nothing is held on return, nor by a look that has not begun. A look that goes on when this is interrupted
@@ -208,13 +278,14 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _copy(moment: _Moment, path: Path) -> bytes:
-    """Copies the moment, whole and durable; returns the id of the database that it is of."""
+def _copy(moment: _Moment, path: Path, chain: list[Link]) -> tuple[bytes, list[int]]:
+    """Copies the moment, whole and durable, or what changed since the chain; returns the id of the database that it is
+    of, and how many records its data has."""
     try:
         rows = moment.look()
         crash_point("storage.backup.held")
         with _mapped_errors(path):
-            moment.copy_to(path)
+            records = moment.copy_to(path, chain)
     finally:
         moment.end_for_good()
     crash_point("storage.backup.copied")
@@ -226,10 +297,10 @@ def _copy(moment: _Moment, path: Path) -> bytes:
         release(commits)
     for name in ("lock.mdb", WRITER_FILE):
         os.unlink(path / "commits" / name)
-    for name in _files():
+    for name in file_names(is_whole=not chain):
         _sync(path / name)
         sync_folder((path / name).parent)
-    return database_id
+    return database_id, records
 
 
 # ---------------------------------------------------------------- folders that are being written
@@ -304,39 +375,7 @@ def _mapped_errors(path: Path) -> Iterator[None]:
         raise unusable(path, error) from error
 
 
-# ---------------------------------------------------------------- files and their description
-
-
-def _files() -> list[str]:
-    return [f"{name}/{_DATA_FILE}" for name in ENVIRONMENTS]
-
-
-def _described(backup: Backup, files: dict[str, tuple[int, str]]) -> str:
-    fields = {name: value for name in Backup.__slots__ if (value := getattr(backup, name)) != ()}
-    content = {"format": _FORMAT, "layout": LAYOUT_VERSION, "backup": fields, "files": files}
-    return json.dumps(content, indent=1) + "\n"
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    check_finished(path)
-    try:
-        content = json.loads((path / BACKUP_FILE).read_bytes())
-        found = int(content["format"]), int(content["layout"])
-        files = {name: tuple(content["files"][name]) for name in _files()}
-    except FileNotFoundError:
-        raise Misuse(f"{path} is no back-up: it has no file {BACKUP_FILE}", folder=str(path)) from None
-    except OSError as error:
-        raise unusable(path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corruption(f"{path / BACKUP_FILE} is damaged: {error}", folder=str(path)) from error
-    if found > (_FORMAT, LAYOUT_VERSION):
-        raise Misuse(f"{path} was written by a later pyomid: restore it with that one", folder=str(path))
-    return {**content, "files": files}
-
-
-def _file_sum(path: Path) -> tuple[int, str]:
-    with open(path, "rb") as file:
-        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+# ---------------------------------------------------------------- files
 
 
 def _copied(source: Path, target: Path, *, shared: bool) -> tuple[int, str]:

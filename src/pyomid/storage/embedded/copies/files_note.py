@@ -4,8 +4,8 @@ A copy that is made file by file beside writers is of no one moment: it may hold
 ones, or have pages of LMDB that do not belong together, which LMDB does not notice. Nothing in the files tells such a
 copy from a good one: LMDB uses pages again within a few commits, so even one file that is read from its beginning may
 have an old root and new pages behind it. So the folder's first TSO notes in `files.json` which files are the folder's,
-and a TSO that starts over others refuses them. Without a note a folder is new, or somebody says by its removal that the
-copy is good: then it is a database of its own.
+and a TSO that starts over others refuses them. Without a note a folder is new, or an operator says by its removal that
+the copy is good: then it is a database of its own.
 """
 
 from __future__ import annotations

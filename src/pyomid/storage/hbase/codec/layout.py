@@ -95,7 +95,7 @@ def commit_of_value(start: int, value: bytes) -> int:
     except IndexError as error:
         raise Corruption(f"the commit entry of {start} ends inside its number: {value[:16]!r}") from error
     if end != len(value):
-        raise Corruption(f"the commit entry of {start} holds {len(value) - end} bytes behind its number")
+        raise Corruption(f"the commit entry of {start} holds {len(value) - end} bytes after its number")
     return start + difference
 
 

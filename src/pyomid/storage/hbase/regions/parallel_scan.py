@@ -41,7 +41,7 @@ class ParallelScan:
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
         self._read_ahead = spec.read_ahead
         self._streams = [ScanCursor(operations, spec)]
-        self._pace = Pace() if spec.is_fresh and not spec.limit else None
+        self._prefetch = Prefetch() if spec.is_fresh and not spec.limit else None
         self._blocks = 0
         self._blocks_of_stream = 0
 
@@ -55,8 +55,8 @@ class ParallelScan:
         while self._streams:
             stream = self._streams[0]
             block = yield from stream.fetch_steps(budget)
-            if self._pace is not None and (stream.was_full or (stream.is_done and not self._blocks_of_stream)):
-                self._pace.learn(stream, block)
+            if self._prefetch is not None and (stream.was_full or (stream.is_done and not self._blocks_of_stream)):
+                self._prefetch.learn(stream, block)
             self._blocks += 1
             self._blocks_of_stream += 1
             if stream.is_done:
@@ -89,12 +89,12 @@ class ParallelScan:
 
     def _cut(self, place: int) -> None:
         stream = self._streams[place]
-        key = self._pace.key_after(stream) if self._pace is not None and stream.can_be_cut else None
+        key = self._prefetch.key_after(stream) if self._prefetch is not None and stream.can_be_cut else None
         if key is not None:
             self._streams.insert(place + 1, stream.cut_at(key))
 
 
-class Pace:
+class Prefetch:
     """The distance of keys that holds about one call's rows, by the blocks that came."""
 
     def __init__(self) -> None:

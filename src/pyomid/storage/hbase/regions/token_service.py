@@ -88,7 +88,7 @@ class TokenKeeper:
 
 
 def _identifier(given: Token) -> TokenIdentifier:
-    """Behind its own length, as Java's `Writable` writes it."""
+    """After its own length, as Java's `Writable` writes it."""
     try:
         return TokenIdentifier.FromString(given.identifier[_LENGTH_BYTES:])
     except DecodeError as error:

@@ -198,7 +198,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._begin_calls, heard)
 
     def _begin_calls(self, heard: _Heard) -> None:
-        """What was received behind the handshake belongs to the calls."""
+        """What was received after the handshake belongs to the calls."""
         self._heard = None
         while heard.bytes:
             space = self._assembler.space()

@@ -83,7 +83,7 @@ def opening(authentication: int) -> bytes:
 
 
 def connection_header(service: str, user: str | None = None) -> bytes:
-    """What follows authentication, behind its length. None: the user is the one who was authenticated."""
+    """What follows authentication, after its length. None: the user is the one who was authenticated."""
     header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
     if user is not None:
         header.user_info.effective_user = user
@@ -185,7 +185,7 @@ class FrameAssembler:
 
 
 class WrappedFrameAssembler(FrameAssembler):
-    """The same for a stream that a security layer wraps: its tokens, each behind its length, hold the stream of frames.
+    """The same for a stream that a security layer wraps: its tokens, each after its length, hold the stream of frames.
     `unwrap` is sent them in order."""
 
     def __init__(self, unwrap: Callable[[memoryview], bytes]) -> None:

@@ -7,7 +7,7 @@
 what HBase gave to one who has Kerberos, are dialogues of tokens:
 
     client   "HBas", version 0, authentication 81 or 82; length, token
-    server   status 0; length, token          or status 1; class and message of an exception, each behind its length
+    server   status 0; length, token          or status 1; class and message of an exception, each after its length
     client   length, token; …
     client   length, ConnectionHeader         wrapped by the layer that was agreed upon, as all that follows
 

@@ -37,7 +37,7 @@ _QOPS: Final = {protection: name for name, protection in _NAMES.items()}
 
 _DIRECTIVE: Final = re.compile(rb'\s*([a-z-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?:,|\Z)', re.DOTALL)
 _TRAILER: Final = struct.Struct(">10sHI")
-"""Behind each message: its code, version 1, its number."""
+"""What follows each message: its code, version 1, its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Digest:
 
 
 class Integrity:
-    """Messages that nobody changed, left out or sent again, as `sasl.MessageContext`; of the client's end."""
+    """Messages that were not changed, left out or sent again, as `sasl.MessageContext`; of the client's end."""
 
     def __init__(self, session: bytes) -> None:
         self._keys = tuple(

@@ -1,4 +1,4 @@
-"""SASL on kazoo's connections, by `sasl`: kazoo itself asks for two libraries that nobody keeps (decision 0071).
+"""SASL on kazoo's connections, by `sasl`: kazoo itself needs two libraries that are not maintained (decision 0071).
 
 kazoo ends for good when authentication fails. Here it counts as a connection that was lost: a service lives on through
 an outage of its KDC.

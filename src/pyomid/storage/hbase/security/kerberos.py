@@ -5,7 +5,7 @@
 
 The library takes `/etc/krb5.conf` (KRB5_CONFIG) and the ticket cache of the user (KRB5CCNAME) as `kinit` does. Each
 context takes the tickets as they are then: those of a keytab are renewed after half of their time, in memory; those of
-a cache by whoever fills it.
+a cache that another process fills.
 """
 
 from __future__ import annotations

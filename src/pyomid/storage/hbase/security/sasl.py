@@ -58,7 +58,7 @@ class GssContext(MessageContext, Protocol):
 
 
 class SecurityLayer:
-    """What follows the exchange: tokens, each behind its length. May be called by several threads; who wraps sends in
+    """What follows the exchange: tokens, each after its length. May be called by several threads; who wraps sends in
     the order in which it wrapped, because tokens are numbered."""
 
     def __init__(self, context: MessageContext, protection: Protection, message_bytes_max: int) -> None:

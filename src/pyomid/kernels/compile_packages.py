@@ -1,4 +1,4 @@
-"""`python -m pyomid.compile_kernels`: every kernel compiled now and kept on disk, with a line of progress each."""
+"""`python -m pyomid.kernels.compile_packages`: compiles every kernel now, keeps it on disk, and prints each."""
 
 from __future__ import annotations
 

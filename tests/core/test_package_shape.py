@@ -1,0 +1,44 @@
+"""The shape of the package: what a linter's contract does not say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grimp
+
+import pyomid
+
+PACKAGE = Path(pyomid.__file__).parent
+MODULES_MAX = 16
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count; those for type checkers do not: a table names its transaction's type."""
+    graph = grimp.build_graph("pyomid", exclude_type_checking_imports=True, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert list(circles(imports)) == []
+
+
+def test_what_imports_itself_by_another_is_found() -> None:
+    assert list(circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}})) == [["b", "c"]]
+
+
+def test_no_folder_has_more_than_sixteen_modules() -> None:
+    counts = Counter(path.parent for path in PACKAGE.rglob("*.py"))
+    assert {str(folder): count for folder, count in counts.items() if count > MODULES_MAX} == {}
+
+
+def circles(imports: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """What is left of the modules when those that import nothing left, or that nothing left imports, are taken away:
+    each circle, and what lies between two."""
+    left = dict(imports)
+    while True:
+        imported = {module for module in left for module in left[module]}
+        ends = {m for m, each in left.items() if not each & left.keys() or m not in imported}
+        if not ends:
+            break
+        left = {module: each for module, each in left.items() if module not in ends}
+    if left:
+        yield sorted(left)

@@ -1,0 +1,311 @@
+"""Back-ups that hold what changed since another one: exact, whatever changed, and refused where one is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pyomid
+from pyomid.cli import main
+from pyomid.client.database import Database
+from pyomid.errors import Corruption, Misuse
+from pyomid.storage.embedded import EmbeddedStore
+from pyomid.storage.embedded.copies.backup import back_up, restore
+from pyomid.storage.embedded.copies.difference import Change, differences, newest
+from pyomid.storage.embedded.environment import release
+from pyomid.storage.embedded.layout import CELLS, ENVIRONMENTS, open_data, open_folder
+
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
+
+Content = dict[bytes, bytes]
+keys = st.sampled_from([b"%d" % number for number in range(8)])
+contents = st.dictionaries(keys, st.sampled_from([b"a", b"b"]))
+
+
+def changed(content: Content, changes: list[tuple[bytes, bytes | None]]) -> Content:
+    content = dict(content)
+    for key, value in changes:
+        if value is None:
+            del content[key]
+        else:
+            content[key] = value
+    return content
+
+
+@given(contents, contents)
+def test_the_differences_make_the_new_of_the_old(old: Content, new: Content) -> None:
+    found = list(differences(iter(sorted(old.items())), iter(sorted(new.items()))))
+    assert changed(old, found) == new
+    assert [key for key, _ in found] == sorted({key for key in old | new if old.get(key) != new.get(key)})
+
+
+@given(st.lists(st.dictionaries(st.tuples(st.integers(0, 3), keys), st.none() | st.just(b"a") | st.just(b"b"))))
+def test_of_several_files_the_last_change_counts(files: list[dict[tuple[int, bytes], bytes | None]]) -> None:
+    def ordered(file: dict[tuple[int, bytes], bytes | None]) -> list[Change]:
+        return sorted(((*record, value) for record, value in file.items()), key=lambda change: change[:2])
+
+    last: dict[tuple[int, bytes], bytes | None] = {}
+    for file in files:
+        last |= file
+    assert list(newest([iter(ordered(file)) for file in files])) == ordered(last)
+
+
+def content_of(folder: Path) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """Every record of the data."""
+    with lmdb.open(os.fspath(folder / "data"), readonly=True, lock=False, max_dbs=4) as environment:
+        with environment.begin() as transaction:
+            return {
+                name: list(transaction.cursor(environment.open_db(name, txn=transaction, create=False)))
+                for name in ENVIRONMENTS["data"]
+            }
+
+
+@settings(max_examples=10, deadline=None)
+@given(steps=st.lists(contents, min_size=1, max_size=4))
+def test_each_link_restores_what_was_there(tmp_path_factory: pytest.TempPathFactory, steps: list[Content]) -> None:
+    tmp_path = tmp_path_factory.mktemp("chain")
+    EmbeddedStore(tmp_path / "db").close()
+    data = open_data(tmp_path / "db")
+    before: Content = {}
+    since = None
+    for number, content in enumerate(steps):
+        for key in before.keys() - content.keys():
+            data.write(lambda transaction, key=key: transaction.delete(key, db=data.databases[CELLS]))
+        for key, value in content.items():
+            data.write(lambda transaction, key=key, value=value: transaction.put(key, value, db=data.databases[CELLS]))
+        before = content
+        back_up(tmp_path / "db", tmp_path / str(number), snapshot_ts=50, since=since)
+        since = tmp_path / str(number)
+    release(data)
+    for number, content in enumerate(steps):
+        restore(tmp_path / str(number), tmp_path / f"again-{number}")
+        assert dict(content_of(tmp_path / f"again-{number}")[CELLS]) == content
+
+
+@dataclass
+class Order:
+    id: int
+    customer: str
+
+
+def fill(db: Database) -> None:
+    db.create_table("plain", ["f"])
+    db.create_table("short", ["f"], ttl_seconds=1000)
+    db.create_table("orders", ["f"])
+    db.table_schema("orders", Order, row_key="id")
+    with db.begin() as tx:
+        for number in range(300):
+            tx.table("plain").put(b"%03d" % number, {b"f:v": b"1"})
+        tx.table("short").put(b"k", {b"f:v": b"1"})
+        tx.table("orders", codec=Order).put(Order(1, "ann"))
+    db.drain(10)
+
+
+def delete_rows(db: Database) -> None:
+    with db.begin() as tx:
+        for number in range(0, 300, 3):
+            tx.table("plain").delete(b"%03d" % number)
+    db.drain(10)
+    db.compact()
+
+
+def make_a_table_anew(db: Database) -> None:
+    db.drop_table("plain")
+    db.create_table("plain", ["g"])
+    with db.begin() as tx:
+        tx.table("plain").put(b"new", {b"g:v": b"2"})
+
+
+def change_the_schema(db: Database) -> None:
+    db.alter_columns("orders", rename={"customer": "buyer"}, add={"note": str})
+    db.alter_table("plain", conflict_level="row")
+
+
+def build_an_index(db: Database) -> None:
+    db.create_index("orders", "by_buyer", ["buyer"])
+    with db.begin() as tx:
+        tx.table("orders", codec=dict).put({"id": 2, "buyer": "bob"})
+
+
+def drop_the_index(db: Database) -> None:
+    db.drop_index("orders", "by_buyer")
+
+
+def run_under_an_id(db: Database) -> None:
+    db.run_once("payment 1", lambda tx: "paid")
+
+
+def let_expire(db: Database) -> None:
+    db.alter_table("short", ttl_seconds=1)
+    deadline_s = time.monotonic() + 60
+    while db.snapshot().table("short").get(b"k"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+        db.expire()
+
+
+def leave_half_a_transaction(db: Database) -> None:
+    tx = db.begin()
+    tx.table("plain").put(b"half", {b"g:v": b"3"})
+    tx.flush()
+
+
+def nothing(db: Database) -> None:
+    pass
+
+
+STEPS: list[Callable[[Database], None]] = [
+    delete_rows,
+    nothing,
+    make_a_table_anew,
+    change_the_schema,
+    build_an_index,
+    run_under_an_id,
+    let_expire,
+    drop_the_index,
+    leave_half_a_transaction,
+]
+
+
+def test_whatever_changed_is_restored_to_the_byte(tmp_path: Path) -> None:
+    """Beside each link a whole back-up of the same state."""
+    url = f"omid://{tmp_path}/db?upkeepShare=0&idleExitSeconds=1"
+    with pyomid.connect(url) as db:
+        fill(db)
+        since = tmp_path / "0"
+        db.backup(since)
+        for number, step in enumerate(STEPS, 1):
+            step(db)
+            db.drain(10)
+            made = db.backup(tmp_path / str(number), since=since)
+            assert made.since == os.fspath(since)
+            changes_bytes = (tmp_path / str(number) / "data" / "changes").stat().st_size
+            assert (changes_bytes == 0) == (step is nothing)
+            db.backup(tmp_path / f"whole-{number}")
+            since = tmp_path / str(number)
+        for number, step in enumerate(STEPS, 1):
+            restore(tmp_path / str(number), tmp_path / f"chain-{number}")
+            restore(tmp_path / f"whole-{number}", tmp_path / f"alone-{number}")
+            assert content_of(tmp_path / f"chain-{number}") == content_of(tmp_path / f"alone-{number}"), step
+    again = f"omid://{tmp_path}/chain-{len(STEPS)}?idleExitSeconds=1"
+    with pyomid.connect(again) as db:
+        assert db.verify().ok
+        assert isinstance(db.run_once("payment 1", lambda tx: "twice"), pyomid.AlreadyDone)
+        with db.begin() as tx:
+            assert dict(tx.table("plain").scan()) == {b"new": {b"g:v": b"2"}}
+            assert [order["buyer"] for order in tx.table("orders", codec=dict).scan()] == ["ann", "bob"]
+            assert tx.table("short").get(b"k") == {}
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> list[Path]:
+    """A whole back-up and two that go on from it."""
+    links = [tmp_path / name for name in ("monday", "tuesday", "wednesday")]
+    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+        db.create_table("t", ["f"])
+        since = None
+        for number, link in enumerate(links):
+            with db.begin() as tx:
+                tx.table("t").put(b"k", {b"f:v": b"%d" % number})
+            db.backup(link, since=since)
+            since = link
+    return links
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_chain_without_one_of_its_links_is_refused(tmp_path: Path, chain: list[Path], missing: int) -> None:
+    chain[missing].rename(tmp_path.parent / f"{tmp_path.name}-away")
+    with pytest.raises(Misuse, match=rf"which lay in {chain[missing]} and is neither there nor beside"):
+        restore(chain[2], tmp_path / "again")
+    with pytest.raises(Misuse, match="is neither there nor beside"):
+        back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=chain[2])
+    assert not (tmp_path / "again").exists()
+    assert not (tmp_path / "next").exists()
+    shutil.move(tmp_path.parent / f"{tmp_path.name}-away", tmp_path / "under another name")
+    restore(chain[2], tmp_path / "again")
+
+
+def test_another_backup_in_a_links_place_is_refused(tmp_path: Path, chain: list[Path]) -> None:
+    shutil.rmtree(chain[0])
+    back_up(tmp_path / "db", chain[0], snapshot_ts=50)
+    with pytest.raises(Misuse, match="bring it back, as it was"):
+        restore(chain[1], tmp_path / "again")
+
+
+def test_a_chain_is_restored_from_wherever_it_lies(tmp_path: Path, chain: list[Path]) -> None:
+    (tmp_path / "archive").mkdir()
+    for link in chain:
+        shutil.move(link, tmp_path / "archive" / link.name)
+    for number, link in enumerate(chain):
+        restore(tmp_path / "archive" / link.name, tmp_path / f"again-{number}")
+        with pyomid.connect(f"omid://{tmp_path}/again-{number}?idleExitSeconds=1") as db, db.begin() as tx:
+            assert tx.table("t").get(b"k") == {b"f:v": b"%d" % number}
+
+
+@pytest.mark.parametrize("link", [0, 1, 2])
+def test_a_damaged_link_is_neither_restored_nor_gone_on_from(tmp_path: Path, chain: list[Path], link: int) -> None:
+    file = chain[link] / "data" / ("changes" if link else "data.mdb")
+    with open(file, "r+b") as damaged:
+        damaged.seek(-1, os.SEEK_END)
+        last = damaged.read(1)
+        damaged.seek(-1, os.SEEK_END)
+        damaged.write(bytes([last[0] ^ 1]))
+    with pytest.raises(Corruption, match="its checksum differs"):
+        restore(chain[2], tmp_path / "again")
+    with pytest.raises(Corruption, match="its checksum differs"):
+        back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=chain[2])
+    assert not (tmp_path / "again").exists()
+    assert not (tmp_path / "next").exists()
+
+
+def test_what_is_no_backup_of_this_database_is_refused(tmp_path: Path, chain: list[Path]) -> None:
+    restore(chain[2], tmp_path / "again")
+    with pyomid.connect(f"omid://{tmp_path}/again?idleExitSeconds=1") as db:
+        with pytest.raises(Misuse, match="is of another database"):
+            db.backup(tmp_path / "next", since=chain[2])
+        with pytest.raises(Misuse, match="is no back-up"):
+            db.backup(tmp_path / "next", since=tmp_path / "db")
+        db.backup(tmp_path / "first")
+        db.backup(tmp_path / "next", since=tmp_path / "first")
+
+
+def test_two_backups_may_go_on_from_one(tmp_path: Path, chain: list[Path]) -> None:
+    """At the same time, in one process: lmdb opens no file twice."""
+    errors: list[BaseException] = []
+
+    def go_on(name: str) -> None:
+        try:
+            back_up(tmp_path / "db", tmp_path / name, snapshot_ts=50, since=chain[1])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go_on, args=(name,)) for name in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for name in ("one", "other"):
+        restore(tmp_path / name, tmp_path / f"{name}-again")
+        open_folder(tmp_path / f"{name}-again")
+
+
+def test_the_command_goes_on_from_a_backup(
+    tmp_path: Path, chain: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"omid://{tmp_path}/db"
+    assert main(["backup", url, str(tmp_path / "thursday"), "--since", str(chain[2])]) == 0
+    assert f"what changed since {chain[2]}: keep both" in capsys.readouterr().out
+    assert main(["restore", str(tmp_path / "thursday"), f"omid://{tmp_path}/again"]) == 0
+    assert main(["backup", url, str(tmp_path / "friday"), "--since", str(tmp_path)]) == 1
+    assert "is no back-up" in capsys.readouterr().err
