@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Those that pyproject.toml declares.
-PYTHONS := 3.11 3.12 3.13
+PYTHONS := 3.11 3.12 3.13 3.14
 PYSPARKS ?= 4.1.4 4.2.1
 VENV := .venv
 BIN := $(VENV)/bin
