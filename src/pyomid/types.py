@@ -428,6 +428,18 @@ class StoreLimits:
     row_bytes_max: int = 32_767
     qualifier_bytes_max: int = 32_767
     value_bytes_max: int = 10 << 20
+    zeros_count_twice: bool = False
+    """In a row key."""
+
+    def why_too_long(self, row: bytes) -> str:
+        """Why the store takes no row of this key, in words; empty if it does."""
+        size = len(row)
+        if self.zeros_count_twice and 2 * size > self.row_bytes_max:
+            size += row.count(0)
+        if size <= self.row_bytes_max:
+            return ""
+        how = ", of which a zero byte counts twice" if self.zeros_count_twice else ""
+        return f"takes {size} bytes{how}, over this store's limit of {self.row_bytes_max}"
 
 
 @dataclass(frozen=True, slots=True)

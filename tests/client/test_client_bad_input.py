@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pyomid
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.errors import Misuse, MisuseType
@@ -115,3 +117,23 @@ def test_the_system_tables_are_no_users_tables(memory_db: Database) -> None:
     memory_db.run_once("id", lambda tx: None)
     with pytest.raises(Misuse, match="kept for the system"):
         memory_db.drop_table("PYOMID_MARKERS")
+
+
+@pytest.mark.parametrize("zeros", [240, 300])
+def test_a_key_that_is_too_long_with_its_zeros_is_refused_at_once(tmp_path: Path, zeros: int) -> None:
+    """A folder stores a zero byte of a key as two; a key of an index too, where the text is of the program's rows."""
+    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+        db.create_table("t", ["f"])
+        db.table_schema("t", {"id": int, "name": str}, row_key="id")
+        db.create_index("t", "by_name", ["name"])
+        with db.begin() as tx:
+            table, rows = tx.table("t"), tx.table("t", codec=dict)
+            table.put(bytes(200), {b"f:x": b"1"})
+            with pytest.raises(Misuse, match="of which a zero byte counts twice, over this store's limit of 498"):
+                table.put(bytes(zeros) + b"x" * 20, {b"f:x": b"1"})
+            with pytest.raises(Misuse, match="index 'by_name' cannot have row"):
+                rows.put({"id": 1, "name": "\0" * zeros})
+            rows.put({"id": 1, "name": "short"})
+        with db.snapshot() as tx:
+            assert len(list(tx.table("t").scan())) == 2
+            assert [row["id"] for row in tx.table("t", codec=dict).lookup("by_name", "short")] == [1]

@@ -106,11 +106,13 @@ def check_ttl(ttl_seconds: object) -> float:
 class TableRules:
     """The rules of one table and its store. Column names are parsed once and remembered."""
 
-    __slots__ = ("_columns", "_families", "_limits", "info")
+    __slots__ = ("_columns", "_families", "_limits", "_surely_fits", "info")
 
     def __init__(self, info: TableInfo, limits: StoreLimits) -> None:
         self.info = info
         self._limits = limits
+        self._surely_fits = limits.row_bytes_max // 2
+        """A key of up to so many bytes needs no closer look."""
         self._families = frozenset(info.families)
         self._columns: dict[bytes, Column] = {}
 
@@ -119,12 +121,9 @@ class TableRules:
             raise self._not_bytes("row key", key)
         if not key:
             raise Misuse(f"table {self.info.name!r}: a row key must not be empty")
-        if len(key) > self._limits.row_bytes_max:
+        if len(key) > self._surely_fits and (why := self._limits.why_too_long(key)):
             raise Misuse(
-                f"table {self.info.name!r}: row key {shown(key)} is over this store's limit of "
-                f"{self._limits.row_bytes_max} bytes",
-                value=key,
-                limit=self._limits.row_bytes_max,
+                f"table {self.info.name!r}: row key {shown(key)} {why}", value=key, limit=self._limits.row_bytes_max
             )
         return key
 

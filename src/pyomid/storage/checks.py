@@ -64,12 +64,8 @@ def check_version(version: int) -> None:
 def check_row_key(row: bytes, limits: StoreLimits) -> None:
     if not row:
         raise Misuse("a row key must not be empty")
-    if len(row) > limits.row_bytes_max:
-        raise Misuse(
-            f"row key {shown(row)} has {len(row)} bytes, over this store's limit of {limits.row_bytes_max}",
-            row=row,
-            limit=limits.row_bytes_max,
-        )
+    if why := limits.why_too_long(row):
+        raise Misuse(f"row key {shown(row)} {why}", row=row, limit=limits.row_bytes_max)
 
 
 def check_column(column: Column, families: Collection[bytes], limits: StoreLimits) -> None:

@@ -52,10 +52,6 @@ def table_prefix(number: int) -> bytes:
     return number.to_bytes(TABLE_BYTES)
 
 
-def escaped_bytes(row: bytes) -> int:
-    return len(row) + row.count(0)
-
-
 def row_prefix(prefix: bytes, row: bytes) -> bytes:
     """The key of the row without a version. `prefix` is the table's."""
     return prefix + row.replace(b"\x00", b"\x00\xff") + b"\x00"

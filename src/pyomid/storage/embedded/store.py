@@ -34,7 +34,6 @@ from pyomid.storage.embedded.records import (
     corrupt,
     decode_record,
     encode_record,
-    escaped_bytes,
     key_version,
     record_key,
     row_prefix,
@@ -56,7 +55,12 @@ from pyomid.types import (
     TableInfo,
 )
 
-LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes_max=32_767, value_bytes_max=10 << 20)
+LIMITS: Final = StoreLimits(
+    row_bytes_max=ESCAPED_ROW_BYTES_MAX,
+    qualifier_bytes_max=32_767,
+    value_bytes_max=10 << 20,
+    zeros_count_twice=True,
+)
 
 _WRITE_RECORDS_MAX: Final = 2000
 """Records in one write transaction: it holds the writer lock for a few milliseconds, then others get their turn
@@ -105,7 +109,6 @@ class EmbeddedStore(DataStore):
 
     @property
     def limits(self) -> StoreLimits:
-        """A zero byte of a row key counts twice, which `row_bytes_max` cannot say."""
         return LIMITS
 
     @property
@@ -123,8 +126,6 @@ class EmbeddedStore(DataStore):
         columns = _columns_of(rows)
         prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
         check_writes(rows, prepared.families, LIMITS)
-        for row, _ in rows:
-            _check_escaped(row)
         for part in _parts([write for write in rows if write.cells]):
             self._write_again_if_changed(prepared, partial(self._write_part, version=version, part=part))
 
@@ -579,16 +580,6 @@ def _batch_parts(batch: CellBatch) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-def _check_escaped(row: bytes) -> None:
-    if escaped_bytes(row) > ESCAPED_ROW_BYTES_MAX:
-        raise Misuse(
-            f"row key {shown(row)} takes {escaped_bytes(row)} bytes (a zero byte counts twice), over this store's "
-            f"limit of {ESCAPED_ROW_BYTES_MAX}",
-            row=row,
-            limit=ESCAPED_ROW_BYTES_MAX,
-        )
-
-
 def _check_one_record_a_row(batch: CellBatch) -> None:
     if batch.records != batch.rows:
         raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
@@ -600,6 +591,5 @@ def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
     if rule == kernels.ROW_OUT_OF_ORDER:
         raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")
     check_row_key(key, LIMITS)
-    _check_escaped(key)
     check_value_length(key, batch.columns[int(batch.cell_col[cell])], int(batch.cell_len[cell]), LIMITS)
     raise AssertionError(f"rule {rule} is broken, but no check finds it")
