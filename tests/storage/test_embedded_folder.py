@@ -371,7 +371,7 @@ def test_reader_that_was_killed_pins_no_pages_for_long(
     child.join()
     assert child.exitcode == -signal.SIGKILL
     assert str(child.pid) in store._environment._lmdb.readers()
-    monkeypatch.setattr(environments, "_READER_CHECK_EVERY", 1)
+    monkeypatch.setattr(environments, "_READER_CHECK_S", 0.0)
     store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
     assert "no active readers" in store._environment._lmdb.readers()
 

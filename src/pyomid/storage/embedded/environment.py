@@ -9,7 +9,7 @@ LMDB's conditions, and how they are met here:
     the map is resized only while no thread reads       `_alone` waits until no call is inside
     a child of fork neither uses nor closes it          forks wait until no call is inside; the child then closes
                                                         its copy, which frees nothing of the parent's
-    readers that died pin old pages                     they are looked for when opening, and sometimes when writing
+    readers that died pin old pages                     they are looked for when opening, and each second that writes
 
 A durable commit of LMDB syncs twice under the writer lock: its pages, then the root that points to them. Where
 `many_writers` share an environment, the root is synced after the lock is given up (LMDB's NOMETASYNC, then a sync of
@@ -63,7 +63,9 @@ READERS_MAX: Final = 4096
 """LMDB's default of 126 is fewer than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
 _GROUP_RECORDS_MAX: Final = 4000
 """A group commit holds the writer lock for a few milliseconds at most (C6)."""
-_READER_CHECK_EVERY: Final = 256
+_READER_CHECK_S: Final = 1.0
+"""A process that was killed amid a read keeps pages from being used again until somebody looks for it: where a hundred
+commits are made a second the file grows by some megabytes each second."""
 _PATIENCE_STEP_S: Final = 0.001
 _FORK_WAIT_S: Final = 5.0
 WRITER_WAIT_S = 30.0
@@ -126,7 +128,7 @@ class Environment:
         self._group: _Group | None = None
         self._writer = threading.Lock()
         """Held by the thread that writes `_group`."""
-        self._writes = 0
+        self._readers_checked_s = 0.0
         self._panicked = False
         """Why calls are refused until it is opened again: its root page could not be written, or it is being
         upgraded."""
@@ -259,8 +261,9 @@ class Environment:
             raise self._failed(error) from error
         finally:
             self._end_group()
-        self._writes += 1
-        if self._writes % _READER_CHECK_EVERY == 0:
+        now_s = time.monotonic()
+        if now_s >= self._readers_checked_s + _READER_CHECK_S:
+            self._readers_checked_s = now_s
             self._forget_dead_readers()
 
     def _end_group(self) -> None:
