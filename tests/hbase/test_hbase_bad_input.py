@@ -16,7 +16,13 @@ from pyomid.client.database import Database
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, META_FAMILY, TIMESTAMP_FAMILY
+from pyomid.storage.hbase.codec.layout import (
+    COMPACTION_ATTRIBUTE,
+    COPROCESSOR,
+    META_FAMILY,
+    PHOENIX_COPROCESSOR,
+    TIMESTAMP_FAMILY,
+)
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import put_batch_steps
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -93,11 +99,14 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     Admin(cluster).drop_table(table_name)
 
 
+@pytest.mark.parametrize(
+    ("coprocessor", "flags"), [(COPROCESSOR, {COMPACTION_ATTRIBUTE: b"true"}), (PHOENIX_COPROCESSOR, {})]
+)
 def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
-    database: Database, cluster: Cluster, table_name: str
+    database: Database, cluster: Cluster, table_name: str, coprocessor: str, flags: dict[bytes, bytes]
 ) -> None:
-    family = FamilyDescriptor(b"f", attributes={COMPACTION_ATTRIBUTE: b"true"})
-    attributes = {b"coprocessor$1": b"|%s|1001|" % COPROCESSOR.encode()}
+    family = FamilyDescriptor(b"f", attributes=flags)
+    attributes = {b"coprocessor$1": b"|%s|1001|" % coprocessor.encode()}
     Admin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
     database.create_table(table_name, ["f"])
     with pytest.raises(Misuse, match="coprocessor"), database.begin(lease=True) as tx:

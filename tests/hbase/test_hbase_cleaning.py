@@ -25,6 +25,7 @@ from pyomid.storage.hbase.codec.layout import (
     COMPACTION_ATTRIBUTE,
     COPROCESSOR,
     META_FAMILY,
+    PHOENIX_COPROCESSOR,
     WATERMARK_FAMILY,
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
@@ -146,11 +147,14 @@ def test_branches_of_a_decided_commit_replace_seals(cleaned: Cleaned, table_name
     assert not cleaned.commits.seal(branches[1]).placed
 
 
+@pytest.mark.parametrize(
+    ("coprocessor", "flags"), [(COPROCESSOR, {COMPACTION_ATTRIBUTE: b"true"}), (PHOENIX_COPROCESSOR, {})]
+)
 def test_compaction_is_refused_where_omid_s_coprocessor_is_at_work(
-    cluster: Cluster, store: HBaseStore, table_name: str
+    cluster: Cluster, store: HBaseStore, table_name: str, coprocessor: str, flags: dict[bytes, bytes]
 ) -> None:
-    family = FamilyDescriptor(b"f", attributes={COMPACTION_ATTRIBUTE: b"true"})
-    attributes = {b"coprocessor$1": b"|%s|1001|" % COPROCESSOR.encode()}
+    family = FamilyDescriptor(b"f", attributes=flags)
+    attributes = {b"coprocessor$1": b"|%s|1001|" % coprocessor.encode()}
     OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
     nothing = np.array([], dtype=np.int64)
     with pytest.raises(Misuse, match="coprocessor"):

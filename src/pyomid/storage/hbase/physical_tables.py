@@ -8,7 +8,7 @@ from typing import Final
 
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.storage.hbase.codec.keyvalues import decode
-from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, is_shadow
+from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, PHOENIX_COPROCESSOR, is_shadow
 from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -72,6 +72,13 @@ class PhysicalTables:
         if table not in self._without_coprocessor:
             found = self._admin.table(table)
             flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
+            if PHOENIX_COPROCESSOR in found.coprocessors:
+                raise Misuse(
+                    f"table {table} is one of Apache Phoenix, whose coprocessor {PHOENIX_COPROCESSOR} drops versions "
+                    f"by start timestamp: {so}; read it by transactions without a lease, and copy what you need into a "
+                    "table of your own",
+                    table=table,
+                )
             if COPROCESSOR in found.coprocessors and flagged:
                 raise Misuse(
                     f"table {table} has Apache Omid's compaction coprocessor at work, which drops versions by start "

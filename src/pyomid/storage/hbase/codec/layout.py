@@ -45,6 +45,8 @@ COPROCESSOR: Final = "org.apache.omid.transaction.OmidCompactor"
 """Omid's compaction coprocessor: it keeps versions by start timestamp, which breaks long readers."""
 COMPACTION_ATTRIBUTE: Final = b"OMID_ENABLED"
 """If a family has this attribute with the value true, the coprocessor is at work (CellUtils, OmidCompactor)."""
+PHOENIX_COPROCESSOR: Final = "org.apache.phoenix.coprocessor.OmidGCProcessor"
+"""The same on tables of Apache Phoenix (TRANSACTION_PROVIDER='OMID'), at work on all families."""
 
 
 def shadow_qualifier(qualifier: bytes) -> bytes:
