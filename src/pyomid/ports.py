@@ -44,6 +44,7 @@ from pyomid.types import (
     TableEntry,
     TableInfo,
     TableState,
+    TaskToken,
     TimePoint,
     VersionedRows,
 )
@@ -609,6 +610,10 @@ def _never() -> bool:
     return False
 
 
+def _no_token() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One open database: its ports, settings and clock, chosen by `wiring` and handed to a client together."""
@@ -631,6 +636,8 @@ class Deployment:
     """Copies the database as of one moment into an absent or empty folder; durable on return. With it a start that was
     handed out before, and the back-up since which changes are wanted, or None for all. None: its store's own means do
     that."""
+    task_token: Callable[[], TaskToken | None] = field(default=_no_token)
+    """What a process of another machine shows the store in this one's name; None: it needs nothing, or has its own."""
 
     def close(self) -> None:
         """Session, then commit table, then store, whatever one of them raises. A second call does nothing."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyomid.storage.hbase.deployment import HBaseOptions
     from pyomid.storage.hbase.security.kerberos import KerberosOptions
     from pyomid.storage.hbase.zookeeper import ZooKeeper
-    from pyomid.types import Backup, Status
+    from pyomid.types import Backup, Status, TaskToken
 
 log = logging.getLogger(__name__)
 
@@ -162,13 +162,18 @@ def restore_database(backup: str | os.PathLike[str], url: str, **options: Any) -
     return restore(backup, address.folder, shared=settings.folder_access == "group")
 
 
-def open_deployment(url: str, **options: Any) -> Deployment:
-    """Everything that a client of the database needs, opened; the caller closes it.
+def open_deployment(
+    url: str, *, sent_token: Callable[[], TaskToken | None] | None = None, **options: Any
+) -> Deployment:
+    """Everything that a client of the database needs, opened; the caller closes it. `sent_token`: the newest delegation
+    token of a process that was sent some (`Deployment.task_token`).
 
     `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose layout
     is not what it says.
     """
     address, settings = parse_url(url, **options)
+    if isinstance(address, HBaseAddress):
+        return _hbase_deployment(address, settings, sent_token)
     return deployment_at(address, settings)
 
 
@@ -448,16 +453,18 @@ class _LeaderConnector:
         return self._connected_to is not None and leads_another(self._zookeeper, self._connected_to)
 
 
-def _hbase_deployment(address: HBaseAddress, settings: Settings) -> Deployment:
+def _hbase_deployment(
+    address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
+) -> Deployment:
     """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.session.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.coordination import find_tso
-    from pyomid.storage.hbase.deployment import check_database, open_hbase
+    from pyomid.storage.hbase.deployment import check_database, open_hbase, task_tokens
 
     tls, token = _credentials(settings)
-    retry_s = settings.store_retry_seconds
-    database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=hbase_options(settings))
+    retry_s, chosen = settings.store_retry_seconds, replace(hbase_options(settings), token=sent_token)
+    database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=chosen)
     try:
         check_database(database.cluster)
     except BaseException:
@@ -502,4 +509,5 @@ def _hbase_deployment(address: HBaseAddress, settings: Settings) -> Deployment:
         settings,
         closers=(database.close,),
         loop_session=loop_session,
+        task_token=task_tokens(database.cluster, chosen),
     )

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from conftest import needs_java
+from kdc import Kdc
 from kerberized import (
     TOKENS,
     kdc_of_servers,
@@ -16,13 +19,11 @@ from kerberized import (
     opened,
     url_by_keytab,
 )
-
-from kdc import Kdc
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
-from pyomid.storage.hbase.deployment import HBaseOptions, token_keeper
+from pyomid.storage.hbase.deployment import HBaseOptions, task_tokens, token_keeper
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
@@ -41,6 +42,7 @@ PROTECTIONS = [Protection.AUTHENTICATION, Protection.INTEGRITY]
 
 @pytest.fixture(scope="module")
 def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    needs_java()
     with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
         yield running
 
@@ -162,6 +164,26 @@ def test_the_newest_token_counts_for_the_next_connection(secured: HBaseServer, t
     cluster.close()
 
 
+def test_behind_an_expired_token_comes_a_ticket(secured: HBaseServer, kdc: Kdc, token: TaskToken) -> None:
+    """The process that commits what tasks wrote for days runs where the driver does."""
+    expired = changed(token, expires_ms=1_000)
+    cluster = opened(secured, replace(kerberos_options(kdc), token=lambda: expired), deadline_s=30.0)
+    assert cluster.rows("t", [RowGet(b"no row")]) == [[]]
+    cluster.close()
+    nobody = replace(kerberos_options(kdc, principal="nobody"), token=lambda: expired)
+    cluster = opened(secured, nobody, deadline_s=30.0)
+    with pytest.raises(Unavailable, match=r"token has expired.*no such file, or this user may not read it"):
+        cluster.rows("t", [RowGet(b"r")])
+    cluster.close()
+
+
+def test_privacy_by_a_token_is_that_of_tls(secured: HBaseServer, token: TaskToken) -> None:
+    cluster = by_token(secured, token, Protection.PRIVACY)
+    with pytest.raises(Unavailable, match="encrypt by TLS"):
+        cluster.rows("t", [RowGet(b"r")])
+    cluster.close()
+
+
 def test_who_acts_for_another_gives_tokens_of_the_other(secured: HBaseServer, kdc: Kdc) -> None:
     for_carol = opened(secured, kerberos_options(kdc, run_as="carol"))
     token = token_keeper(for_carol)()
@@ -172,10 +194,18 @@ def test_who_acts_for_another_gives_tokens_of_the_other(secured: HBaseServer, kd
     by_it.close()
 
 
-def test_an_hbase_that_gives_no_tokens_says_so(kdc: Kdc, tmp_path: Path) -> None:
+def test_an_hbase_that_gives_no_tokens_says_so(kdc: Kdc, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who asks for one is refused; tasks are sent none, and come by what they have."""
     with kerberized_hbase(tmp_path, kdc) as server:
         assert main(["init", url_by_keytab(server, kdc), "--commit-table-regions", "1"]) == 0
         cluster = opened(server, kerberos_options(kdc))
         with pytest.raises(Misuse, match=r"gives no delegation tokens: add org\.apache.*TokenProvider to its"):
             token_keeper(cluster)()
+        by_cache = kerberos_options(kdc)
+        by_cache = replace(by_cache, kerberos=replace(by_cache.kerberos or KerberosOptions(), keytab=""))
+        for options, told in ((kerberos_options(kdc), 0), (by_cache, 1)):
+            caplog.clear()
+            tokens = task_tokens(cluster, options)
+            assert [tokens(), tokens()] == [None, None]
+            assert sum("TokenProvider" in each.getMessage() for each in caplog.records) == told
         cluster.close()

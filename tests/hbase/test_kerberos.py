@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode
 
 import pytest
 from hbase_processes import TsoProcess
@@ -19,11 +18,22 @@ from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 import pyomid
 from conftest import needs_java
-from kdc import REALM, Kdc, running_kdc
+from kdc import REALM, Kdc
+from kerberized import (
+    ALICE,
+    SERVERS,
+    ZOOKEEPER,
+    kdc_of_servers,
+    kerberized_hbase,
+    kerberos_options,
+    opened,
+    url_by_keytab,
+    url_by_ticket,
+)
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
-from pyomid.storage.hbase.deployment import HBaseOptions, open_cluster
+from pyomid.storage.hbase.deployment import HBaseOptions
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
@@ -36,81 +46,25 @@ from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.hbase
 
-ALICE: Final = f"alice@{REALM}"
-SERVERS: Final = f"hbase/localhost@{REALM}"
-ZOOKEEPER: Final = f"zookeeper/localhost@{REALM}"
 VALUE: Final = bytes(range(256)) * 400
 
 
 @pytest.fixture(scope="module")
 def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
     needs_java()
-    with running_kdc(tmp_path_factory.mktemp("kdc")) as running:
-        for principal in (ALICE, SERVERS, ZOOKEEPER):
-            running.add(principal)
+    with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
-    """HBase and ZooKeeper, in one process, that take nobody without a ticket."""
-    folder = tmp_path_factory.mktemp("secured")
-    (folder / "conf").mkdir()
-    core = {
-        "hadoop.security.authentication": "kerberos",
-        "hadoop.proxyuser.alice.hosts": "*",
-        "hadoop.proxyuser.alice.users": "carol",
-    }
-    properties = "".join(f"<property><name>{name}</name><value>{core[name]}</value></property>" for name in core)
-    (folder / "conf" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>\n")
-    keytab = kdc.folder / f"hbase_localhost@{REALM}.keytab"
-    (folder / "jaas.conf").write_text(
-        "".join(
-            f"{section} {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
-            f'useTicketCache=false keyTab="{kdc.folder}/{file}" principal="{principal}"; }};\n'
-            for section, file, principal in (
-                ("Server", f"zookeeper_localhost@{REALM}.keytab", ZOOKEEPER),
-                ("Client", keytab.name, SERVERS),
-            )
-        )
-    )
-    server = HBaseServer(
-        folder,
-        heap_mb=512,
-        settings={
-            "hbase.security.authentication": "kerberos",
-            "hadoop.security.authorization": "true",  # without it HBase lets everybody act in any name
-            "hbase.rpc.protection": "authentication,integrity,privacy",
-            **{
-                f"hbase.{role}.{key}": value
-                for role in ("master", "regionserver")
-                for key, value in (("keytab.file", str(keytab)), ("kerberos.principal", SERVERS))
-            },
-        },
-        java_options=(
-            f"-Djava.security.krb5.conf={kdc.krb5_conf}",
-            f"-Djava.security.auth.login.config={folder}/jaas.conf",
-            "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
-        ),
-    )
-    server.start()
-    yield server
-    server.kill()
-
-
-def options(kdc: Kdc, protection: Protection | None = None, **others: str) -> HBaseOptions:
-    keytab = str(kdc.folder / f"{ALICE}.keytab")
-    named = {"hbase_principal": f"hbase/_HOST@{REALM}", "zookeeper_principal": ZOOKEEPER, **others}
-    return HBaseOptions(kerberos=KerberosOptions(ALICE, keytab, protection=protection, **named))
-
-
-def opened(secured: HBaseServer, chosen: HBaseOptions, *, deadline_s: float = 60.0) -> Cluster:
-    return open_cluster(secured.quorum, "/hbase", chosen, deadline_s=deadline_s)
+    with kerberized_hbase(tmp_path_factory.mktemp("secured"), kdc) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def table(kdc: Kdc, secured: HBaseServer) -> Iterator[str]:
-    cluster = opened(secured, options(kdc), deadline_s=120.0)
+    cluster = opened(secured, kerberos_options(kdc), deadline_s=120.0)
     Admin(cluster).create_table(TableDescriptor("t", (FamilyDescriptor(b"f", 1),)))
     yield "t"
     cluster.close()
@@ -125,7 +79,7 @@ def mutations(first: int) -> list[RowMutation]:
 def test_what_is_put_is_read_under_each_protection(
     secured: HBaseServer, table: str, kdc: Kdc, protection: Protection
 ) -> None:
-    cluster = opened(secured, options(kdc, protection))
+    cluster = opened(secured, kerberos_options(kdc, protection))
     written = mutations(100 * protection.value)  # two megabytes: many tokens
     cluster.rows(table, written)
     found = cluster.rows(table, [RowGet(each.row) for each in written])
@@ -137,7 +91,7 @@ def test_what_is_put_is_read_under_each_protection(
 
 @pytest.mark.parametrize("protection", [Protection.AUTHENTICATION, Protection.PRIVACY])
 def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, protection: Protection) -> None:
-    blocking = opened(secured, options(kdc, protection))
+    blocking = opened(secured, kerberos_options(kdc, protection))
 
     async def work() -> list[bytes]:
         cluster = AsyncCluster.beside(blocking)
@@ -153,7 +107,7 @@ def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, prote
 
 
 def test_zookeeper_knows_who_its_client_is(secured: HBaseServer, kdc: Kdc) -> None:
-    cluster = opened(secured, options(kdc))
+    cluster = opened(secured, kerberos_options(kdc))
     ask = cluster.zookeeper.ask
     ask("create", "/alice", b"hers", acl=CREATOR_ALL_ACL)
     (acl,) = ask("get_acls", "/alice")[0]
@@ -169,7 +123,7 @@ def test_without_a_ticket_nobody_is_served(secured: HBaseServer, table: str) -> 
 
 
 def test_in_whose_name_is_for_hbase_to_grant(secured: HBaseServer, table: str, kdc: Kdc) -> None:
-    for_carol, for_bob = (opened(secured, options(kdc, run_as=name)) for name in ("carol", "bob"))
+    for_carol, for_bob = (opened(secured, kerberos_options(kdc, run_as=name)) for name in ("carol", "bob"))
     assert for_carol.rows(table, [RowGet(b"no row")]) == [[]]
     with pytest.raises(Misuse, match="not allowed to impersonate"):
         for_bob.rows(table, [RowGet(b"no row")])
@@ -212,35 +166,60 @@ def test_what_fails_for_good_is_told_at_once(secured: HBaseServer, table: str, k
         cluster.close()
         return str(found.value)
 
-    assert "the KDC does not know nobody/localhost@" in said(options(kdc, hbase_principal=f"nobody/_HOST@{REALM}"))
-    assert "does not know nobody/localhost@" in said(options(kdc, zookeeper_principal=f"nobody/localhost@{REALM}"))
+    assert "the KDC does not know nobody/localhost@" in said(
+        kerberos_options(kdc, hbase_principal=f"nobody/_HOST@{REALM}")
+    )
+    assert "does not know nobody/localhost@" in said(
+        kerberos_options(kdc, zookeeper_principal=f"nobody/localhost@{REALM}")
+    )
     # A ticket for another server: its key does not open it.
-    refused = said(options(kdc, hbase_principal=ZOOKEEPER))
+    refused = said(kerberos_options(kdc, hbase_principal=ZOOKEEPER))
     assert f"{ZOOKEEPER} refuses this client" in refused
     assert "Its log says why" in refused
-    refused = said(options(kdc, zookeeper_principal=SERVERS))
+    refused = said(kerberos_options(kdc, zookeeper_principal=SERVERS))
     assert "ZooKeeper" in refused
     kdc.stop()
     try:
         kdc.start(ahead_s=3600)
-        assert "the clocks are apart" in said(options(kdc, zookeeper_principal=""))
+        assert "the clocks are apart" in said(kerberos_options(kdc, zookeeper_principal=""))
     finally:
         kdc.stop()
         kdc.start()
+
+
+def test_a_kdc_that_is_down_is_named_and_waited_for(
+    secured: HBaseServer, table: str, kdc: Kdc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kdc.stop()
+    hasty = opened(secured, kerberos_options(kdc, zookeeper_principal=""), deadline_s=1.0)
+    with pytest.raises(Unavailable, match=r"no KDC answers: check krb5\.conf and the network"):
+        hasty.rows(table, [RowGet(b"r")])
+    hasty.close()
+    begin, refused = Kerberos.begin, list[str]()
+
+    def noted(kerberos: Kerberos, service: str) -> object:
+        try:
+            return begin(kerberos, service)
+        except KerberosFailed as error:
+            if not refused:
+                kdc.start()
+            refused.append(str(error))
+            raise
+
+    monkeypatch.setattr(Kerberos, "begin", noted)
+    patient = opened(secured, kerberos_options(kdc, zookeeper_principal=""))
+    assert patient.rows(table, [RowGet(b"no row")]) == [[]]
+    assert refused
+    assert "no KDC answers" in refused[0]
+    patient.close()
 
 
 def test_a_deployment_commits_by_keytab_and_by_ticket(
     secured: HBaseServer, kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keytab = kdc.folder / f"{ALICE}.keytab"
-    shown = {
-        "authentication": "kerberos",
-        "hbasePrincipal": f"hbase/_HOST@{REALM}",
-        "zookeeperPrincipal": ZOOKEEPER,
-        "rpcProtection": "privacy",
-    }
-    by_ticket = f"omid+hbase://{secured.quorum}/hbase?{urlencode(shown)}"
-    by_keytab = f"{by_ticket}&{urlencode({'principal': ALICE, 'keytab': keytab})}"
+    by_ticket = url_by_ticket(secured, rpcProtection="privacy")
+    by_keytab = url_by_keytab(secured, kdc, rpcProtection="privacy")
     made = subprocess.run(
         [sys.executable, "-m", "pyomid", "init", by_keytab, "--commit-table-regions", "1"],
         capture_output=True,
@@ -258,7 +237,7 @@ def test_a_deployment_commits_by_keytab_and_by_ticket(
                 tx.table("accounts").put(b"r", {b"f:q": b"v"})
             with database.begin() as tx:
                 assert tx.table("accounts").get(b"r") == {b"f:q": b"v"}
-        anyone, alice = ZooKeeper(secured.quorum), opened(secured, options(kdc)).zookeeper
+        anyone, alice = ZooKeeper(secured.quorum), opened(secured, kerberos_options(kdc)).zookeeper
         lease = "/omid/tso-lease"
         alice.ask("set_acls", lease, [make_acl("world", "anyone", read=True), make_acl("sasl", ALICE, all=True)])
         with pytest.raises(NoAuthError):

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,11 +66,11 @@ def test_a_child_forked_while_a_database_opens_opens_its_own(monkeypatch: pytest
     """Opening takes as long as the TSO or ZooKeeper does, and the thread that opens is not in the child (C5)."""
     begun, go_on, real = threading.Event(), threading.Event(), databases.open_deployment
 
-    def slowly(url: str) -> Deployment:
+    def slowly(url: str, **options: Any) -> Deployment:
         if "slow" in url:
             begun.set()
             assert go_on.wait(60.0)
-        return real(url)
+        return real(url, **options)
 
     monkeypatch.setattr(databases, "open_deployment", slowly)
     opens = threading.Thread(target=connection, args=("omid-memory:forked-slow",))

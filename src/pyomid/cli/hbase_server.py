@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from pyomid.cli.jars import HBASE, class_path, java, join
+from pyomid.cli.jars import HBASE, Bundle, class_path, java, join
 from pyomid.errors import Misuse, Unavailable
 
 _MASTER: Final = "org.apache.hadoop.hbase.master.HMaster"
@@ -68,12 +68,17 @@ class HBaseServer:
         heap_mb: int = 1024,
         settings: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
+        core_settings: Mapping[str, str] | None = None,
+        jars: Bundle = HBASE,
     ) -> None:
-        """`settings` of hbase-site.xml are added to those that a server on the loopback needs, and replace them."""
+        """`settings` of hbase-site.xml are added to those that a server on the loopback needs, and replace them;
+        `core_settings`: core-site.xml. `jars`: of which HBase."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
         self._own_settings = dict(settings or {})
         self._java_options = tuple(java_options)
+        self._core_settings = dict(core_settings or {})
+        self._jars = jars
         self._ports: Ports | None = None
         self._master: Process | None = None
         self._recall()
@@ -181,7 +186,7 @@ class HBaseServer:
             f"-Dhbase.log.dir={self.folder}",
             *self._java_options,
             "-cp",
-            join([conf, *class_path(HBASE)]),
+            join([conf, *class_path(self._jars)]),
             main,
             "start",
         )
@@ -200,11 +205,12 @@ class HBaseServer:
         conf = self.folder / name
         conf.mkdir(parents=True, exist_ok=True)
         settings = self._settings(distributed=distributed, region_server_port=region_server_port)
-        properties = "".join(
-            f"<property><name>{escape(key)}</name><value>{escape(value)}</value></property>\n"
-            for key, value in settings.items()
-        )
-        (conf / "hbase-site.xml").write_text(f"<configuration>\n{properties}</configuration>\n")
+        for file, values in (("hbase-site.xml", settings), ("core-site.xml", self._core_settings)):
+            properties = "".join(
+                f"<property><name>{escape(key)}</name><value>{escape(value)}</value></property>\n"
+                for key, value in values.items()
+            )
+            (conf / file).write_text(f"<configuration>\n{properties}</configuration>\n")
         (conf / "log4j.properties").write_text(_LOGGING)
         return conf
 

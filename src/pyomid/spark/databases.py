@@ -18,10 +18,12 @@ from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
 from pyomid.protocol.reading import CommitCache
+from pyomid.spark.task_urls import TaskUrl, sent_token, user_of
 from pyomid.types import TableInfo
 from pyomid.wiring import is_made, open_deployment
 
-_open: dict[tuple[int, str], Connection] = {}
+_open: dict[tuple[int, str, str], Connection] = {}
+"""By process, URL, and the user whose token came with it."""
 _opening = threading.Lock()
 
 
@@ -49,6 +51,11 @@ class Connection:
     _renewed_s: dict[int, float] = field(default_factory=dict)
     _shared: dict[float | None, tuple[int, float]] = field(default_factory=dict)
     """By term: a start that is leased for sharers, and until when most of a term is left of it."""
+
+    @property
+    def task_url(self) -> TaskUrl:
+        """For a plan, made now: the URL, with what its tasks need to come by it. It may ask the store."""
+        return TaskUrl(self.url, self.deployment.task_token, user_of(self.url))
 
     @property
     def has_leases(self) -> bool:
@@ -133,7 +140,7 @@ def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Co
 
 
 def _connection(url: str, *, create: bool) -> Connection:
-    key = (os.getpid(), url)
+    key = (os.getpid(), str(url), user_of(url))
     with _opening:
         found = _open.get(key)
         if found is not None and found.deployment.is_gone():
@@ -143,7 +150,8 @@ def _connection(url: str, *, create: bool) -> Connection:
                 found.deployment.close()
             found = None
         if found is None:
-            deployment = open_deployment(url) if create or is_made(url) else open_deployment(url, create=False)
+            options = {} if create or is_made(url) else {"create": False}
+            deployment = open_deployment(url, sent_token=sent_token(url), **options)
             cache = CommitCache(deployment.settings.commit_cache_entries)
             driver = Driver(deployment, sleep=time.sleep)
             found = Connection(

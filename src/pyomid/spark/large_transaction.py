@@ -286,7 +286,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
                 table=info.name,
             )
         return WritePlan(
-            self._conn.url,
+            self._conn.task_url,
             info,
             schema_of(info),
             written,
@@ -305,7 +305,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     def read_plan(self, info: TableInfo) -> ReadPlan:
         """How its tasks find the rows that they delete."""
         return ReadPlan(
-            self._conn.url,
+            self._conn.task_url,
             info.name,
             schema_of(info),
             (),

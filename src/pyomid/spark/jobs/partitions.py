@@ -65,7 +65,8 @@ def run_partitions(
     columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), _PARTITION.types, strict=True)]
     items = pa.RecordBatch.from_arrays(columns, schema=_PARTITION)
     names = dict.fromkeys(each.table for each in partitions)
-    work = partial(of_items, items, partial(_run_task, url, tables, task, schema))
+    task_url = connection(url).task_url
+    work = partial(of_items, items, partial(_run_task, task_url, tables, task, schema))
     with job_named(spark, job, *names), original_errors():
         collected = numbered(spark, items).mapInArrow(work, ddl).collect()
     return [row.asDict() for row in collected]

@@ -131,7 +131,7 @@ class OmidDataSource(DataSource):
         check_table(self._info(), since)
         until = until_of(conn, since, told_by(self._options, "ending") or self._begun.start_ts)
         plan = ChangesPlan(
-            self._url,
+            conn.task_url,
             self._table,
             table_schema,
             wanted,
@@ -370,15 +370,15 @@ class OmidDataSource(DataSource):
 
         rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
         assert rows is not None
-        leased = self._connection().has_leases
+        conn = self._connection()
         return ReadPlan(
-            self._url,
+            conn.task_url,
             self._table,
             schema,
             wanted,
             self._snapshot_seen(),
             rows,
-            leased=leased,
+            leased=conn.has_leases,
             shared=self._shares,
             lease_s=self._lease_s,
             database_id=self._database_id,

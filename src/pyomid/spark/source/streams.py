@@ -233,7 +233,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._keep(conn, last)
             until = until_of(conn, since.mark, last.mark)
             changes = ChangesPlan(
-                plan.url,
+                conn.task_url,
                 plan.table,
                 plan.schema,
                 plan.wanted,

@@ -68,7 +68,7 @@ class OmidWriter(DataSourceArrowWriter):
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
             check_transaction_id(transaction_id)
-        writer = cls(url, conn.database_id, begun, level, transaction_id)
+        writer = cls(conn.task_url, conn.database_id, begun, level, transaction_id)
         if transaction_id is not None and find_run(conn, begun, transaction_id) is not None:
             writer.is_done = True
             return writer

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyomid.errors import UnknownTable
+from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import (
@@ -29,11 +31,15 @@ from pyomid.storage.hbase.regions.token_service import TokenKeeper, credentials_
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.handshake import Handshake, SaslHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.requests import Durability
+from pyomid.storage.hbase.security.digest_md5 import Credentials
 from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosOptions
+from pyomid.storage.hbase.security.sasl import Protection
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import TaskToken
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,9 @@ class HBaseOptions:
     tls: ssl.SSLContext | None = None
     """To HBase's servers."""
     zookeeper_tls: ssl.SSLContext | None = None
-    token: Callable[[], TaskToken] | None = None
-    """In place of Kerberos: the newest delegation token that this process was given. ZooKeeper is shown none."""
+    token: Callable[[], TaskToken | None] | None = None
+    """In place of Kerberos: the newest delegation token that this process was sent. Once it has expired, Kerberos after
+    all. ZooKeeper is shown none."""
 
 
 def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:
@@ -78,14 +85,16 @@ def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s:
 def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
     """The client of HBase and ZooKeeper; nothing is connected before its first use. `Misuse` for Kerberos without its
     library or keytab."""
-    user, wanted = _user_of(options), options.kerberos.protection if options.kerberos is not None else None
+    user = _user_of(options)
     handshake: Handshake | None = None
-    if options.token is not None:
-        newest = options.token
-        handshake = TokenHandshake(lambda: credentials_of(newest()), wanted)
+    if (newest := options.token) is not None:
+        handshake = TokenHandshake(
+            lambda: _living(newest()),
+            _wanted_by_token(options),
+            otherwise=lambda: _by_ticket(Kerberos(options.kerberos or KerberosOptions())),
+        )
     elif user is not None:
-        known = user.options
-        handshake = SaslHandshake(user, known.hbase_principal, wanted, run_as=known.run_as)
+        handshake = _by_ticket(user)
     return Cluster(
         _zookeeper(quorum, znode, user, options),
         handshake=handshake,
@@ -99,11 +108,48 @@ def _user_of(options: HBaseOptions) -> Kerberos | None:
     return Kerberos(options.kerberos) if options.kerberos is not None and options.token is None else None
 
 
+def _by_ticket(user: Kerberos) -> SaslHandshake:
+    known = user.options
+    return SaslHandshake(user, known.hbase_principal, known.protection, run_as=known.run_as)
+
+
+def _wanted_by_token(options: HBaseOptions) -> Protection | None:
+    """By token there is no privacy; TLS gives it."""
+    wanted = options.kerberos.protection if options.kerberos is not None else None
+    return None if wanted is Protection.PRIVACY and options.tls is not None else wanted
+
+
+def _living(token: TaskToken | None) -> Credentials | None:
+    return credentials_of(token) if token is not None and time.time() * 1000 < token.expires_ms else None
+
+
 def token_keeper(cluster: Cluster) -> TokenKeeper:
     """What gives delegation tokens of this client's user, who came by Kerberos."""
     return TokenKeeper(
         lambda: cluster.run(token_steps(cluster.operations, cluster.budget("fetching a delegation token")))
     )
+
+
+def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskToken | None]:
+    """What processes of other machines are given: none without Kerberos, and none where HBase gives none: these then
+    need a ticket of their own. Who was given one gives that on."""
+    if options.token is not None:
+        return options.token
+    if options.kerberos is None:
+        return lambda: None
+    keeper, is_told = token_keeper(cluster), bool(options.kerberos.keytab)
+
+    def newest() -> TaskToken | None:
+        nonlocal is_told
+        try:
+            return keeper()
+        except Misuse as error:
+            if not is_told:
+                log.warning("tasks are given no delegation token, and need a ticket of their own: %s", error)
+            is_told = True
+            return None
+
+    return newest
 
 
 def _zookeeper(

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
-from pyomid.errors import Corruption
+from pyomid.errors import Corruption, Misuse
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import KERBEROS, TOKEN, connection_header, opening, preamble
 from pyomid.storage.hbase.security.digest_md5 import Credentials, digest_steps
@@ -103,15 +103,25 @@ class SaslHandshake:
 
 
 class TokenHandshake:
-    """For servers with Kerberos, by a delegation token, which stands for a user. `credentials`: the newest, asked for
-    each connection; `wanted` as in `SaslHandshake`."""
+    """For servers with Kerberos, by a delegation token, which stands for a user. `newest`: asked for each connection,
+    None where it has expired; then `otherwise` makes the handshake. `wanted` as in `SaslHandshake`."""
 
-    def __init__(self, credentials: Callable[[], Credentials], wanted: Protection | None = None) -> None:
-        self._credentials = credentials
+    def __init__(
+        self,
+        newest: Callable[[], Credentials | None],
+        wanted: Protection | None = None,
+        *,
+        otherwise: Callable[[], Handshake],
+    ) -> None:
+        self._newest = newest
         self._wanted = wanted
+        self._otherwise = otherwise
 
     def steps(self, service: str, host: str) -> HandshakeSteps:
-        exchange = digest_steps(self._credentials(), self._wanted)
+        credentials = self._newest()
+        if credentials is None:
+            return (yield from _instead_steps(self._otherwise, service, host))
+        exchange = digest_steps(credentials, self._wanted)
         layer = yield from _sasl_steps(TOKEN, exchange, f"the HBase server {host}", _NO_TOKEN)
         header = connection_header(service)
         yield header if layer is None else layer.wrap(header)
@@ -122,6 +132,33 @@ _NO_TICKET: Final = "Its log says why; often the clocks are apart, or its keytab
 _NO_TOKEN: Final = (
     "A delegation token lives for hbase.auth.token.max.lifetime, and for the cluster that gave it: begin the job anew"
 )
+
+
+def _instead_steps(otherwise: Callable[[], Handshake], service: str, host: str) -> HandshakeSteps:
+    """The handshake of a client whose token has expired; its errors say that too."""
+    with _expired():
+        steps = otherwise().steps(service, host)
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send((yield partial(_asked, request) if callable(request) else request))
+        except StopIteration as end:
+            layer: SecurityLayer | None = end.value
+            return layer
+
+
+@contextmanager
+def _expired() -> Iterator[None]:
+    """Around what is tried in place of a token."""
+    try:
+        yield
+    except (Misuse, AuthenticationFailed) as error:
+        raise AuthenticationFailed(f"the delegation token has expired. {_NO_TOKEN}. {error}") from error
+
+
+def _asked(request: Callable[[], bytes]) -> bytes:
+    with _expired():
+        return request()
 
 
 def _sasl_steps(

@@ -78,10 +78,10 @@ def digest_steps(
 def _chosen(offer: bytes, wanted: Protection | None) -> Protection:
     offers = [_NAMES[name] for each in offer.split(b",") if (name := each.strip()) in _NAMES]
     possible = [each for each in offers if each is not Protection.PRIVACY]
-    if not possible and offers:
+    if wanted is Protection.PRIVACY or (not possible and offers):
         raise SaslRefused(
-            "the server wants privacy (hbase.rpc.protection), which a delegation token gives by ciphers that are "
-            "broken (RC4, 3DES): let it offer integrity too, and encrypt by TLS (option hbaseTlsCa)"
+            "privacy is asked for, which a delegation token gives by ciphers that are broken (RC4, 3DES): encrypt by "
+            "TLS (option hbaseTlsCa), and let the server offer integrity (hbase.rpc.protection)"
         )
     return choose(possible, wanted)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from conftest import needs_java
 from kdc import REALM, Kdc, running_kdc
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.deployment import HBaseOptions, open_cluster
@@ -27,7 +26,6 @@ TOKENS: Final = "org.apache.hadoop.hbase.security.token.TokenProvider"
 @contextmanager
 def kdc_of_servers(folder: Path, *users: str) -> Iterator[Kdc]:
     """With the principals of the servers, alice's, and these."""
-    needs_java()
     with running_kdc(folder) as running:
         for principal in (ALICE, SERVERS, ZOOKEEPER, *users):
             running.add(principal)
@@ -36,29 +34,32 @@ def kdc_of_servers(folder: Path, *users: str) -> Iterator[Kdc]:
 
 @contextmanager
 def kerberized_hbase(folder: Path, kdc: Kdc, settings: Mapping[str, str] | None = None) -> Iterator[HBaseServer]:
-    """HBase and ZooKeeper, in one process. It offers each protection, and lets alice act for carol."""
-    (folder / "conf").mkdir()
-    core = {
-        "hadoop.security.authentication": "kerberos",
-        "hadoop.proxyuser.alice.hosts": "*",
-        "hadoop.proxyuser.alice.users": "carol",
-    }
-    properties = "".join(f"<property><name>{name}</name><value>{core[name]}</value></property>" for name in core)
-    (folder / "conf" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>\n")
+    """HBase and ZooKeeper, in one process."""
+    server = kerberized_server(folder, kdc, settings, heap_mb=512)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def kerberized_server(
+    folder: Path, kdc: Kdc, settings: Mapping[str, str] | None = None, *, heap_mb: int
+) -> HBaseServer:
+    """Not started. It offers each protection, and lets alice act for carol."""
     keytab = kdc.folder / f"hbase_localhost@{REALM}.keytab"
-    (folder / "jaas.conf").write_text(
-        "".join(
-            f"{section} {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
-            f'useTicketCache=false keyTab="{kdc.folder}/{file}" principal="{principal}"; }};\n'
-            for section, file, principal in (
-                ("Server", f"zookeeper_localhost@{REALM}.keytab", ZOOKEEPER),
-                ("Client", keytab.name, SERVERS),
-            )
+    jaas = "".join(
+        f"{section} {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+        f'useTicketCache=false keyTab="{kdc.folder}/{file}" principal="{principal}"; }};\n'
+        for section, file, principal in (
+            ("Server", f"zookeeper_localhost@{REALM}.keytab", ZOOKEEPER),
+            ("Client", keytab.name, SERVERS),
         )
     )
-    server = HBaseServer(
+    (kdc.folder / "jaas.conf").write_text(jaas)
+    return HBaseServer(
         folder,
-        heap_mb=512,
+        heap_mb=heap_mb,
         settings={
             "hbase.security.authentication": "kerberos",
             "hadoop.security.authorization": "true",  # without it HBase lets everybody act in any name
@@ -70,17 +71,17 @@ def kerberized_hbase(folder: Path, kdc: Kdc, settings: Mapping[str, str] | None 
             },
             **(settings or {}),
         },
+        core_settings={
+            "hadoop.security.authentication": "kerberos",
+            "hadoop.proxyuser.alice.hosts": "*",
+            "hadoop.proxyuser.alice.users": "carol",
+        },
         java_options=(
             f"-Djava.security.krb5.conf={kdc.krb5_conf}",
-            f"-Djava.security.auth.login.config={folder}/jaas.conf",
+            f"-Djava.security.auth.login.config={kdc.folder}/jaas.conf",
             "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
         ),
     )
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 def kerberos_options(
