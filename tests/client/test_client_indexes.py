@@ -459,3 +459,24 @@ def _end(tx: Transaction, *, commits: bool) -> None:
         tx.commit() if commits else tx.rollback()
     except ConflictError:
         return
+
+
+@pytest.mark.parametrize("scan", [1, 2], ids=["of the table", "of the index"])
+def test_verify_beside_a_drop_looks_at_what_is_left(
+    orders: Database, url: str, monkeypatch: pytest.MonkeyPatch, scan: int
+) -> None:
+    """Before this look's first or second scan another client drops the index that it is of."""
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    orders.create_index("orders", "by_total", ["total"])
+    scans = itertools.count(1)
+    whole = tables.RowScan
+
+    def scanned(*arguments: Any) -> Any:
+        if next(scans) == scan:
+            with pyomid.connect(url) as other:
+                other.drop_index("orders", "by_buyer")
+        return whole(*arguments)
+
+    monkeypatch.setattr(tables, "RowScan", scanned)
+    assert orders.verify("orders").ok
+    assert next(scans) > scan + 2, "the other index was looked at"

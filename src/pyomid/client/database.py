@@ -39,7 +39,7 @@ from pyomid.client.validation import TableRules, check_table_name, find_table
 from pyomid.client.watch import POLL_SECONDS, Watch, Watching
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse
+from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_go_by, may_keep
 from pyomid.protocol.effects import Begin, Steps
@@ -491,15 +491,29 @@ class Database:
         """Reads every stored cell of these tables (all of them) and every commit-table entry, and reports what breaks
         an invariant; `ok` of the report says whether anything does. Writes nothing; may run beside writers."""
         from pyomid.client.upkeep import jobs as upkeep
-        from pyomid.client.upkeep.partitions import chosen_tables
+        from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 
         self.check_usable()
+        catalog = self._deployment.catalog
         report = upkeep.verify(self._deployment, tables)
-        for info in chosen_tables(self._deployment.catalog, tables):
-            if info.indexes:
-                with self.snapshot(lease=self._deployment.tso.extended) as tx:
-                    report.violations += tx.table(info.name).wrong_index_rows()
+        for info in chosen_tables(catalog, tables):
+            with unless_dropped(catalog, info.name, info.generation, tables):
+                report.violations += self._wrong_index_rows(info.name)
         return report
+
+    def _wrong_index_rows(self, table: str) -> list[str]:
+        """Where an index is dropped meanwhile, those that are left are looked at anew."""
+        catalog = self._deployment.catalog
+        while True:
+            indexes = find_table(catalog, table).indexes
+            if not indexes:
+                return []
+            try:
+                with self.snapshot(lease=self._deployment.tso.extended) as tx:
+                    return tx.table(table).wrong_index_rows()
+            except (UnknownTable, ConflictError):
+                if find_table(catalog, table).indexes == indexes:
+                    raise
 
     def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
         """Copies the database, as of one moment, into an absent or empty folder, while others read and write.
