@@ -279,6 +279,13 @@ def test_what_is_no_backup_of_this_database_is_refused(tmp_path: Path, chain: li
         db.backup(tmp_path / "next", since=tmp_path / "first")
 
 
+def test_a_link_is_named_by_where_it_lies(tmp_path: Path, chain: list[Path]) -> None:
+    """Not by a name that stands for another one tomorrow."""
+    (tmp_path / "latest").symlink_to(chain[2])
+    made = back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=tmp_path / "latest")
+    assert made.since == os.fspath(chain[2])
+
+
 def test_two_backups_may_go_on_from_one(tmp_path: Path, chain: list[Path]) -> None:
     """At the same time, in one process: lmdb opens no file twice."""
     errors: list[BaseException] = []

@@ -97,7 +97,7 @@ def back_up(
         last_first.callback(release, data)
         commits = open_commits(source, writable=False)
         last_first.callback(release, commits)
-        chain = [] if since is None else _whole_chain(Path(since).absolute(), commits)
+        chain = [] if since is None else _whole_chain(Path(since).resolve(), commits)
         last_first.enter_context(_being_written(path, shared=False))
         crash_point("storage.backup.begun")
         database_id, records = _copy(_Moment(source / "commits", data, commits), path, chain)
