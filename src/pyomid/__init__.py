@@ -31,7 +31,7 @@ from pyomid.types import Backup, Bookmark, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyomid.client.changes import RowChange
     from pyomid.client.database import Database, DatabaseStatus
@@ -93,15 +93,24 @@ def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> 
     return open_database(url, observers=observers, **options)
 
 
-def restore(backup: str | os.PathLike[str], url: str, **options: Any) -> Backup:
+def restore(
+    backup: str | os.PathLike[str],
+    url: str,
+    *,
+    tables: Mapping[str, str] | Iterable[str] | None = None,
+    **options: Any,
+) -> Backup:
     """Makes a database of a back-up (`Database.backup`), in a folder that is absent or empty. Durable on return.
 
     It is another database than the one that was backed up: who has that one open is refused in it. What was open when
     the back-up was taken never commits here.
+
+    Over HBase it makes the back-up's tables tables of a database that is there, and served by a TSO. `tables`: which of
+    them; a mapping tells the new name of each. `Misuse`, and no change, where a table of such a name is there.
     """
     from pyomid.wiring import restore_database
 
-    return restore_database(backup, url, **options)
+    return restore_database(backup, url, tables=tables, **options)
 
 
 _LATE: Final = {

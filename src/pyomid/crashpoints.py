@@ -35,6 +35,7 @@ POINTS: Final[dict[str, str]] = {
     "client.rollback.before": "rolling back, no cell deleted",
     "client.rollback.after": "a batch of cells was deleted in a rollback",
     "client.heal.before": "before a reader's shadow cells",
+    "client.upkeep.cleaned": "a service of upkeep cleaned a region and recorded it, others are left",
     "client.create.begun": "the catalog's entry says that a table is being made, nothing is made",
     "client.create.made": "the physical table is there, the catalog's entry is not",
     "client.columns.changing": "a table's columns are about to change: clients keep nothing of its entry",
@@ -69,6 +70,12 @@ POINTS: Final[dict[str, str]] = {
     "storage.backup.copied": "both environments are copied, the commits lack what is in the log",
     "storage.backup.completed": "the copy has all commits and no identity; nothing says that it is whole",
     "storage.backup.described": "all is durable, and the destination says still that it is not finished",
+    "hbase.backup.commits": "over HBase: the commit table's snapshot is taken, no table's is",
+    "hbase.backup.table": "over HBase: a table's snapshot is taken, others and the manifest are not",
+    "hbase.backup.noted": "over HBase: all snapshots but the manifest's are taken, and nothing says so",
+    "hbase.restore.cloned": "over HBase: copies of the snapshots are there as they were taken",
+    "hbase.restore.cut": "over HBase: a table's copy is cut to its moment, the table is not there",
+    "hbase.restore.put": "over HBase: the table is there, the catalog says that it is being made",
     "storage.restore.begun": "the folder says that it is not finished, nothing is copied",
     "storage.restore.copied": "all files are there and as they were, the folder is no database",
     "storage.restore.applied": "the data is as it was, with the changes of later back-ups, the folder is no database",
@@ -86,7 +93,7 @@ POINTS: Final[dict[str, str]] = {
     "spark.adopt.piece_done": "every cell of a partition is imported, Spark does not know yet",
     "spark.adopt.before_register": "every cell of the table is imported, the catalog does not know the table",
 }
-"""Every place, with what is true there. Each package prefixes its own: client, tso, storage, spark."""
+"""Every place, with what is true there. Each package prefixes its own: client, tso, storage, hbase, spark."""
 
 
 class _Action:

@@ -23,6 +23,7 @@ from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.types import (
     Backup,
+    BackupMoment,
     BeginReply,
     Cell,
     CellVersion,
@@ -632,10 +633,12 @@ class Deployment:
     loop_session: Callable[[], AsyncTso] | None = field(default=None)
     """Opens another session with the same TSO, for the running event loop; its user closes it. None: only threads can
     ask this TSO."""
-    back_up: Callable[[str | PathLike[str], int, str | PathLike[str] | None], Backup] | None = field(default=None)
-    """Copies the database as of one moment into an absent or empty folder; durable on return. With it a start that was
-    handed out before, and the back-up since which changes are wanted, or None for all. None: its store's own means do
-    that."""
+    back_up: Callable[[str | PathLike[str], BackupMoment, str | PathLike[str] | None], Backup] | None = field(
+        default=None
+    )
+    """Copies the database as of one moment: into an absent or empty folder, or to snapshots of HBase of that name.
+    Durable on return. All that committed below the moment is in it. With it the back-up since which changes are wanted,
+    or None for all. None: the store has no back-ups."""
     task_token: Callable[[], TaskToken | None] = field(default=_no_token)
     """What a process of another machine shows the store in this one's name; None: it needs nothing, or has its own."""
 

@@ -6,7 +6,7 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
@@ -493,11 +493,52 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupMoment:
+    """The moment that a back-up is of, held: nothing that it needs is cleaned before the back-up is taken."""
+
+    snapshot_ts: int
+    """A start that was handed out: what committed below it is durable."""
+    epoch: int = 0
+    """Of the TSO that handed it out."""
+    tables: tuple[TableInfo, ...] = ()
+    """Which tables there are, read after that."""
+    expired_to: Mapping[str, int] = field(default_factory=dict)
+    """The floors of those with a time to live, as the snapshot sees them."""
+    newest_ts: Callable[[], int] = lambda: 0
+    """A start that is handed out now. Starts ascend, so no earlier one is greater."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableInBackup:
+    """`expired_to`: the table's floor, as the moment's snapshot sees it."""
+
+    info: TableInfo
+    snapshot: str
+    expired_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BackupManifest:
+    """What makes snapshots of tables one back-up. `snapshot_ts` is the moment: what committed below it is in the
+    back-up, and nothing else. `epoch`: of the TSO that handed it out. `horizon`: H between the snapshots of commit
+    table and data. `newest_ts`: no version in the snapshots has a later start."""
+
+    name: str
+    snapshot_ts: int
+    epoch: int
+    horizon: int
+    newest_ts: int
+    taken: str
+    database_id: str
+    tables: tuple[TableInBackup, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Backup:
-    """A back-up of a folder, as `pyomid backup` prints it and its file BACKUP says."""
+    """A back-up, as `pyomid backup` prints it; that of a folder says it in its file BACKUP."""
 
     folder: str
-    """The folder of the database that it is of."""
+    """The folder of the database that it is of; over HBase the quorum and the root znode."""
     database_id: str
     """That database's id. What is restored is another database, with an id of its own."""
     snapshot_ts: int
@@ -505,8 +546,13 @@ class Backup:
     taken: str
     """When, in UTC."""
     size_bytes: int
+    """0 over HBase, whose snapshots copy no file."""
     since: str | None = None
     """The folder of the back-up that this one goes on from, and is restored with; None: it is whole."""
+    tables: tuple[str, ...] = ()
+    """Over HBase: the tables in it, or those that were restored."""
+    snapshots: tuple[str, ...] = ()
+    """Over HBase: of which it is made; they go to another cluster together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from pyomid.storage.hbase.coordination import AnnouncedTso
     from pyomid.storage.hbase.deployment import HBaseOptions
     from pyomid.storage.hbase.security.kerberos import KerberosOptions
+    from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
     from pyomid.storage.hbase.zookeeper import ZooKeeper
-    from pyomid.types import Backup, Status, TaskToken
+    from pyomid.types import Backup, BackupMoment, Status, TaskToken
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +140,22 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
     return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
 
 
+def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
+    """Whose turn the upkeep called `name` is, among the processes of a cluster that would do it. `Misuse` for any other
+    database."""
+    place, settings = parse_url(url)
+    if not isinstance(place, HBaseAddress):
+        raise Misuse(
+            f"--every is for a database over HBase, and {url} is not one: the TSO of a folder compacts and sanitizes "
+            "it by itself (option upkeepShare)",
+            url=url,
+        )
+    from pyomid.storage.hbase.deployment import open_zookeeper
+    from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
+
+    return UpkeepTurn(open_zookeeper(place.quorum, place.znode, hbase_options(settings)), name)
+
+
 def is_made(url: str) -> bool:
     """False for a folder that has no database; where that cannot be told so, who opens it is told."""
     try:
@@ -152,14 +169,47 @@ def is_made(url: str) -> bool:
     return layout.is_made(Path(address.folder))
 
 
-def restore_database(backup: str | os.PathLike[str], url: str, **options: Any) -> Backup:
+def restore_database(
+    backup: str | os.PathLike[str],
+    url: str,
+    *,
+    tables: Mapping[str, str] | Iterable[str] | None = None,
+    **options: Any,
+) -> Backup:
     """The work of `pyomid.restore`."""
     address, settings = parse_url(url, **options)
-    if not isinstance(address, EmbeddedAddress):
-        raise Misuse(f"a back-up is restored into a folder, omid:///FOLDER, not into {url}")
-    from pyomid.storage.embedded.copies.backup import restore
+    match address:
+        case EmbeddedAddress():
+            if tables is not None:
+                raise Misuse("a folder is restored whole: tables are chosen, or renamed, over HBase only")
+            from pyomid.storage.embedded.copies.backup import restore
 
-    return restore(backup, address.folder, shared=settings.folder_access == "group")
+            return restore(backup, address.folder, shared=settings.folder_access == "group")
+        case HBaseAddress():
+            return _restore_tables(backup, address, settings, tables)
+        case _:
+            raise Misuse(f"a back-up is restored into a folder, omid:///FOLDER, or into HBase, not into {url}")
+
+
+def _restore_tables(
+    backup: object,
+    address: HBaseAddress,
+    settings: Settings,
+    tables: Mapping[str, str] | Iterable[str] | None,
+) -> Backup:
+    from pyomid.client.upkeep.backups import restore
+    from pyomid.storage.hbase.copies.backup import described
+    from pyomid.storage.hbase.copies.restore import HBaseRestore
+    from pyomid.storage.hbase.deployment import open_cluster
+
+    with ExitStack() as last_first:
+        deadline_s = settings.store_retry_seconds
+        cluster = open_cluster(address.quorum, address.znode, hbase_options(settings), deadline_s=deadline_s)
+        last_first.callback(cluster.close)
+        deployment = deployment_at(address, settings)
+        last_first.callback(deployment.close)
+        source = HBaseRestore(cluster, backup)
+        return described(source.manifest, cluster, restore(deployment, source, tables))
 
 
 def open_deployment(
@@ -229,10 +279,12 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
         undo.pop_all()
 
-    def back_up(destination: str | os.PathLike[str], snapshot_ts: int, since: str | os.PathLike[str] | None) -> Backup:
+    def back_up(
+        destination: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None
+    ) -> Backup:
         from pyomid.storage.embedded.copies import backup
 
-        return backup.back_up(folder, destination, snapshot_ts=snapshot_ts, since=since)
+        return backup.back_up(folder, destination, snapshot_ts=moment.snapshot_ts, since=since)
 
     closers = (catalog.close, leader_state.close)
     return Deployment(
@@ -491,6 +543,13 @@ def _hbase_deployment(
             **patience,
         )
 
+    def back_up(name: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None) -> Backup:
+        from pyomid.storage.hbase.copies.backup import HBaseBackup
+
+        if since is not None:
+            raise Misuse("a back-up over HBase is whole: its snapshots share the files that did not change")
+        return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
+
     connector = leader_connector()
     session = TsoSession(
         connector,
@@ -509,5 +568,5 @@ def _hbase_deployment(
         settings,
         closers=(database.close,),
         loop_session=loop_session,
-        task_token=task_tokens(database.cluster, chosen),
+    from pyomid.types import Backup, BackupMoment, Status, TaskToken
     )

@@ -68,6 +68,6 @@ def test_an_unknown_way_to_crash_is_refused() -> None:
 def test_every_point_is_named_by_its_room_and_passed_somewhere() -> None:
     sources = "\n".join(path.read_text() for path in Path(sys.modules["pyomid"].__path__[0]).rglob("*.py"))
     for name in POINTS:
-        assert name.split(".")[0] in {"client", "tso", "storage", "spark"}
+        assert name.split(".")[0] in {"client", "tso", "storage", "hbase", "spark"}
         assert f'crash_point("{name}")' in sources, name
     assert set(re.findall(r'crash_point\("([^"{]+)"\)', sources)) <= set(POINTS)

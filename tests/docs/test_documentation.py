@@ -127,7 +127,8 @@ def test_every_command_that_is_named_exists_with_its_options_in_their_order() ->
 
 def test_every_option_of_the_tso_that_is_named_exists() -> None:
     known = {f"--{option.name}" for option in tso.OPTIONS} | {"--config", "--on-demand", "--help"}
-    others = {option for command in ("init", "adopt", "hbase", "status", "tables") for each in below(parser_of(command))
+    commands = ("init", "adopt", "hbase", "status", "tables", "backup", "restore", "compact")
+    others = {option for command in commands for each in below(parser_of(command))
               for action in each._actions for option in action.option_strings}  # fmt: skip
     for page in ("docs/tso.md", "docs/hbase.md", "docs/interop.md", "docs/client.md", "deploy/hbase/README.md"):
         for option in re.findall(r"`(--[a-z-]+)", text_of(page)):

@@ -224,7 +224,10 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path) -> None:
 
 
 def test_a_database_in_memory_has_no_backup(tmp_path: Path) -> None:
-    with pyomid.connect("omid-memory:no-backup") as db, pytest.raises(Misuse, match="database of a folder"):
+    with (
+        pyomid.connect("omid-memory:no-backup") as db,
+        pytest.raises(Misuse, match="only the database of a folder, or one over HBase"),
+    ):
         db.backup(tmp_path / "backup")
 
 

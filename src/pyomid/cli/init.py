@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyomid.config import HBaseAddress, parse_url
 from pyomid.errors import Misuse
-from pyomid.types import ConflictLevel
+from pyomid.types import TIMESTAMP_STEP, ConflictLevel
 
 if TYPE_CHECKING:
     from pyomid.storage.hbase.catalog import HBaseCatalog
+    from pyomid.storage.hbase.rpc.client import Cluster
 
 ANY_LEVEL: Final = "any"
 
@@ -36,6 +37,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "any: each table has its own, no Java client writes (default: what it was; cell, as Apache Omid's, where "
         "there is no table)",
     )
+    parser.add_argument(
+        "--above-backup",
+        metavar="NAME",
+        help="let timestamps begin above those of this back-up, so that it can be restored here: stop every TSO first",
+    )
     parser.set_defaults(run=run)
 
 
@@ -56,12 +62,35 @@ def run(arguments: argparse.Namespace) -> int:
         made = create_database(cluster, commit_table_regions=arguments.commit_table_regions)
         chosen_ceiling(cluster, settings.ceiling).move_here()
         level = chosen_level(HBaseCatalog(cluster), arguments.conflict_level)
+        if arguments.above_backup is not None:
+            _go_above(cluster, settings.ceiling, arguments.above_backup)
     finally:
         cluster.close()
     print(f"made {', '.join(made)}" if made else "all tables were there")
     print(f"conflict level of all tables: {level}")
     print(f"next: pyomid tso --listen HOST:24758 --store '{arguments.url}'")
     return 0
+
+
+def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
+    """Moves epoch and ceiling as a TSO that takes over, and ends at once: one that serves all the same is deposed."""
+    from pyomid.errors import Unavailable
+    from pyomid.storage.hbase.copies.restore import HBaseRestore
+    from pyomid.storage.hbase.deployment import chosen_ceiling
+    from pyomid.storage.hbase.leader_state import HBaseLeaderState
+
+    newest_ts = HBaseRestore(cluster, backup).manifest.newest_ts
+    epoch = newest_ts + -newest_ts % TIMESTAMP_STEP
+    place, state = chosen_ceiling(cluster, ceiling), HBaseLeaderState(cluster)
+    found, record = place.read(), state.read()
+    if max(found, record.ceiling, record.epoch) >= epoch:
+        print(f"timestamps are above those of the back-up {backup}")
+        return
+    if not state.take_over(expected=record.epoch, epoch=epoch, ceiling=epoch) or not place.compare_and_set(
+        found, epoch
+    ):
+        raise Unavailable("a TSO took over meanwhile: stop every TSO, then run this again")
+    print(f"timestamps begin above {epoch}, those of the back-up {backup}")
 
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:

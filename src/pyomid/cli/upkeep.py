@@ -1,13 +1,16 @@
-"""`pyomid compact|sanitize|verify URL`: upkeep without Spark, for a terminal and for a scheduler."""
+"""`pyomid compact|sanitize|verify URL`: upkeep without Spark, for a terminal, for a scheduler, and as a service."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
+import threading
 from dataclasses import asdict
 from typing import Any
 
 from pyomid.cli.status import add_url, as_it_is
+from pyomid.errors import Misuse
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,13 +29,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="SECONDS",
         help="where Java clients share the store: clean by the W of so long ago, the longest Java transaction",
     )
-    _command(
+    _add_every(compact, "each region again when it was cleaned so long ago")
+    sanitize = _command(
         commands,
         "sanitize",
         "delete commit-table entries that no reader needs",
         "Moves the horizon H as far as every table is compacted, and deletes the entries below it. It says which table "
         "holds H back, and when a further run helps.",
     )
+    _add_every(sanitize, "again each so many seconds")
     verify = _command(
         commands,
         "verify",
@@ -55,7 +60,58 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", action="append", dest="tables", metavar="NAME", help="only this table; repeatable")
 
 
+def _add_every(parser: argparse.ArgumentParser, again: str) -> None:
+    parser.add_argument(
+        "--every",
+        type=float,
+        metavar="SECONDS",
+        help=f"as a service over HBase, until SIGTERM: {again}. Of several such processes one works and the others "
+        "stand by. Logs to the standard error",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
+    if getattr(arguments, "every", None) is not None:
+        return _serve(arguments)
+    return _run_once(arguments)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """Until SIGTERM or SIGINT; the second of them ends it amid what it does, which harms nothing."""
+    import pyomid
+    from pyomid.client.upkeep.service import CompactionRounds, Rounds, SanitizingRounds, serve
+    from pyomid.server.logs import log_to
+    from pyomid.wiring import open_upkeep_turn
+
+    if not 0 < arguments.every < float("inf"):
+        raise Misuse(f"--every {arguments.every:g} is not a number of seconds above 0")
+    if arguments.json:
+        raise Misuse("--json prints one report, and --every logs them all, as JSON: leave one of them away")
+    turn, stop = open_upkeep_turn(arguments.url, arguments.command), threading.Event()
+    rounds: Rounds
+    if arguments.command == "compact":
+        rounds = CompactionRounds(
+            arguments.every, stop, turn.is_held, tables=arguments.tables, grace_s=arguments.grace_seconds
+        )
+    else:
+        rounds = SanitizingRounds(arguments.every, stop, turn.is_held)
+
+    def end(number: int, _: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    log_to(None)
+    try:
+        serve(lambda: pyomid.connect(arguments.url), turn, rounds, stop)
+    finally:
+        turn.close()
+    return 0
+
+
+def _run_once(arguments: argparse.Namespace) -> int:
     import pyomid
 
     with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:

@@ -47,6 +47,7 @@ from pyomid.protocol.reading import CommitCache
 from pyomid.types import (
     TABLES_UNCONFIRMED,
     Backup,
+    BackupMoment,
     BeginReply,
     Bookmark,
     ConflictLevel,
@@ -516,21 +517,32 @@ class Database:
                     raise
 
     def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
-        """Copies the database, as of one moment, into an absent or empty folder, while others read and write.
+        """Copies the database, as of one moment, while others read and write: that of a folder into an absent or empty
+        folder; that of HBase into snapshots of its tables, whose names begin with the word `destination`.
 
         With `since`, the folder of an earlier back-up of this database, it holds what differs from that, and is
         restored together with it, and with what that goes on from: none of these may go, or change.
 
         Durable on return. All that was committed before the call is in it, and of every later transaction all or
-        nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks meanwhile waits for
-        up to 5 s. For folders; `Misuse` over HBase, which has snapshots of its own.
+        nothing; over HBase nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks
+        meanwhile waits for up to 5 s, in a folder.
         """
         self.check_usable()
         if self._deployment.back_up is None:
-            raise Misuse("only the database of a folder is backed up so: over HBase, take snapshots of its tables")
-        before = self.begin(read_only=True)
-        before.rollback()
-        return self._deployment.back_up(destination, before.start_ts, since)
+            raise Misuse("only the database of a folder, or one over HBase, is backed up")
+        if not self._deployment.store.capabilities.foreign_tables:
+            before = self.begin(read_only=True)
+            before.rollback()
+            return self._deployment.back_up(destination, BackupMoment(before.start_ts), since)
+        from pyomid.client.upkeep.backups import moment_of
+
+        begun = self._deployment.tso.begin()
+        lease = self.leases.grant(begun.start_ts, self.settings.lease_seconds)
+        try:
+            return self._deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
+        finally:
+            self.leases.end(lease)
+            self._deployment.tso.note_ended(begun.start_ts)
 
     def export_parquet(
         self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None

@@ -1,4 +1,5 @@
-"""A port for Prometheus (/metrics) and health checks: is the process well (/health), does it serve (/ready)?"""
+"""A port for Prometheus (/metrics) and health checks: is the process well (/health), does it serve (/ready), or could
+it at once (/ready?standby=yes)?"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ REST_S: Final = 0.01
 
 
 async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
-    """Listens on HOST:PORT; answers GET /metrics, /health (is it well?) and /ready (does it serve?)."""
+    """Listens on HOST:PORT; answers GET /metrics, /health (is it well?) and /ready (does it serve?), with ?standby=yes
+    also where it could at once."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise Misuse(f"--metrics {address!r} is not HOST:PORT")
@@ -78,7 +80,7 @@ def _registry(watched: Watched) -> CollectorRegistry:
 
 
 def _response(line: bytes, watched: Watched, registry: CollectorRegistry) -> bytes:
-    path = line.split(b" ")[1].partition(b"?")[0] if line.count(b" ") >= 2 else b""
+    path, _, query = line.split(b" ")[1].partition(b"?") if line.count(b" ") >= 2 else (b"", b"", b"")
     state = watched.state
     match path:
         case b"/metrics":
@@ -88,7 +90,8 @@ def _response(line: bytes, watched: Watched, registry: CollectorRegistry) -> byt
         case b"/health":
             return _state_response(state, is_good=state != "not serving")
         case b"/ready":
-            return _state_response(state, is_good=state == "serving")
+            could = query == b"standby=yes" and state == "standing by" and watched.is_prepared()
+            return _state_response(state, is_good=could or state == "serving")
     return _http("404 Not Found", "text/plain", b"/metrics, /health or /ready\n")
 
 

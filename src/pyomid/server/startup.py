@@ -12,7 +12,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -179,7 +179,7 @@ class _Duty:
 
     stores: TsoStores
     options: ServiceOptions
-    conflict_map: Awaitable[ConflictMap]
+    conflict_map: asyncio.Future[ConflictMap]
     """On its way since the process began."""
     listeners: Sequence[Listener]
     ready: Callable[[], None]
@@ -255,6 +255,7 @@ async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
     patience_s = retry_s
     while await loop.run_in_executor(None, patiently, duty.stores.check, duty.stop, patience_s):
         log.info("stands by")
+        duty.watched.is_prepared = duty.conflict_map.done
         leading = await loop.run_in_executor(None, leadership.acquire, duty.stop)
         if leading is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pyomid.server.service import TsoService
@@ -23,6 +24,8 @@ class Watched:
     def __init__(self) -> None:
         self.service: TsoService | None = None
         self.upkeep: UpkeepReport | None = None
+        self.is_prepared: Callable[[], bool] = lambda: False
+        """Whether it could lead at once: it stands by, and its code and memory are loaded."""
 
     @property
     def state(self) -> str:

@@ -704,6 +704,15 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/storage/test_backup.py::test_a_copy_of_the_files_is_refused",
         "tests/storage/test_backup.py::test_files_that_the_note_does_not_name_are_refused",
     ),
+    "B6": (
+        "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
+        "tests/hbase/test_backup_restore.py::test_what_others_do_between_two_snapshots_is_not_in_it",
+        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_is_none",
+    ),
+    "B7": (
+        "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
+        "tests/hbase/test_backup_restore.py::test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all",
+    ),
     "B3": ("tests/storage/test_backup.py::test_a_restored_folder_is_another_database",),
     "B5": (
         "tests/storage/test_incremental_backup.py::test_whatever_changed_is_restored_to_the_byte",

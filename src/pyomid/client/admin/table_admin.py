@@ -366,7 +366,20 @@ def fence_table(deployment: Deployment, name: str) -> None:
     _fence(deployment, name)
 
 
-def _make(deployment: Deployment, wanted: TableInfo, split_keys: Sequence[bytes] = ()) -> tuple[TableInfo, bool]:
+def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
+    """As `wanted`, with the physical table that `put` puts there, with its rows. The table of that name, and whether
+    this call made it."""
+    if wanted.ttl_seconds is not None:
+        _ensure(deployment, EXPIRY_INFO)
+    return _make(deployment, wanted, put=put)
+
+
+def _make(
+    deployment: Deployment,
+    wanted: TableInfo,
+    split_keys: Sequence[bytes] = (),
+    put: Callable[[], None] | None = None,
+) -> tuple[TableInfo, bool]:
     """The table of that name, and whether this call made it.
 
     Each attempt draws its own generation: if the answer to one was lost, its table may be made and dropped since.
@@ -386,6 +399,8 @@ def _make(deployment: Deployment, wanted: TableInfo, split_keys: Sequence[bytes]
         crash_point("client.create.begun")
         try:
             check_tables_level(deployment, info.name, info.conflict_level)
+            if put is not None:
+                put()
             _make_physical(deployment, creating, split_keys)
         except OmidError:
             with suppress(OmidError):

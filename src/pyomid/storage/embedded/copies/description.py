@@ -68,7 +68,7 @@ def describe(path: Path, backup: Backup, files: dict[str, FileSum], former: Link
     content: dict[str, Any] = {
         "format": _WHOLE if former is None else _INCREMENTAL,
         "layout": LAYOUT_VERSION,
-        "backup": {name: getattr(backup, name) for name in Backup.__slots__},
+        "backup": {name: value for name in Backup.__slots__ if (value := getattr(backup, name)) != ()},
         "files": files,
         "records": records,
     }

@@ -161,7 +161,13 @@ class Budget:
             raise self.spent()
         if now_s >= self._tell_s:
             waited_s = self.seconds - (self.ends_s - now_s)
-            log.warning("%s: waits for %.0f s, for %g s at most: %s", self.what, waited_s, self.seconds, self.last)
+            log.warning(
+                "%s: waits for %.0f s, for %g s at most: %s",
+                self.what,
+                waited_s,
+                self.seconds,
+                self.last or "it is under way",
+            )
             self._tell_s = now_s + 4 * waited_s
         longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0 ** min(self.tries, 30))
         self.tries += 1

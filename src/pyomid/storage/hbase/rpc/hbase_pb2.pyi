@@ -737,6 +737,26 @@ class IsSnapshotDoneResponse(_message.Message):
     done: bool
     def __init__(self, done: _Optional[bool] = ...) -> None: ...
 
+class GetCompletedSnapshotsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetCompletedSnapshotsResponse(_message.Message):
+    __slots__ = ("snapshots",)
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotDescription]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[SnapshotDescription, _Mapping]]] = ...) -> None: ...
+
+class DeleteSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: SnapshotDescription
+    def __init__(self, snapshot: _Optional[_Union[SnapshotDescription, _Mapping]] = ...) -> None: ...
+
+class DeleteSnapshotResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class FlushRegionRequest(_message.Message):
     __slots__ = ("region",)
     REGION_FIELD_NUMBER: _ClassVar[int]

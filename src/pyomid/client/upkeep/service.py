@@ -1,0 +1,229 @@
+"""Upkeep as a service: compaction, or sanitizing, again and again, by one of several processes.
+
+    stand by ─► it is our turn ─► what is due, region by region ─► wait ─► …        SIGTERM: the turn is given back
+        ▲                                │ the turn or the store is lost
+        └────────────────────────────────┘
+
+What was done is known from the watermarks that compaction records (`RegionWatermark`), and from nothing else. A region
+is due when its last record is `every_s` old, and W has moved since: by the same W there is nothing to do. So who takes
+over, after a kill too, goes on with the regions that are left, the one first that waits the longest; a region that
+split is due at once.
+
+It is no second way to compact: `jobs.compacted` does it, as for a terminal and for Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from math import inf
+from typing import Any, Final, Protocol
+
+from pyomid.client.database import Database
+from pyomid.client.drive import Driver
+from pyomid.client.upkeep.jobs import Compaction, compact_partition, compacted, sanitize
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
+from pyomid.crashpoints import crash_point
+from pyomid.errors import OmidError, Unavailable, UnknownTable
+from pyomid.ports import Deployment
+from pyomid.protocol import effects
+from pyomid.protocol.compaction import RegionCleaned
+from pyomid.protocol.expiry import POINTS_IN_TTL
+from pyomid.protocol.reading import CommitCache
+from pyomid.types import KeyRange, TableInfo
+
+log = logging.getLogger(__name__)
+
+LOOK_S_MAX: Final = 60.0
+"""So often it looks for regions that split, new tables, and values that expire."""
+AFTER_ERROR_S: Final = 30.0
+
+
+class Turn(Protocol):
+    """Whose turn it is, among all processes that would do the same work."""
+
+    def acquire(self, stop: threading.Event) -> bool: ...
+
+    def is_held(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+class Stopped(Exception):
+    """The process ends, or it is another one's turn: what is left is the next one's."""
+
+
+class Rounds:
+    """One kind of upkeep. `round` returns how many seconds the next one may wait; it raises `Stopped` when `stop` is
+    set or `may_go_on` says no, wherever it is."""
+
+    def __init__(self, every_s: float, stop: threading.Event, may_go_on: Callable[[], bool]) -> None:
+        self.every_s = every_s
+        self._stop = stop
+        self._may_go_on = may_go_on
+
+    def round(self, database: Database) -> float:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        if self._stop.is_set() or not self._may_go_on():
+            raise Stopped
+
+    def pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped
+
+
+def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, stop: threading.Event) -> None:
+    """Works whenever it is this process's turn, until `stop`. What fails is logged and tried again: an outage of HBase,
+    of ZooKeeper or of the TSO ends no service."""
+    while turn.acquire(stop):
+        log.info("it is the turn of this process")
+        try:
+            with closing(open_database()) as database:
+                while not stop.is_set() and turn.is_held():
+                    rounds.pause(rounds.round(database))
+        except Stopped:
+            pass
+        except OmidError as error:
+            if not error.values.get("may_pass", True):
+                raise
+            log.warning("failed, tries again: %s", error)
+            stop.wait(min(AFTER_ERROR_S, rounds.every_s))
+        finally:
+            turn.release()
+
+
+class CompactionRounds(Rounds):
+    """`grace_s`: as `Database.compact`'s `grace_seconds`. `tables`: None is all."""
+
+    def __init__(
+        self,
+        every_s: float,
+        stop: threading.Event,
+        may_go_on: Callable[[], bool],
+        *,
+        tables: Sequence[str] | None = None,
+        grace_s: float = 0.0,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(every_s, stop, may_go_on)
+        self._tables = tables
+        self._grace_s = grace_s
+        self._wall_clock = wall_clock
+        self._failed: dict[str, str] = {}
+        """Tables whose compaction failed in the last round, and why."""
+
+    def round(self, database: Database) -> float:
+        deployment = database.deployment
+        expires_in_s = self._expire(database)
+        due = self._due(deployment)
+        now_s = self._wall_clock()
+        ready = [partition for due_s, partition in due if due_s <= now_s]
+        if ready:
+            report = self._compact(deployment, ready)
+            log.info("compacted", extra=_told(report, len(ready)))
+        next_s = min((due_s for due_s, _ in due if due_s > now_s), default=now_s + self.every_s) - now_s
+        pause_s = min(LOOK_S_MAX, self.every_s, next_s, expires_in_s)
+        return max(pause_s, min(AFTER_ERROR_S, self.every_s)) if self._failed else max(0.0, pause_s)
+
+    def _due(self, deployment: Deployment) -> list[tuple[float, Partition]]:
+        """(from when on it is due, part), the one that waits the longest first, without those that are clean up to
+        W."""
+        found: list[tuple[float, Partition]] = []
+        watermark, _ = deployment.leader_state.read_watermarks()
+        for info in chosen_tables(deployment.catalog, self._tables):
+            try:
+                partitions = partitions_of(deployment, info)
+                records = deployment.catalog.region_watermarks(info.name)
+            except UnknownTable:  # dropped meanwhile
+                continue
+            last_s: dict[KeyRange, float] = {}
+            for record in records:
+                if record.generation == info.generation:
+                    since_s = inf if record.watermark >= watermark else record.recorded_at_s
+                    last_s[record.key_range] = max(since_s, last_s.get(record.key_range, 0.0))
+            parts = [(last_s.get(each.key_range, -self.every_s) + self.every_s, each) for each in partitions]
+            found += [(due_s, each) for due_s, each in parts if due_s < inf]
+        return sorted(found, key=lambda each: (each[0], each[1].table, each[1].key_range.start))
+
+    def _compact(self, deployment: Deployment, ready: Sequence[Partition]) -> Compaction:
+        driver, cache = Driver(deployment), CommitCache()
+        read_range = driver.handlers[effects.ReadRange]
+
+        def check_then_read(effect: effects.ReadRange) -> Any:
+            if self._stop.is_set():
+                raise Stopped
+            return read_range(effect)
+
+        driver.handlers[effects.ReadRange] = check_then_read
+        self._failed = {}
+
+        def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
+            present = {(info.name, info.generation) for info in infos}
+            for partition in ready:
+                self.check()
+                if partition.table not in self._failed and (partition.table, partition.generation) in present:
+                    yield from self._clean(driver, cache, partition, watermark)
+
+        return compacted(deployment, driver.run, self._tables, clean, grace_seconds=self._grace_s, sleep=self.pause)
+
+    def _clean(
+        self, driver: Driver, cache: CommitCache, partition: Partition, watermark: int | None
+    ) -> Iterator[RegionCleaned]:
+        """What ails one table holds up no other."""
+        try:
+            cleaned = compact_partition(driver.run, cache, partition, watermark)
+        except Unavailable:
+            raise
+        except UnknownTable:
+            return
+        except OmidError as error:
+            self._failed[partition.table] = str(error)
+            log.warning("table %r is not compacted, others go on: %s", partition.table, error)
+            return
+        log.debug("cleaned %r from %r", partition.table, partition.key_range.start)
+        crash_point("client.upkeep.cleaned")
+        yield cleaned
+
+    def _expire(self, database: Database) -> float:
+        """Has values and keys expire. Returns the seconds after which it is to be done again."""
+        database.expire(self._tables)
+        times = [info.ttl_seconds for info in chosen_tables(database.deployment.catalog, self._tables)]
+        return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times if ttl_s), default=LOOK_S_MAX))
+
+
+class SanitizingRounds(Rounds):
+    """Sanitizes at once, and then each `every_s`."""
+
+    def round(self, database: Database) -> float:
+        deployment = database.deployment
+        self.check()
+        report = sanitize(deployment, Driver(deployment).run)
+        log.info(
+            "sanitized",
+            extra={
+                "watermark": report.watermark,
+                "horizon": report.horizon,
+                "deleted": report.entries_deleted,
+                "left": report.entries_left,
+                "held_back_by": report.held_back_by,
+                "seconds": round(report.seconds, 3),
+            },
+        )
+        return self.every_s
+
+
+def _told(report: Compaction, regions: int) -> dict[str, Any]:
+    return {
+        "regions": regions,
+        "cells": report.cells,
+        "dropped": report.cells_dropped,
+        "healed": report.cells_healed,
+        "tables": sorted(table.table for table in report.tables),
+        "seconds": round(report.seconds, 3),
+        "held_back": report.held_back,
+    }

@@ -1,0 +1,152 @@
+"""Takes the snapshots of a back-up, in the order that makes them one moment (decision 0078).
+
+s is held by a lease: W, and with it all cleaning, stays below s
+1. the commit table         every commit below s has its entry in it, or all of its shadow cells were durable before
+2. H is read                what is below it has all of its shadow cells, durable before step 3
+3. the data tables          with those shadow cells
+4. newest start, W          no version in the snapshots is later; W is still below s
+5. PYOMID_META, with the manifest in it: now it is a back-up
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pyomid.crashpoints import crash_point
+from pyomid.errors import ConflictError, Misuse, OmidError, SnapshotTooOld
+from pyomid.protocol.hashing import table_id
+from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.codec.layout import COMMIT_TABLE
+from pyomid.storage.hbase.copies.manifest import (
+    QUALIFIER,
+    ROW,
+    check_name,
+    commits_snapshot,
+    data_snapshot,
+    encode,
+    is_of,
+    is_whole,
+    manifest_snapshot,
+)
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.meta_cells import MetaCells
+from pyomid.storage.hbase.regions.snapshots import Snapshots
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.types import TABLES_UNCONFIRMED, Backup, BackupManifest, BackupMoment, TableInBackup, TableState
+
+
+class HBaseBackup:
+    """Of one database, by names of its own where a test has several on one cluster."""
+
+    def __init__(
+        self, cluster: Cluster, leader_state: HBaseLeaderState, catalog: HBaseCatalog, *, commits: str = COMMIT_TABLE
+    ) -> None:
+        self._cluster = cluster
+        self._leader_state = leader_state
+        self._catalog = catalog
+        self._commits = commits
+        self._snapshots = Snapshots(cluster)
+        self._cells = MetaCells(cluster, table=leader_state.table)
+
+    def take(self, destination: object, moment: BackupMoment) -> Backup:
+        """Durable on return. What an earlier call of that name left unfinished goes first; so does what this one leaves
+        if it fails. `Misuse` if there is a whole back-up of that name."""
+        name = check_name(destination)
+        self._check_tables(moment)
+        found = self._snapshots.names()
+        if is_whole(found, name):
+            raise Misuse(
+                f"there is a back-up {name!r}: take another name, or delete it in HBase's shell: "
+                f"delete_all_snapshot '{name}[.].*'",
+                backup=name,
+            )
+        self._snapshots.delete([each for each in found if is_of(each, name)])
+        try:
+            return self._take(name, moment)
+        except OmidError:
+            with contextlib.suppress(OmidError):
+                self._snapshots.delete([each for each in self._snapshots.names() if is_of(each, name)])
+            raise
+
+    def _take(self, name: str, moment: BackupMoment) -> Backup:
+        self._snapshots.take(commits_snapshot(name), self._commits)
+        crash_point("hbase.backup.commits")
+        _, horizon = self._leader_state.read_watermarks()
+        tables = tuple(
+            TableInBackup(info, data_snapshot(name, number), moment.expired_to.get(info.name, 0))
+            for number, info in enumerate(moment.tables)
+        )
+        for each in tables:
+            self._snapshots.take(each.snapshot, each.info.name)
+            crash_point("hbase.backup.table")
+        newest_ts = moment.newest_ts()
+        self._check_still(moment)
+        manifest = BackupManifest(
+            name,
+            moment.snapshot_ts,
+            moment.epoch,
+            horizon,
+            newest_ts,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            self._leader_state.database_id().hex(),
+            tables,
+        )
+        row = ROW + name.encode()
+        self._cells.change(row, QUALIFIER, lambda _: encode(manifest))
+        crash_point("hbase.backup.noted")
+        try:
+            self._snapshots.take(manifest_snapshot(name), self._leader_state.table)
+        finally:
+            self._cells.change(row, QUALIFIER, lambda _: b"")
+        return described(manifest, self._cluster)
+
+    def _check_tables(self, moment: BackupMoment) -> None:
+        """Marks are read after the moment: every commit below it that named an unregistered table has left its own."""
+        known = {table_id(entry.info.name.encode()) for entry in self._catalog.entries()}
+        unknown = sorted(set(self._catalog.unknown_tables()) - known)
+        if TABLES_UNCONFIRMED in unknown:
+            raise Misuse(
+                "no back-up is taken: a Java TSO led this store, and it was not confirmed since that every table is "
+                "registered; `pyomid tables URL discover` lists tables that are not, `pyomid tables URL confirm` "
+                "confirms"
+            )
+        if unknown:
+            raise Misuse(
+                f"no back-up is taken, because it would lack tables: transactions were committed to tables with ids "
+                f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
+                "their names, and prints the commands that register them",
+                table_ids=unknown,
+            )
+
+    def _check_still(self, moment: BackupMoment) -> None:
+        """R7, K5: nothing was cleaned that the moment needs, and each snapshot is of the table that was meant."""
+        watermark, _ = self._leader_state.read_watermarks()
+        if moment.snapshot_ts <= watermark:
+            raise SnapshotTooOld(
+                f"W {watermark} passed the back-up's moment {moment.snapshot_ts} while it was taken: its lease ended; "
+                "take it again",
+                start_ts=moment.snapshot_ts,
+                watermark=watermark,
+            )
+        for info in moment.tables:
+            entry = self._catalog.entry(info.name)
+            if entry is None or entry.state is not TableState.PRESENT or entry.info.generation != info.generation:
+                raise ConflictError(f"table {info.name!r} was dropped meanwhile: take the back-up again")
+
+
+def described(manifest: BackupManifest, cluster: Cluster, tables: Sequence[str] | None = None) -> Backup:
+    return Backup(
+        folder=f"{cluster.zookeeper.quorum}{cluster.zookeeper.znode}",
+        database_id=manifest.database_id,
+        snapshot_ts=manifest.snapshot_ts,
+        taken=manifest.taken,
+        size_bytes=0,
+        tables=tuple(each.info.name for each in manifest.tables) if tables is None else tuple(tables),
+        snapshots=(
+            manifest_snapshot(manifest.name),
+            commits_snapshot(manifest.name),
+            *(each.snapshot for each in manifest.tables),
+        ),
+    )

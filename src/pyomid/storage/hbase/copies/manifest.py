@@ -1,0 +1,83 @@
+"""What makes a number of HBase's snapshots one back-up: which there are, and the moment that all of them hold.
+
+The manifest lies in a row of PYOMID_META while that table's snapshot is taken, so it goes wherever the snapshots go.
+That snapshot is the last: where it is, the back-up is whole.
+
+    monday.commits       the commit table
+    monday.0, monday.1   data tables
+    monday.manifest      PYOMID_META
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from pyomid.errors import Corruption, Misuse
+from pyomid.storage.hbase.catalog import decode_entry, encode_entry
+from pyomid.types import BackupManifest, TableEntry, TableInBackup, TableState
+
+ROW: Final = b"backup/"
+"""With the back-up's name behind it."""
+QUALIFIER: Final = b"manifest"
+
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def encode(manifest: BackupManifest) -> bytes:
+    fields = {name: getattr(manifest, name) for name in BackupManifest.__slots__ if name != "tables"}
+    tables = [
+        {
+            "entry": encode_entry(TableEntry(each.info, TableState.PRESENT, "")).decode(),
+            "snapshot": each.snapshot,
+            "expired_to": each.expired_to,
+        }
+        for each in manifest.tables
+    ]
+    return json.dumps({"format": _FORMAT, **fields, "tables": tables}).encode()
+
+
+def decode(value: bytes) -> BackupManifest:
+    try:
+        fields = json.loads(value)
+        if fields.pop("format") != _FORMAT:
+            raise ValueError("another format")
+        tables = tuple(
+            TableInBackup(decode_entry(each["entry"].encode()).info, each["snapshot"], each["expired_to"])
+            for each in fields.pop("tables")
+        )
+        return BackupManifest(**fields, tables=tables)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"the manifest of a back-up cannot be read: {error!r}: {value[:80]!r}") from error
+
+
+def check_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Misuse(
+            f"{name!r} names no back-up over HBase: it is a word of letters, digits, '_' and '-', up to 100, with "
+            "which the names of its snapshots begin"
+        )
+    return name
+
+
+def manifest_snapshot(name: str) -> str:
+    return f"{name}.manifest"
+
+
+def commits_snapshot(name: str) -> str:
+    return f"{name}.commits"
+
+
+def data_snapshot(name: str, number: int) -> str:
+    return f"{name}.{number}"
+
+
+def is_of(snapshot: str, name: str) -> bool:
+    """Whether the snapshot is one of this back-up."""
+    return snapshot.rpartition(".")[0] == name
+
+
+def is_whole(snapshots: list[str], name: str) -> bool:
+    return manifest_snapshot(name) in snapshots

@@ -1,0 +1,106 @@
+"""A back-up's snapshots as tables: copies of its commit table and its data to work on, and what becomes of them.
+
+    monday.commits ─► PYOMID_RESTORE.monday.commits     entries of the moment, read and never written
+    monday.0       ─► PYOMID_RESTORE.monday.0           is cut to the moment, then:
+                        ─► its snapshot ─► the table, under its name     HBase copies no file for that
+
+Nobody finds the copies by a catalog. What a restore that died left of them goes at the beginning of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.copies.manifest import (
+    QUALIFIER,
+    ROW,
+    check_name,
+    commits_snapshot,
+    decode,
+    is_whole,
+    manifest_snapshot,
+)
+from pyomid.storage.hbase.meta_cells import MetaCells
+from pyomid.storage.hbase.regions.snapshots import Snapshots
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.types import BackupManifest, TableInBackup
+
+PREFIX: Final = "PYOMID_RESTORE."
+
+
+class HBaseRestore:
+    """One restore of the back-up called `name`, out of snapshots that this cluster has."""
+
+    def __init__(self, cluster: Cluster, name: object) -> None:
+        self._cluster = cluster
+        self._name = check_name(name)
+        self._prefix = f"{PREFIX}{self._name}."
+        self._snapshots = Snapshots(cluster)
+        found = self._snapshots.names()
+        if not is_whole(found, self._name):
+            known = sorted(each.removesuffix(".manifest") for each in found if each.endswith(".manifest"))
+            raise Misuse(
+                f"HBase at {cluster.zookeeper.quorum} has no back-up {self._name!r}"
+                + (f": it has {', '.join(known)}" if known else "")
+                + f"; a back-up is whole where the snapshot {manifest_snapshot(self._name)} is",
+                backup=self._name,
+            )
+        self.forget()
+        self.manifest = self._read()
+        missing = sorted({commits_snapshot(self._name), *(each.snapshot for each in self.manifest.tables)} - set(found))
+        if missing:
+            raise Misuse(f"the back-up {self._name!r} lacks its snapshots {', '.join(missing)}: export these, too")
+
+    def copy(self, tables: Sequence[TableInBackup]) -> HBaseCommitTable:
+        """Copies the data tables, then the commit table, whose copy it returns."""
+        for each in tables:
+            self._snapshots.clone(each.snapshot, self.copy_of(each))
+        commits = f"{self._prefix}commits"
+        self._snapshots.clone(commits_snapshot(self._name), commits)
+        crash_point("hbase.restore.cloned")
+        return HBaseCommitTable(self._cluster, table=commits)
+
+    def copy_of(self, table: TableInBackup) -> str:
+        """The name of its copy."""
+        return f"{self._prefix}{table.snapshot.rpartition('.')[2]}"
+
+    def exists(self, table: str) -> bool:
+        """Whether HBase has it, whatever catalogs say."""
+        return self._snapshots.exists(table)
+
+    def put(self, table: TableInBackup, target: str) -> None:
+        """Makes the table `target` of the copy as it is now. `Misuse` if there is one."""
+        if self._snapshots.exists(target):
+            raise taken(target)
+        copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
+        self._snapshots.take(made, copy)
+        crash_point("hbase.restore.cut")
+        self._snapshots.clone(made, target)
+        crash_point("hbase.restore.put")
+        self._snapshots.delete([made])
+
+    def forget(self) -> None:
+        """The copies go, and snapshots of them."""
+        self._snapshots.delete([each for each in self._snapshots.names() if each.startswith(self._prefix)])
+        for table in self._snapshots.tables():
+            if table.startswith(self._prefix):
+                self._snapshots.drop_table(table)
+
+    def _read(self) -> BackupManifest:
+        copy = f"{self._prefix}manifest"
+        self._snapshots.clone(manifest_snapshot(self._name), copy)
+        value = MetaCells(self._cluster, table=copy).read(ROW + self._name.encode(), QUALIFIER)
+        self._snapshots.drop_table(copy)
+        return decode(value)
+
+
+def taken(target: str) -> Misuse:
+    return Misuse(
+        f"HBase has a table {target!r}: nothing was restored over it; restore under another name (--as OLD=NEW), or "
+        "drop it first, in HBase's shell if the catalog does not know it",
+        table=target,
+    )

@@ -1,0 +1,157 @@
+"""Upkeep as a service: which regions are due, and who goes on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pyomid.cli import main
+from pyomid.client.database import Database
+from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
+from pyomid.errors import Unavailable
+from pyomid.types import LeaderStateChanges
+
+pytestmark = pytest.mark.fast
+
+EVERY_S = 1000.0
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    now_s = 50_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Turn:
+    """One that is always free. After `rounds` looks it is another one's."""
+
+    def __init__(self, rounds: int = 1 << 30) -> None:
+        self.looks, self.rounds = 0, rounds
+        self.released = 0
+
+    def acquire(self, stop: threading.Event) -> bool:
+        return not stop.is_set()
+
+    def is_held(self) -> bool:
+        self.looks += 1
+        return self.looks <= self.rounds
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def rounds_of(hand: Hand, stop: threading.Event | None = None, **options: object) -> CompactionRounds:
+    return CompactionRounds(EVERY_S, stop or threading.Event(), lambda: True, wall_clock=hand, **options)  # type: ignore[arg-type]
+
+
+def publish(db: Database) -> None:
+    """W passes what was begun so far."""
+    begun = db.begin()
+    begun.rollback()
+    leader_state = db.deployment.leader_state
+    leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=begun.start_ts))
+
+
+def records(db: Database, table: str) -> list[int]:
+    return [record.watermark for record in db.deployment.catalog.region_watermarks(table)]
+
+
+def put(db: Database, table: str) -> None:
+    with db.begin() as tx:
+        tx.table(table).put(b"r", {b"f:q": b"v"})
+    assert db.drain(10)
+
+
+@pytest.fixture
+def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
+    """Of the service, and of the records that compaction makes."""
+    made = Hand()
+    monkeypatch.setattr("pyomid.client.upkeep.jobs.time.time", made)
+    return made
+
+
+def test_a_region_is_due_when_its_record_is_old_and_w_moved(memory_db: Database, hand: Hand) -> None:
+    rounds = rounds_of(hand)
+    put(memory_db, "t")
+    publish(memory_db)
+    rounds.round(memory_db)
+    (first,) = records(memory_db, "t")
+    publish(memory_db)
+    hand.now_s += EVERY_S / 2
+    assert rounds.round(memory_db) <= EVERY_S / 2
+    assert records(memory_db, "t") == [first], "its record is young"
+    hand.now_s += EVERY_S / 2
+    rounds.round(memory_db)
+    second = max(records(memory_db, "t"))
+    assert second > first
+    hand.now_s += 2 * EVERY_S
+    assert rounds.round(memory_db) > 0
+    assert max(records(memory_db, "t")) == second, "W did not move"
+
+
+def test_a_service_that_is_told_to_end_ends_amid_a_region(memory_db: Database, hand: Hand) -> None:
+    put(memory_db, "t")
+    publish(memory_db)
+    stop = threading.Event()
+
+    def told() -> bool:
+        stop.set()
+        return True  # its turn it still is
+
+    rounds = CompactionRounds(EVERY_S, stop, told, wall_clock=hand)
+    with pytest.raises(Stopped):
+        rounds.round(memory_db)
+    assert records(memory_db, "t") == [], "what was not cleaned whole is not recorded"
+
+
+def test_an_outage_ends_no_service(memory_db: Database, hand: Hand) -> None:
+    """The first connection fails; so it tries again, and then its turn is over."""
+    put(memory_db, "t")
+    publish(memory_db)
+    stop, turn, tries = threading.Event(), Turn(), 0
+
+    def opened() -> Database:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise Unavailable("HBase is starting")
+        if tries == 3:
+            stop.set()
+        return Database(memory_db.deployment)
+
+    rounds = CompactionRounds(0.01, stop, lambda: True, wall_clock=hand)
+    turn.rounds = 2
+    serve(opened, turn, rounds, stop)
+    assert tries == 3
+    assert turn.released == 3
+    assert len(records(memory_db, "t")) == 1
+
+
+def test_what_will_not_pass_ends_the_service() -> None:
+    def opened() -> Database:
+        raise Unavailable("the certificate is not trusted", may_pass=False)
+
+    stop, turn = threading.Event(), Turn()
+    with pytest.raises(Unavailable, match="not trusted"):
+        serve(opened, turn, SanitizingRounds(1.0, stop, turn.is_held), stop)
+    assert turn.released == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["omid:///nowhere", "--every", "60"], "upkeepShare"),
+        (["omid+hbase://zk:2181/hbase", "--every", "0"], "--every 0 is not a number of seconds above 0"),
+        (["omid+hbase://zk:2181/hbase", "--every", "nan"], "--every nan"),
+        (["omid+hbase://zk:2181/hbase", "--every", "5", "--json"], "leave one of them away"),
+    ],
+)
+def test_a_service_that_makes_no_sense_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compact", *arguments]) == 1
+    assert said in capsys.readouterr().err

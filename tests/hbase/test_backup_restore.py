@@ -1,0 +1,477 @@
+"""Back-ups over HBase: one moment of all tables, whatever happens while their snapshots are taken (decision 0078)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hbase_processes import TsoProcess, confirm_tables
+from test_hbase_cleaning import Cleaned
+
+import pyomid
+from at_points import meanwhile
+from pyomid.cli import main
+from pyomid.client.database import Database
+from pyomid.client.upkeep.backups import restore
+from pyomid.config import Settings
+from pyomid.errors import Misuse
+from pyomid.oracle.settings import TsoSettings
+from pyomid.ports import Deployment
+from pyomid.protocol.hashing import table_id
+from pyomid.server.local import LocalTso
+from pyomid.server.store_calls import TsoStores
+from pyomid.storage.hbase.copies.backup import HBaseBackup
+from pyomid.storage.hbase.copies.restore import HBaseRestore
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.regions.snapshots import Snapshots
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.types import TABLES_UNCONFIRMED, Backup, Column, CommitRequest, RowWrite, ShadowWrite
+
+VALUE = b"f:v"
+PLACE = Column(b"f", b"v")
+Rows = dict[bytes, dict[bytes, bytes]]
+
+
+class Shop:
+    """A database of its own on the shared HBase, with two tables, and what a test does to it beside a back-up."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.made = Cleaned(cluster, name)
+        self.tables = (f"{name}_a", f"{name}_b")
+        self.backup_name = f"of_{name}"
+        self.databases: list[Database] = []
+        self.db = self.opened(self.made.tso)
+        for table in self.tables:
+            self.db.create_table(table, families=["f"], split_keys=[b"m"])
+
+    def opened(self, tso: LocalTso) -> Database:
+        made = self.made
+        state = HBaseLeaderState(self.cluster, table=f"{self.name}_meta", commit_table=f"{self.name}_ct")
+        backup = HBaseBackup(self.cluster, state, made.catalog, commits=f"{self.name}_ct")
+        deployment = Deployment(
+            made.store,
+            made.commits,
+            made.leader_state,
+            made.catalog,
+            tso,
+            Settings(),
+            clock=made.clock,
+            back_up=lambda name, moment, since: backup.take(name, moment),
+        )
+        self.databases.append(Database(deployment))
+        return self.databases[-1]
+
+    def fail_over(self) -> Database:
+        """Another TSO leads: what began before is of an earlier epoch."""
+        made = self.made
+        settings = TsoSettings(conflict_map_entries=4096, max_transaction_age_s=600.0)
+        return self.opened(LocalTso(TsoStores(made.commits, made.leader_state, made.catalog), settings))
+
+    def put(self, rows: dict[bytes, bytes], db: Database | None = None) -> int:
+        """The same rows in both tables, in one transaction. Returns its start."""
+        with (db or self.db).begin() as tx:
+            for table in self.tables:
+                for key, value in rows.items():
+                    tx.table(table).put(key, {VALUE: value})
+        assert (db or self.db).drain(30)
+        return tx.start_ts
+
+    def write(self, start_ts: int, key: bytes, value: bytes) -> None:
+        for table in self.tables:
+            self.made.store.write_cells(table, start_ts, [RowWrite(key, ((PLACE, value),))])
+
+    def half_done(self, key: bytes, value: bytes) -> tuple[int, int]:
+        """Committed, and its client died: an entry, and no shadow cell. Start and commit."""
+        start_ts = self.made.tso.begin().start_ts
+        self.write(start_ts, key, value)
+        reply = self.made.tso.commit(CommitRequest(start_ts, (hash((key, start_ts)) >> 1,)))
+        assert reply.committed
+        return start_ts, reply.commit_ts
+
+    def heal(self, table: str, key: bytes, start_ts: int, commit_ts: int) -> None:
+        name = replace_version(key, start_ts)
+        self.made.store.write_shadow_cells(table, [ShadowWrite(name, commit_ts)])
+
+    def pass_a_minute(self) -> None:
+        """W follows what is open; leases last longer."""
+        for _ in range(20):
+            self.made.clock.now_s += 3.0
+            self.made.tso.note_ended(self.made.tso.begin().start_ts)
+            self.made.tso.tick()
+
+    def back_up(self, db: Database | None = None) -> Backup:
+        return (db or self.db).backup(self.backup_name)
+
+    def restored(self, db: Database | None = None) -> dict[str, Rows]:
+        """The rows of each table, from the back-up, under other names."""
+        db = db or self.databases[-1]
+        names = {table: f"{table}_back" for table in self.tables}
+        assert restore(db.deployment, HBaseRestore(self.cluster, self.backup_name), names) == list(names.values())
+        with db.snapshot() as tx:
+            found = {table: dict(tx.table(new).scan()) for table, new in names.items()}
+        for new in names.values():
+            for batch in self.made.store.scan(new, pyomid.types.KeyRange()):
+                assert all(cell.commit_ts for cell in batch.all_cells()), "each version has its shadow cell"
+        assert [name for name in Snapshots(self.cluster).tables() if name.startswith("PYOMID_RESTORE")] == []
+        return found
+
+    def close(self) -> None:
+        snapshots = Snapshots(self.cluster)
+        snapshots.delete([each for each in snapshots.names() if each.startswith(f"{self.backup_name}.")])
+        for name in snapshots.tables():
+            if name.startswith(self.name):
+                snapshots.drop_table(name)
+
+
+def replace_version(key: bytes, version: int) -> pyomid.types.CellVersion:
+    return pyomid.types.CellVersion(key, PLACE.family, PLACE.qualifier, version)
+
+
+@pytest.fixture
+def shop(cluster: Cluster, table_name: str) -> Iterator[Shop]:
+    made = Shop(cluster, f"{table_name}x")
+    yield made
+    made.close()
+
+
+def rows(**values: bytes) -> Rows:
+    return {key.encode(): {VALUE: value} for key, value in values.items()}
+
+
+def test_a_backup_has_what_committed_before_it_and_nothing_else(shop: Shop) -> None:
+    shop.put({b"a": b"1", b"z": b"1", b"gone": b"1"})
+    with shop.db.begin() as tx:
+        for table in shop.tables:
+            tx.table(table).delete(b"gone")
+    shop.half_done(b"b", b"half")
+    opened = shop.made.tso.begin().start_ts
+    shop.write(opened, b"c", b"open")
+    before = shop.back_up()
+    assert shop.made.tso.commit(CommitRequest(opened, (77,))).committed
+    shop.put({b"a": b"2", b"later": b"2"})
+    assert before.snapshot_ts > opened
+    wanted = rows(a=b"1", z=b"1", b=b"half")
+    assert shop.restored() == dict.fromkeys(shop.tables, wanted)
+
+
+@pytest.mark.parametrize("point", ["hbase.backup.commits", "hbase.backup.table", "hbase.backup.noted"])
+def test_what_others_do_between_two_snapshots_is_not_in_it(shop: Shop, point: str) -> None:
+    """Commits, completions that take entries away, compaction and sanitising, each between any two snapshots."""
+    shop.put({b"a": b"1", b"z": b"1"})
+    start_ts, commit_ts = shop.half_done(b"b", b"half")
+    opened = shop.made.tso.begin().start_ts
+    shop.write(opened, b"c", b"open")
+
+    def others() -> None:
+        for table in shop.tables:
+            shop.heal(table, b"b", start_ts, commit_ts)
+        shop.made.tso.complete([start_ts])
+        reply = shop.made.tso.commit(CommitRequest(opened, (77,)))
+        shop.heal(shop.tables[0], b"c", opened, reply.commit_ts)
+        shop.put({b"a": b"2", b"later": b"2"})
+        with shop.db.begin() as tx:
+            tx.table(shop.tables[1]).delete(b"z")
+        shop.pass_a_minute()
+        shop.db.compact()
+        with contextlib.suppress(Misuse):
+            shop.db.sanitize()
+
+    with meanwhile(point, others):
+        shop.back_up()
+    assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"1", z=b"1", b=b"half"))
+
+
+def test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all(shop: Shop) -> None:
+    """Its flush lands behind the commit table's snapshot; a reader heals one of its rows before that is taken."""
+    start_ts = shop.made.tso.begin().start_ts
+    commit_ts = shop.made.tso.begin().start_ts
+    shop.write(start_ts, b"late", b"1")
+    db = shop.fail_over()
+    shop.put({b"a": b"1"}, db)
+
+    def late() -> None:
+        shop.made.commits.put([(start_ts, commit_ts)])
+        shop.heal(shop.tables[1], b"late", start_ts, commit_ts)
+
+    with meanwhile("hbase.backup.commits", late):
+        shop.back_up(db)
+    assert shop.restored(db) == dict.fromkeys(shop.tables, rows(a=b"1", late=b"1"))
+
+
+def test_orphans_of_an_earlier_tso_are_not_in_it(shop: Shop) -> None:
+    shop.write(shop.made.tso.begin().start_ts, b"orphan", b"1")
+    db = shop.fail_over()
+    shop.put({b"a": b"1"}, db)
+    shop.back_up(db)
+    assert shop.restored(db) == dict.fromkeys(shop.tables, rows(a=b"1"))
+
+
+def test_transfers_beside_a_backup_are_in_it_whole_or_not_at_all(shop: Shop) -> None:
+    """Each moves an amount from one table to the other, while all is compacted."""
+    accounts = [b"%c%d" % (97 + number, number) for number in range(20)]
+    shop.put(dict.fromkeys(accounts, b"100"))
+    one, other = shop.tables
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def move(seed: int) -> None:
+        try:
+            number = seed
+            while not stop.is_set():
+                number = (number * 31 + 7) % len(accounts)
+                key = accounts[number]
+
+                def transfer(tx: pyomid.Transaction, key: bytes = key) -> None:
+                    held = [int(tx.table(each).get(key)[VALUE]) for each in (one, other)]
+                    tx.table(one).put(key, {VALUE: b"%d" % (held[0] - 1)})
+                    tx.table(other).put(key, {VALUE: b"%d" % (held[1] + 1)})
+
+                with contextlib.suppress(pyomid.ConflictError):
+                    shop.db.run(transfer)
+        except BaseException as error:
+            failed.append(error)
+
+    movers = [threading.Thread(target=move, args=(seed,)) for seed in (1, 2)]
+    for mover in movers:
+        mover.start()
+    with shop.db.snapshot() as before:
+        moved_before = 2000 - total(dict(before.table(one).scan()))
+    made = shop.back_up()
+    shop.db.compact()
+    stop.set()
+    for mover in movers:
+        mover.join()
+    assert not failed
+    assert made.snapshot_ts > before.start_ts
+    found = shop.restored()
+    assert all(int(found[one][key][VALUE]) + int(found[other][key][VALUE]) == 200 for key in accounts)
+    assert 2000 - total(found[one]) >= moved_before
+
+
+def total(found: Rows) -> int:
+    return sum(int(row[VALUE]) for row in found.values())
+
+
+def test_what_had_expired_stays_so_and_indexes_come_with_their_table(shop: Shop, table_name: str) -> None:
+    expiring, indexed = f"{shop.name}_ttl", f"{shop.name}_indexed"
+    shop.db.create_table(expiring, families=["f"], ttl_seconds=3600.0)
+    shop.db.create_table(indexed, families=["d"])
+    shop.db.table_schema(indexed, {"k": int, "city": str}, row_key="k")
+    shop.db.create_index(indexed, "by_city", ["city"])
+    with shop.db.begin() as tx:
+        tx.table(indexed, codec=dict).put({"k": 1, "city": "Oslo"})
+        tx.table(expiring).put(b"old", {VALUE: b"1"})
+    expire_until(shop.db, expiring, tx.commit_ts)
+    with shop.db.begin() as tx:
+        tx.table(expiring).put(b"young", {VALUE: b"1"})
+    shop.back_up()
+    names = {expiring: f"{expiring}_2", indexed: f"{indexed}_2"}
+    restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), names)
+    with shop.db.snapshot() as tx:
+        assert dict(tx.table(f"{expiring}_2").scan()) == rows(young=b"1")
+        found = tx.table(f"{indexed}_2", codec=dict).lookup("by_city", "Oslo")
+        assert [row["k"] for row in found] == [1]
+    assert shop.db.table_info(f"{indexed}_2").indexes[0].table != shop.db.table_info(indexed).indexes[0].table
+    assert shop.db.table_info(f"{expiring}_2").ttl_seconds == 3600.0
+    assert shop.db.verify([f"{indexed}_2"]).ok
+
+
+def expire_until(db: Database, table: str, commit_ts: int) -> None:
+    """As movers of a floor would, a long time later."""
+    from pyomid.client.upkeep.expiry import move_floor
+
+    for hours in (0.0, 2.0, 4.0):
+        moved = move_floor(db, table, wall_clock=lambda hours=hours: 1e9 + 3600.0 * hours, notes=True)
+    assert moved.expiry.expired_to >= commit_ts
+
+
+# Refusals
+
+
+def test_a_restore_over_what_is_there_changes_nothing(shop: Shop) -> None:
+    shop.put({b"a": b"1"})
+    shop.back_up()
+    shop.put({b"a": b"2"})
+    one, other = shop.tables
+    with pytest.raises(Misuse, match=rf"there is a table '{one}'.*nothing was restored.*--as OLD=NEW"):
+        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), None)
+    with pytest.raises(Misuse, match=rf"there is a table '{other}'"):
+        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
+    assert shop.db.deployment.catalog.entry(f"{one}_2") is None
+    shop.made.store.create_table(pyomid.TableInfo(f"{one}_3", (b"f",)))
+    with pytest.raises(Misuse, match="which the catalog does not know"):
+        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
+    with shop.db.snapshot() as tx:
+        assert dict(tx.table(one).scan()) == rows(a=b"2")
+
+
+def test_names_that_name_no_backup_and_no_table_of_one_are_refused(shop: Shop) -> None:
+    shop.put({b"a": b"1"})
+    for name in ("", "a b", "x.y", "-x", 7, "é"):
+        with pytest.raises(Misuse, match="names no back-up over HBase"):
+            shop.db.backup(name)  # type: ignore[arg-type]
+    shop.back_up()
+    with pytest.raises(Misuse, match=rf"there is a back-up '{shop.backup_name}'.*delete_all_snapshot"):
+        shop.back_up()
+    with pytest.raises(Misuse, match=rf"has no back-up 'other'.*{shop.backup_name}"):
+        HBaseRestore(shop.cluster, "other")
+    with pytest.raises(Misuse, match="the back-up has no table 'nobody'"):
+        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
+
+
+def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
+    number = table_id(b"unregistered")
+    shop.made.catalog.mark_unknown_table(number)
+    with pytest.raises(Misuse, match=f"it would lack tables.*{number}.*discover"):
+        shop.back_up()
+    assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
+
+
+def test_a_backup_whose_lease_was_lost_is_none(shop: Shop) -> None:
+    """W passes its moment while it is taken."""
+    shop.put({b"a": b"1"})
+
+    def lose() -> None:
+        status = shop.made.tso.status()
+        for lease in status.leases:
+            shop.made.tso.end_lease(lease)
+        shop.made.pass_time()
+
+    with meanwhile("hbase.backup.commits", lose), pytest.raises(pyomid.SnapshotTooOld, match="take it again"):
+        shop.back_up()
+    assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
+
+
+def test_a_table_dropped_meanwhile_makes_no_backup(shop: Shop) -> None:
+    shop.put({b"a": b"1"})
+
+    def remake() -> None:
+        shop.db.drop_table(shop.tables[0])
+        shop.db.create_table(shop.tables[0], families=["f"])
+
+    with meanwhile("hbase.backup.commits", remake), pytest.raises(pyomid.ConflictError, match="dropped meanwhile"):
+        shop.back_up()
+
+
+def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Cluster, table_name: str) -> None:
+    """Else what was cut away, whose delete markers are still there, would hide what is written."""
+    for _ in range(3):
+        shop.fail_over()
+    db = shop.databases[-1]
+    shop.put({b"a": b"1"}, db)
+    opened = db.deployment.tso.begin().start_ts
+    shop.write(opened, b"c", b"open")
+    shop.back_up(db)
+    young = Shop(cluster, f"{table_name}y")
+    try:
+        source = HBaseRestore(cluster, shop.backup_name)
+        names = {table: f"{table}_in_young" for table in shop.tables}
+        with pytest.raises(Misuse, match="pyomid init URL --above-backup"):
+            restore(young.db.deployment, source, names)
+        newest = source.manifest.newest_ts
+        assert newest >= opened
+        while young.databases[-1].deployment.tso.begin().start_ts <= newest:
+            young.fail_over()
+        assert restore(young.databases[-1].deployment, source, names)
+        with young.databases[-1].snapshot() as tx:
+            assert dict(tx.table(names[shop.tables[0]]).scan()) == rows(a=b"1")
+    finally:
+        young.close()
+
+
+# The commands, on the cluster's own database
+
+
+@pytest.fixture
+def clean(database: Database) -> Database:
+    """Other tests leave marks of tables that are gone."""
+    confirm_tables(database)
+    catalog = database.deployment.catalog
+    for number, nonce in catalog.unknown_tables().items():
+        if number != TABLES_UNCONFIRMED:
+            catalog.remove_unknown_mark(number, nonce)
+    return database
+
+
+Command = Callable[..., int]
+
+
+def killed_at(point: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", "pyomid", *arguments]
+    done = subprocess.run(command, env=os.environ | {"PYOMID_CRASH_AT": point}, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+
+
+def end_leases(database: Database) -> None:
+    """A lease whose owner was killed holds W in other tests, too."""
+    for start_ts in database.status().tso.leases:
+        database.deployment.tso.end_lease(start_ts)
+
+
+@pytest.mark.parametrize(
+    ("backup_dies_at", "restore_dies_at"),
+    [
+        ("hbase.backup.table", "hbase.restore.cloned"),
+        ("hbase.backup.noted", "hbase.restore.cut"),
+    ],
+)
+def test_whoever_was_killed_begins_anew(
+    clean: Database, url: str, table: str, cluster: Cluster, backup_dies_at: str, restore_dies_at: str
+) -> None:
+    with clean.begin() as tx:
+        tx.table(table).put(b"a", {VALUE: b"1"})
+    name, new = f"b{table}", f"{table}_new"
+    killed_at(backup_dies_at, "backup", url, name)
+    end_leases(clean)
+    assert main(["restore", name, url]) == 1, "it is no back-up"
+    assert main(["backup", url, name]) == 0
+    killed_at(restore_dies_at, "restore", name, url, "--as", f"{table}={new}")
+    assert new not in {info.name for info in clean.tables()}
+    assert main(["restore", name, url, "--as", f"{table}={new}"]) == 0
+    with clean.snapshot() as tx:
+        assert dict(tx.table(new).scan()) == rows(a=b"1")
+    clean.drop_table(new)
+    snapshots = Snapshots(cluster)
+    snapshots.delete([each for each in snapshots.names() if each.startswith(f"{name}.")])
+
+
+def test_a_table_left_by_a_killed_restore_is_named(
+    clean: Database, url: str, table: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, new = f"b{table}", f"{table}_new"
+    assert main(["backup", url, name]) == 0
+    killed_at("hbase.restore.put", "restore", name, url, "--as", f"{table}={new}")
+    assert main(["restore", name, url, "--as", f"{table}={new}"]) == 1
+    assert f"HBase has a table '{new}' which the catalog does not know" in capsys.readouterr().err
+    snapshots = Snapshots(cluster)
+    snapshots.drop_table(new)
+    assert main(["restore", name, url, "--as", f"{table}={new}"]) == 0
+    clean.drop_table(new)
+    snapshots.delete([each for each in snapshots.names() if each.startswith(f"{name}.")])
+
+
+def test_init_lets_timestamps_begin_above_a_backup(
+    shop: Shop, url: str, tso: TsoProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pyomid.connect(url) as db:
+        now_ts = db.status().tso.last_ts
+    while shop.databases[-1].deployment.tso.begin().start_ts <= now_ts + 10**9:
+        shop.fail_over()
+    shop.back_up(shop.databases[-1])
+    assert tso.stop() == 0
+    for said in ("begin above", "are above"):
+        assert main(["init", url, "--above-backup", shop.backup_name]) == 0
+        assert said in capsys.readouterr().out
+    with TsoProcess(url, tso.log.with_suffix(".2")) as second:
+        second.wait_until_leading()
+        with pyomid.connect(url) as db:
+            assert db.begin().start_ts > HBaseRestore(shop.cluster, shop.backup_name).manifest.newest_ts
+            assert not db.status().tables_unconfirmed
+        second.stop()

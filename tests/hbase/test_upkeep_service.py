@@ -1,0 +1,157 @@
+"""`pyomid compact|sanitize URL --every`: one process works, others stand by, and whoever is left goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from pyomid.client.database import Database
+from pyomid.types import RegionWatermark
+
+SPLITS = (b"h", b"p")
+WAIT_S = 120.0
+
+
+class UpkeepProcess:
+    """One service, whose log lines are read as they come."""
+
+    def __init__(self, url: str, command: str, *options: str, crash_at: str = "") -> None:
+        environment = dict(os.environ) | ({"PYOMID_CRASH_AT": crash_at} if crash_at else {})
+        line = [sys.executable, "-m", "pyomid", command, url, *options]
+        self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def wait_for(self, text: str) -> dict[str, Any]:
+        """The first line from now on whose message has `text`."""
+        timer = threading.Timer(WAIT_S, self.process.kill)
+        timer.start()
+        assert self.process.stderr is not None
+        seen = []
+        try:
+            for line in self.process.stderr:
+                seen.append(line)
+                if line.startswith("{") and text in (said := json.loads(line))["message"]:
+                    return dict(said)
+        finally:
+            timer.cancel()
+        raise AssertionError(f"it never said {text!r}: {''.join(seen)[-3000:]}")
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=WAIT_S)
+
+
+Start = Callable[..., UpkeepProcess]
+
+
+@pytest.fixture
+def start(url: str, database: Database) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def started(command: str, *options: str, crash_at: str = "") -> UpkeepProcess:
+            made = UpkeepProcess(url, command, *options, crash_at=crash_at)
+            stack.callback(made.process.wait)
+            stack.callback(made.process.kill)
+            return made
+
+        yield started
+
+
+@pytest.fixture
+def divided(database: Database, table_name: str) -> Iterator[str]:
+    """A table of three regions, each with a row."""
+    database.create_table(table_name, families=["f"], split_keys=list(SPLITS))
+    with database.begin() as tx:
+        for key in (b"a", b"k", b"z"):
+            tx.table(table_name).put(key, {b"f:q": b"v"})
+    yield table_name
+    database.drop_table(table_name)
+
+
+def records(database: Database, table: str) -> list[RegionWatermark]:
+    return database.deployment.catalog.region_watermarks(table)
+
+
+def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Database, divided: str, start: Start) -> None:
+    every = ("--table", divided, "--every", "3600")
+    first = start("compact", *every, crash_at="client.upkeep.cleaned")
+    first.wait_for("turn of this process")
+    assert first.process.wait(timeout=WAIT_S) == -signal.SIGKILL
+    (left,) = records(database, divided)
+    second = start("compact", *every)
+    assert second.wait_for("compacted")["regions"] == 2
+    ranges = [record.key_range for record in records(database, divided)]
+    assert sorted(each.start for each in ranges) == [b"", *SPLITS]
+    assert left in records(database, divided), "what was cleaned an hour ago at most is not cleaned again"
+    assert second.end(signal.SIGTERM) == 0
+
+
+def test_of_two_one_works_and_the_other_follows_a_kill(database: Database, divided: str, start: Start) -> None:
+    every = ("--table", divided, "--every", "0.2")
+    first = start("compact", *every)
+    assert first.wait_for("compacted")["tables"] == [divided]
+    second = start("compact", *every)
+    assert str(first.process.pid) in second.wait_for("stands by")["message"]
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    before_s = max(record.recorded_at_s for record in records(database, divided))
+    second.wait_for("turn of this process")
+    with busy(database, divided):  # else W stays, and there is nothing to do
+        assert second.wait_for("compacted")["regions"] == 3
+    assert min(record.recorded_at_s for record in newest(records(database, divided))) > before_s
+
+
+@contextmanager
+def busy(database: Database, table: str) -> Iterator[None]:
+    """Somebody commits all the time."""
+    stop = threading.Event()
+
+    def commit() -> None:
+        while not stop.is_set():
+            with database.begin() as tx:
+                tx.table(table).put(b"busy", {b"f:q": b"v"})
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def newest(found: list[RegionWatermark]) -> list[RegionWatermark]:
+    """The last record of each range."""
+    return list({r.key_range: r for r in sorted(found, key=lambda each: each.recorded_at_s)}.values())
+
+
+def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: Start) -> None:
+    first = start("sanitize", "--every", "3600")
+    first.wait_for("sanitized")
+    second = start("sanitize", "--every", "3600")
+    second.wait_for("stands by")
+    assert first.end(signal.SIGTERM) == 0
+    assert second.wait_for("sanitized")["left"] >= 0
+    assert second.end(signal.SIGINT) == 0
+
+
+def test_the_turns_of_compaction_and_of_sanitizing_differ(divided: str, start: Start) -> None:
+    one, other = start("compact", "--table", divided, "--every", "3600"), start("sanitize", "--every", "3600")
+    one.wait_for("compacted")
+    other.wait_for("sanitized")
+
+
+def test_what_ails_one_table_holds_up_no_other(database: Database, divided: str, start: Start) -> None:
+    """HBase lost the other's physical table; its entry is still there."""
+    lost = f"{divided}_a"
+    database.create_table(lost, families=["f"])
+    database.deployment.store.drop_table(lost)
+    service = start("compact", "--table", lost, "--table", divided, "--every", "3600")
+    said = service.wait_for("compacted")
+    assert divided in said["tables"]
+    database.drop_table(lost)
