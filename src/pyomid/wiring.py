@@ -568,5 +568,6 @@ def _hbase_deployment(
         settings,
         closers=(database.close,),
         loop_session=loop_session,
-    from pyomid.types import Backup, BackupMoment, Status, TaskToken
+        back_up=back_up,
+        task_token=task_tokens(database.cluster, chosen),
     )
