@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,3 +150,10 @@ def test_no_two_panels_lie_on_each_other() -> None:
 def test_the_reader_of_promql_refuses_what_is_none(wrong: str) -> None:
     with pytest.raises(AssertionError):
         PromQl(wrong)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here (Debian's package prometheus)")
+def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
+    command = ["promtool", "check", "rules", "--lint-fatal", str(FOLDER / "alerts.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
