@@ -160,7 +160,7 @@ def test_native_code_serves_without_a_thread_for_its_memory(
     async def scenario() -> None:
         async with served(tmp_path / "db", monkeypatch) as each:
             await transact(each.session(), 3)
-            assert each.service.native is not None
+            assert each.service.chunk_oracle is not None
 
     run(scenario())
 

@@ -20,7 +20,7 @@ from pyomid.arrays import NDArray, np
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.requests.completions import STARTS_A_REQUEST
 from pyomid.types import TIMESTAMP_STEP, AbortReason, BeginReply, CommitReply, CommitRequest, WriteSetLevel
-from pyomid.wire.codec import CommitPart, Handshake, decode_answer, decode_request, encode_answer
+from pyomid.wire.codec import CommitPart, Handshake, Incoming, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError
 from pyomid.wire.messages import Begin, Complete, Request
 
@@ -96,6 +96,10 @@ class ChunkOracle(ABC):
     @abstractmethod
     def fold_counters(self) -> None:
         """Its counters too."""
+
+    def decode(self, payload: bytes) -> Incoming:
+        """One request that is too long for a chunk. Raises as `decode_request`."""
+        return decode_request(payload)
 
 
 class ReferenceOracle(ChunkOracle):

@@ -168,8 +168,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, end: int) -> None:
         """Takes what lies in the receive buffer, as far as this turn allows."""
         service, begin = self._service, 0
-        if self._may_use_native and service.native is not None:
-            begin = self._decide(service.native, end)
+        if self._may_use_native and service.chunk_oracle is not None:
+            begin = self._decide(service.chunk_oracle, end)
         else:
             self._tail = b""
         if begin < end:
@@ -351,9 +351,9 @@ class Connection(asyncio.BufferedProtocol):
     def finish_on_slow_path(self, begin: int, end: int) -> None:
         """The rest of a chunk of which compiled code took the beginning."""
         service = self._service
-        assert service.native is not None
+        assert service.chunk_oracle is not None
         self._spent = 0
-        begin = self._decide(service.native, end, begin)
+        begin = self._decide(service.chunk_oracle, end, begin)
         if begin < end:
             self._decode_requests(bytes(service.receive.view[begin:end]))
         self._rest_if_due()
@@ -522,10 +522,9 @@ class Connection(asyncio.BufferedProtocol):
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
-        incoming = None
-        if len(payload) > LONG_BYTES and self._service.native is not None:
-            incoming = self._service.native.parsed(payload)
-        incoming = incoming or decode_request(payload)
+        oracle = self._service.chunk_oracle
+        is_long = len(payload) > LONG_BYTES
+        incoming = oracle.decode(payload) if oracle is not None and is_long else decode_request(payload)
         body = incoming.body
         self._since_s = self._service.now_s()
         if isinstance(body, Handshake):

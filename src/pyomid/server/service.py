@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from pyomid.errors import OmidError
+from pyomid.oracle.chunk_oracle import ChunkOracle
 from pyomid.oracle.instructions import (
     Die,
     Event,
@@ -121,8 +122,9 @@ class TsoService:
         self._acceptors: dict[socket.socket, Acceptor] = {}
         self._unauthenticated = UnauthenticatedPeers(max(UNAUTHENTICATED_MIN, connections_max // UNAUTHENTICATED_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
-        self.native: CompiledOracle | None = None
-        """The compiled oracle, after `switch_to_native`."""
+        self.chunk_oracle: ChunkOracle | None = None
+        """Decides chunks of plain begins and commits, after `switch_to_native`. Without one every request goes the slow
+        path: a chunk decided in plain Python would keep other peers waiting."""
         self.socket_loop: SocketLoop | None = None
         """The native socket loop, after `switch_to_native`."""
         self._watches_socket_loop = False
@@ -142,9 +144,9 @@ class TsoService:
 
     def count_up(self) -> None:
         """Adds what the compiled oracle counted to the machine's counters."""
-        if self.native is not None:
-            self.native.give_back()
-            self.native.fold_counters()
+        if self.chunk_oracle is not None:
+            self.chunk_oracle.give_back()
+            self.chunk_oracle.fold_counters()
 
     @property
     def is_serving(self) -> bool:
@@ -305,14 +307,15 @@ class TsoService:
         """From now on compiled code decides plain begins and commits. It is loaded first, or compiled (20 s)."""
         from pyomid.server.native.switch import switch_to_native
 
-        self.native = switch_to_native(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
-        self._use_socket_loop(self.native)
+        oracle = switch_to_native(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
+        self.chunk_oracle = oracle
+        self._use_socket_loop(oracle)
         self._flushes.prepare()
 
-    def _use_socket_loop(self, fast: CompiledOracle) -> None:
+    def _use_socket_loop(self, oracle: CompiledOracle) -> None:
         from pyomid.server.native.socket_loop import SocketLoop
 
-        self.socket_loop = SocketLoop(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
+        self.socket_loop = SocketLoop(oracle, self.receive, outstanding_max=self._limits.requests_outstanding_max)
 
     def attach(self, connection: Connection, fileno: int) -> int | None:
         """The slot of a peer whose socket the native loop reads and writes from now on; None if all are taken."""
@@ -426,8 +429,8 @@ class TsoService:
 
     def _caught_up(self) -> float:
         """Tells the machine what the compiled oracle decided, and until when this process leads. Returns the time."""
-        if self.native is not None:
-            self.native.give_back()
+        if self.chunk_oracle is not None:
+            self.chunk_oracle.give_back()
         self.machine.serve_until_s = self._lease_until_s()
         return self._clock()
 

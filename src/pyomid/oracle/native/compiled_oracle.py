@@ -105,6 +105,9 @@ class CompiledOracle(ChunkOracle):
             block.grow(self._machine.settings.batch_entries_max)
         return decided
 
+    def decode(self, payload: bytes) -> Incoming:
+        return self.parsed(payload) or super().decode(payload)
+
     @staticmethod
     def parsed(payload: bytes) -> Incoming | None:
         """A long plain commit or completion, its ids an array: what `decode_request` gives, in a fifth of the time.
