@@ -180,8 +180,8 @@ class DataStore(ABC):
         """The table's present regions in key order; together they tile all keys."""
 
     @abstractmethod
-    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
-        """Up to `pieces` - 1 row keys, ascending and strictly inside the range, that cut it into partitions of about
+    def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
+        """Up to `partitions` - 1 row keys, ascending and strictly inside the range, that cut it into parts of about
         equal size, so that a Spark read divides a large region among its tasks. An estimate; fewer for a small range.
         """
 

@@ -13,6 +13,7 @@ from machine_script import Script
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateLeaderState
 from pyomid.oracle.machine import PEER_REQUESTS_MAX
+from pyomid.oracle.newest_entries import NewestEntries
 from pyomid.oracle.requests import large_commits, tables
 from pyomid.oracle.requests.completions import DELETES_A_CALL, STARTS_A_REQUEST
 from pyomid.oracle.requests.large_commits import BRANCHES_A_CALL
@@ -20,7 +21,6 @@ from pyomid.oracle.requests.leases import Lease, Leases, LeaseState
 from pyomid.oracle.requests.retries import SEALS_A_CALL
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.retention import NewestEntries
 from pyomid.testing.conformance import put_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
 from pyomid.wire.messages import (

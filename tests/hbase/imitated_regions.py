@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import FindServer, Finish, Flight, Pause, RegionOperations, Start, Steps
+from pyomid.storage.hbase.regions.operations import FindServer, Finish, Pause, RegionOperations, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
@@ -59,10 +59,10 @@ class ImitatedRegions:
                     case Start(sends):
                         self.on_their_way += len(sends)
                         self.on_their_way_max = max(self.on_their_way_max, self.on_their_way)
-                        answer = [Flight(address, call) for address, call in sends]
-                    case Finish(flight):
+                        answer = [SentCall(address, call) for address, call in sends]
+                    case Finish(sent_call):
                         self.on_their_way -= 1
-                        answer = self._answer(flight.handle.parameter)
+                        answer = self._answer(sent_call.handle.parameter)
                     case Pause():
                         operations.cache.replace(TABLE, self.regions())
                         answer = None

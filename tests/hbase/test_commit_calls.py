@@ -18,7 +18,7 @@ from pyomid.storage.hbase.commit_table import _entry, _entry_get, _few_steps
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import Answer, Budget, Flight, RegionOperations, Start, Steps
+from pyomid.storage.hbase.regions.operations import Answer, Budget, RegionOperations, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
 from pyomid.storage.hbase.rpc.requests import Durability
@@ -74,7 +74,7 @@ def asked_and_told(steps: Steps[T], answer: Callable[[Call], Answer]) -> tuple[C
                 assert isinstance(request, Start)
                 ((address, call),) = request.sends
                 assert address == SERVER
-                result = [Flight(address, object())]
+                result = [SentCall(address, object())]
             else:
                 result = answer(call)
     except StopIteration as end:

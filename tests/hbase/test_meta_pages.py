@@ -18,9 +18,9 @@ from pyomid.storage.hbase.regions.operations import (
     Budget,
     FindServer,
     Finish,
-    Flight,
     Pause,
     RegionOperations,
+    SentCall,
     Start,
     Steps,
 )
@@ -63,9 +63,9 @@ class Meta:
             while True:
                 match steps.send(answer):
                     case Start(sends):
-                        answer = [Flight(address, call) for address, call in sends]
-                    case Finish(flight):
-                        answer = self._page(ScanRequest.FromString(flight.handle.parameter))
+                        answer = [SentCall(address, call) for address, call in sends]
+                    case Finish(sent_call):
+                        answer = self._page(ScanRequest.FromString(sent_call.handle.parameter))
                     case FindServer():
                         answer = SERVER
                     case Pause(seconds):

@@ -41,7 +41,7 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
-from pyomid.storage.hbase.regions.operations import Budget, FindServer, Finish, Flight, RegionOperations, Start, Steps
+from pyomid.storage.hbase.regions.operations import Budget, FindServer, Finish, RegionOperations, SentCall, Start, Steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, FrameAssembler, Reply, decode_reply
@@ -445,7 +445,7 @@ def answer_with(steps: Steps[object], reply: Callable[[], Reply]) -> None:
         for _ in range(20):
             match steps.send(answer):
                 case Start(sends):
-                    answer = [Flight(address) for address, _ in sends]
+                    answer = [SentCall(address) for address, _ in sends]
                 case Finish():
                     answer = reply()
                 case FindServer():

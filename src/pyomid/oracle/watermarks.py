@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
+from pyomid.oracle.newest_entries import NewestEntries
 from pyomid.oracle.open_starts import Held, OpenStarts
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
 from pyomid.oracle.requests.begins import Begins
@@ -26,7 +27,6 @@ from pyomid.oracle.status_oracle import RareStarts, StatusOracle
 from pyomid.oracle.takeover import TakenOver
 from pyomid.oracle.time_line import TimeLine
 from pyomid.oracle.windows import BeginWindows
-from pyomid.protocol.retention import NewestEntries
 from pyomid.types import LeaderStateChanges, PendingCommit
 from pyomid.wire.messages import HorizonReply
 

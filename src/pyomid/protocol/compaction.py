@@ -47,7 +47,7 @@ class RegionCleaned:
     versions_dropped: int = 0
     """Records of which no cell is left."""
     cells_above: int = 0
-    """Cells that were not judged: written or committed above W, or open. A later run looks at them again."""
+    """Cells that could not be cleaned yet: written or committed above W, or open. A later run looks at them again."""
 
 
 def compact_region_steps(

@@ -60,31 +60,31 @@ def plan_cleaning_plain(
 
 
 def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int], expired_to: int) -> set[int]:
-    cells: list[tuple[int, int, int, bool]] = []  # index, version, commit, may be judged
+    cells: list[tuple[int, int, int, bool]] = []  # index, version, commit, may be cleaned away
     drops: set[int] = set()
     for record in range(int(batch.row_rec[row]), int(batch.row_rec[row + 1])):
         version, commit_ts = int(batch.rec_version[record]), int(batch.rec_commit[record])
-        judged = 0 < commit_ts <= watermark and start_of(version) <= watermark
+        cleanable = 0 < commit_ts <= watermark and start_of(version) <= watermark
         for cell in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
             if not commit_ts and start_of(version) in orphans:
                 drops.add(cell)
             else:
-                cells.append((cell, version, commit_ts, judged))
+                cells.append((cell, version, commit_ts, cleanable))
     column = {cell: batch.columns[int(batch.cell_col[cell])] for cell, *_ in cells}
     greatest: dict[Any, int] = {}
     family_tombstone: dict[bytes, int] = {}
-    for cell, version, _, judged in cells:
-        if judged:
+    for cell, version, _, cleanable in cells:
+        if cleanable:
             greatest[column[cell]] = max(version, greatest.get(column[cell], -1))
-        if judged and _is_family_tombstone(batch, cell):
+        if cleanable and _is_family_tombstone(batch, cell):
             family = column[cell].family
             family_tombstone[family] = max(version, family_tombstone.get(family, -1))
     kept: list[tuple[int, int, bool]] = []
-    expired = {cell for cell, _, commit_ts, judged in cells if judged and commit_ts <= expired_to}
-    for cell, version, _, judged in cells:
+    expired = {cell for cell, _, commit_ts, cleanable in cells if cleanable and commit_ts <= expired_to}
+    for cell, version, _, cleanable in cells:
         hidden_to = family_tombstone.get(column[cell].family, -1)
         # A later value in its own column does not supersede a family tombstone, which still hides the other columns.
-        if not judged:
+        if not cleanable:
             goes = False
         elif _is_family_tombstone(batch, cell):
             goes = version < hidden_to
@@ -93,10 +93,12 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
         if goes:
             drops.add(cell)
         else:
-            kept.append((cell, version, judged))
-    rests = [(cell, version) for cell, version, judged in kept if not judged]  # all that a judged cell can hide
-    for cell, version, judged in kept:
-        if not judged or (batch.cell_len[cell] != TOMBSTONE and cell not in expired):
+            kept.append((cell, version, cleanable))
+    rests = [
+        (cell, version) for cell, version, cleanable in kept if not cleanable
+    ]  # all that a cleanable cell can hide
+    for cell, version, cleanable in kept:
+        if not cleanable or (batch.cell_len[cell] != TOMBSTONE and cell not in expired):
             continue
         if _is_family_tombstone(batch, cell):
             hides = any(column[other].family == column[cell].family and v <= version for other, v in rests)

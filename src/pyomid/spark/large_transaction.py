@@ -3,11 +3,11 @@ its front ends: the first holds it from begin to end, the second goes on with it
 
     start, lease → earlier run under its id? → table made or fitted → tasks write branches → `note` → `commit`
 
-    commit   tables are those that were written → marker durable under the start → request (start, branches, write set)
-             → answer → lease ends, marker's shadow cell
+    commit   tables are those that were written → idempotency key durable under the start
+             → request (start, branches, write set) → answer → lease ends, the key's shadow cell
 
 After the answer only repair follows. Its failure is not raised: the caller would take it for a commit
-that did not happen: readers look the marker up in the commit table, and compaction writes the shadow cell.
+that did not happen: readers look the key up in the commit table, and compaction writes the shadow cell.
 
 level    by the ids of each table's own level, while the TSO takes so many; beyond that the written tables as a whole,
          unless a level was given: then the write is refused as soon as it is known (decision 0048)
@@ -88,7 +88,7 @@ class TableWrites:
 
 
 class BranchWrites:
-    """What the tasks of a transaction wrote, and the marker of its durable id: what its commit is about."""
+    """What the tasks of a transaction wrote, and its idempotency key: what its commit is about."""
 
     def __init__(self, conn: Connection, start_ts: int, level: str, transaction_id: str | None) -> None:
         self.start_ts: Final = start_ts
@@ -134,7 +134,7 @@ class BranchWrites:
         return bool(self.transaction_id is not None or self.reports)
 
     def flush_steps(self) -> Steps[None]:
-        """What the branches wrote is durable already; the tables are looked at, and the marker is written."""
+        """What the branches wrote is durable already; the tables are looked at, and the key is written."""
         for table in self._written():
             extended(self._conn, table.info, schema_of(table.info))
         if self.transaction_id is None:
@@ -167,7 +167,7 @@ class BranchWrites:
         )
 
     def write_set(self) -> WriteSet:
-        """One cell of each branch, and the marker."""
+        """One cell of each branch, and the idempotency key."""
         evidence: dict[str, Sequence[CellVersion]] = {
             table.info.name: [report.witness for report in table.reports if report.witness is not None]
             for table in self._written()
@@ -195,7 +195,7 @@ class BranchWrites:
         try:
             self._conn.driver.perform(WriteShadowCells(idempotency.KEYS_TABLE, shadows))
         except Exception as error:
-            logger.warning("the marker of commit %d has no shadow cell yet: %s", commit_ts, error)
+            logger.warning("the idempotency key of commit %d has no shadow cell yet: %s", commit_ts, error)
 
     def _written(self) -> list[TableWrites]:
         return [table for table in self.tables.values() if table.reports]

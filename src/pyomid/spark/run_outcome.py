@@ -1,4 +1,4 @@
-"""What became of a run: by its marker, or by the starts that it used (protocol.md, Outcome)."""
+"""What became of a run: by its idempotency key, or by the starts that it used (protocol.md, Outcome)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyomid.types import BeginReply, Cell
 
 
 class RunState(StrEnum):
-    """COMMITTED and ROLLED_BACK are for ever. OPEN: a run wrote its marker and may still commit. ABSENT: no run
-    under this id got as far as its commit, or its marker was deleted by hand."""
+    """COMMITTED and ROLLED_BACK are for ever. OPEN: a run wrote its key and may still commit. ABSENT: no run
+    under this id got as far as its commit, or its key was deleted by an operator."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -27,7 +27,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """`start_ts` is the run's; `commit_ts` is known where it committed and its marker still says so."""
+    """`start_ts` is the run's; `commit_ts` is known where it committed and its key still says so."""
 
     transaction_id: str
     state: RunState

@@ -13,7 +13,7 @@ checkpoint, and the batch's number. Of all transactions under it one commits, al
 query at once. A query with a new checkpoint is another query, and counts everything it reads.
 
 Two sinks in one `foreachBatch` are two transactions, and each needs an id of its own: a sink is named by `name`. With
-one id for both the second would find the first one's marker, and its rows would be left out as counted already; a
+one id for both the second would find the first one's key, and its rows would be left out as counted already; a
 second function under one id is therefore refused, before it is skipped for the first time. So is a second frame: two
 parts of one batch, given to one sink, are two sinks' work too.
 """

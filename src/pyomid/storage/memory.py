@@ -225,11 +225,11 @@ class MemoryStore(DataStore):
             starts, stops = [b"", *splits], [*splits, None]
             return [KeyRange(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
-    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
+    def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
         self._guard.check()
         with self._lock:
             keys = [key for key in self._table(table).keys if key in key_range]
-        cuts = sorted({keys[len(keys) * piece // pieces] for piece in range(1, pieces)}) if keys else []
+        cuts = sorted({keys[len(keys) * number // partitions] for number in range(1, partitions)}) if keys else []
         return [cut for cut in cuts if cut > key_range.start]
 
     def split_region(self, table: str, key: bytes) -> None:

@@ -606,9 +606,9 @@ class DataStoreConformance:
         keys = [b"%06d" % i for i in range(self.ROWS_MANY)]
         store.write_batch(table, 50, written_batch(*(column_write(key, (A, b"v")) for key in keys)))
         for key_range in (KeyRange(), KeyRange(b"000100", b"000200"), KeyRange(b"x"), KeyRange(b"b", b"a")):
-            for pieces in (1, 2, 5):
-                points = store.split_points(table, key_range, pieces)
-                assert len(points) < pieces
+            for partitions in (1, 2, 5):
+                points = store.split_points(table, key_range, partitions)
+                assert len(points) < partitions
                 assert points == sorted(set(points))
                 assert all(point in key_range and point != key_range.start for point in points)
 

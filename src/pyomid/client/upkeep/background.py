@@ -76,14 +76,14 @@ STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
-    """How many stored versions a pass could judge that no pass has judged yet.
+    """How many stored versions a pass could look at that no pass has looked at yet.
 
     `written`: records of the folder, plus those that were deleted: it grows by what is written. Whatever was written
-    when the newest start was s may be judged once W is at or above s.
+    when the newest start was s may be looked at once W is at or above s.
     """
 
-    def __init__(self, judged: int = 0) -> None:
-        self.judged = judged
+    def __init__(self, looked_at: int = 0) -> None:
+        self.looked_at = looked_at
         """`written`, as far as the last pass went."""
         self._samples: deque[tuple[int, int]] = deque()
         """(newest start, written) at some moments, both ascending."""
@@ -97,11 +97,11 @@ class Gain:
 
     def of(self, watermark: int) -> int:
         """Versions at or below `watermark` that were written since the last pass."""
-        return max(0, self.below(watermark) - self.judged)
+        return max(0, self.below(watermark) - self.looked_at)
 
     def passed(self, watermark: int) -> None:
         """A pass by that W has ended."""
-        self.judged = max(self.judged, self.below(watermark))
+        self.looked_at = max(self.looked_at, self.below(watermark))
         while len(self._samples) > 1 and self._samples[1][0] <= watermark:
             self._samples.popleft()
 
@@ -112,15 +112,15 @@ class Gain:
 
 @dataclass(slots=True)
 class Part:
-    """A part of a table as it was when it was cleaned last. `judged`: what was written then, as far as W had passed."""
+    """A part of a table, as it was when it was cleaned last. `looked_at`: what was written then, as far as W was."""
 
     rows: int = 0
-    judged: int = 0
+    looked_at: int = 0
     patience: int = 1
 
     def is_due(self, written: int) -> bool:
         """`written`: what W has passed by now."""
-        return written - self.judged >= self.patience * max(GAIN_MIN, GAIN_SHARE * self.rows)
+        return written - self.looked_at >= self.patience * max(GAIN_MIN, GAIN_SHARE * self.rows)
 
     def note(self, cleaned: RegionCleaned, written: int) -> None:
         share = cleaned.cells_dropped / max(1, cleaned.cells)
@@ -128,7 +128,7 @@ class Part:
             self.patience = min(2 * self.patience, PATIENCE_MAX)
         elif share >= 2 * USEFUL_SHARE:
             self.patience = max(1, self.patience // 2)
-        self.rows, self.judged = cleaned.rows, written
+        self.rows, self.looked_at = cleaned.rows, written
 
 
 @dataclass(slots=True)
@@ -362,7 +362,7 @@ class BackgroundUpkeep:
     def _sample(self) -> None:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
-        said = [self._gain.judged, *(max(part.rows, part.judged) for part in self._parts.values())]
+        said = [self._gain.looked_at, *(max(part.rows, part.looked_at) for part in self._parts.values())]
         if self._written is None and max(said) > written:  # the folder is older than what was said of it
             self._gain, self._parts = Gain(), {}
         gone = max(0, (self._written or 0) - written)  # by others: a table was dropped
@@ -486,8 +486,10 @@ class BackgroundUpkeep:
                 said = json.loads(file.read(STATE_BYTES_MAX))
             passed = int(said["judged"])
             parts = {
-                (str(table), str(start)): Part(max(0, int(rows)), int(judged), min(max(1, int(patience)), PATIENCE_MAX))
-                for table, start, rows, judged, patience in said["parts"]
+                (str(table), str(start)): Part(
+                    max(0, int(rows)), int(looked_at), min(max(1, int(patience)), PATIENCE_MAX)
+                )
+                for table, start, rows, looked_at, patience in said["parts"]
             }
             self._parts = parts
             return passed
@@ -495,8 +497,8 @@ class BackgroundUpkeep:
 
     def _save(self) -> None:
         deleted = self._deleted  # the next process counts from the records that are left
-        parts = [(*key, part.rows, part.judged - deleted, part.patience) for key, part in self._parts.items()]
-        said = {"judged": self._gain.judged - deleted, "parts": parts}
+        parts = [(*key, part.rows, part.looked_at - deleted, part.patience) for key, part in self._parts.items()]
+        said = {"judged": self._gain.looked_at - deleted, "parts": parts}
         with contextlib.suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:

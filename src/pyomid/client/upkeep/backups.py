@@ -1,6 +1,6 @@
 """Back-ups over HBase: the moment that one is of, and its tables made tables of a database again (decision 0078).
 
-    snapshots ─► copies under names that nobody knows ─► each region is cut to the moment ─► a table, then its entry
+    snapshots ─► copies under names that no client knows ─► each region is cut to the moment ─► a table, then its entry
 
 Until a table's entry is there, the database has no such table. So a restore that died leaves each table whole or not
 at all; the next one begins anew with those that are left.
@@ -12,10 +12,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyomid.client.admin import table_admin
-from pyomid.client.database import Database
 from pyomid.client.drive import Driver
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction_steps import INDEX_TABLES
@@ -28,6 +27,9 @@ from pyomid.protocol.expiry import EXPIRY_TABLE, seen_steps
 from pyomid.protocol.reading import CommitCache, Snapshot
 from pyomid.protocol.restore_cut import Cut, cut_region_steps, explained_steps
 from pyomid.types import BackupManifest, BackupMoment, IndexState, SealOutcome, TableInBackup, TableInfo, TableState
+
+if TYPE_CHECKING:
+    from pyomid.client.database import Database
 
 log = logging.getLogger(__name__)
 

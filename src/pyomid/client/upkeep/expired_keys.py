@@ -12,14 +12,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_expiry_table
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
 from pyomid.client.upkeep.expiry import Clock, move_floor
 from pyomid.errors import UnknownTable
+
+if TYPE_CHECKING:
+    from pyomid.client.database import Database
+    from pyomid.client.transaction import Transaction
 
 KEYS_MAX: Final = 50_000
 """Of one pass. Their groups are written in order, each once."""

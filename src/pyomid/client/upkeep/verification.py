@@ -153,7 +153,7 @@ class _Starts:
 
 
 @dataclass(slots=True)
-class _Resolved:
+class _Statuses:
     """Unresolved starts by their state."""
 
     states: dict[int, str] = field(default_factory=dict)
@@ -169,15 +169,15 @@ def verified(
     began = time.monotonic()
     named = _named_branches(deployment)
     reports, starts = _gathered(infos, looked())
-    judged = _resolve(deployment, _Starts.merged(starts.values()), named)
-    if judged.starts("torn"):
+    statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
+    if statuses.starts("torn"):
         reports, starts = _gathered(infos, looked())
-        judged = _resolve(deployment, _Starts.merged(starts.values()), named)
+        statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
     for info in infos:
-        _count(reports[info.name], starts.get(info.name), judged)
+        _count(reports[info.name], starts.get(info.name), statuses)
         records = [r for r in deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
         reports[info.name].cleaned_to = covered_watermark(records)
-    return _result(deployment, reports, starts, judged, named, time.monotonic() - began)
+    return _result(deployment, reports, starts, statuses, named, time.monotonic() - began)
 
 
 def _gathered(
@@ -197,7 +197,7 @@ def _gathered(
 
 def _named_branches(deployment: Deployment) -> frozenset[int]:
     """The branches of committed runs, as far as their idempotency keys name them. They are read first, so that a run
-    that commits later is not judged by them."""
+    that commits later is not counted by them."""
     cells = [cell for batch in _scanned_manifests(deployment) for cell in batch.all_cells() if cell.value is not None]
     undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
     states = deployment.commit_table.lookup(undecided) if undecided else []
@@ -214,32 +214,32 @@ def _scanned_manifests(deployment: Deployment) -> Iterator[CellBatch]:
     yield from deployment.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
 
 
-def _resolve(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Resolved:
+def _statuses_of(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Statuses:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
     unfinished = {branch for pending in deployment.leader_state.read().pending for branch in pending.branches}
     watermark, _ = deployment.leader_state.read_watermarks()
     states = deployment.commit_table.lookup(unresolved) if unresolved else []
     _, horizon = deployment.leader_state.read_watermarks()
-    judged = _Resolved()
+    statuses = _Statuses()
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
-            judged.states[start] = "missing"
+            statuses.states[start] = "missing"
         elif start in resolved or (start in named and start not in unfinished):
-            judged.states[start] = "torn"
+            statuses.states[start] = "torn"
         elif state == SEALED or start < horizon or start <= watermark:
-            judged.states[start] = "orphan"
+            statuses.states[start] = "orphan"
         else:
-            judged.states[start] = "open"
-    return judged
+            statuses.states[start] = "open"
+    return statuses
 
 
-def _count(report: TableReport, starts: _Starts | None, judged: _Resolved) -> None:
+def _count(report: TableReport, starts: _Starts | None, statuses: _Statuses) -> None:
     if starts is None:
         return
     bare = starts.commits == 0
     for start, cells in zip(starts.starts[bare].tolist(), starts.cells[bare].tolist(), strict=True):
-        state = judged.states[start]
+        state = statuses.states[start]
         if state == "missing":
             report.missing_shadow_cells += cells
         elif state == "orphan":
@@ -254,7 +254,7 @@ def _result(
     deployment: Deployment,
     reports: dict[str, TableReport],
     starts: dict[str, _Starts],
-    judged: _Resolved,
+    statuses: _Statuses,
     named: frozenset[int],
     seconds: float,
 ) -> Verification:
@@ -273,10 +273,10 @@ def _result(
         len(epoch.leases),
         len(epoch.pending),
         [*_violations(whole, commits, epoch.watermark, epoch.horizon), *_of_the_future(whole, commits, newest)],
-        sorted(judged.starts("torn")),
-        _cells_of(whole, judged.starts("orphan")),
+        sorted(statuses.starts("torn")),
+        _cells_of(whole, statuses.starts("orphan")),
         seconds,
-        [*_nameless_branches(whole, commits, judged, named), *_left_by_compaction(reports, starts, judged)],
+        [*_nameless_branches(whole, commits, statuses, named), *_left_by_compaction(reports, starts, statuses)],
     )
 
 
@@ -315,11 +315,11 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iter
 
 
 def _nameless_branches(
-    whole: _Starts, commits: dict[int, int], judged: _Resolved, named: frozenset[int]
+    whole: _Starts, commits: dict[int, int], statuses: _Statuses, named: frozenset[int]
 ) -> Iterable[str]:
     """Starts without entry and shadow cell that lie inside a large commit, which several starts committed as one. None
     if an idempotency key names the commit's branches."""
-    nameless = sorted([*judged.starts("orphan"), *judged.starts("open")])
+    nameless = sorted([*statuses.starts("orphan"), *statuses.starts("open")])
     for members, commit in _large_commits(whole, commits):
         inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
         if inside and named.isdisjoint(members):
@@ -348,11 +348,11 @@ def _some(starts: Sequence[int]) -> str:
 
 
 def _left_by_compaction(
-    reports: dict[str, TableReport], starts: dict[str, _Starts], judged: _Resolved
+    reports: dict[str, TableReport], starts: dict[str, _Starts], statuses: _Statuses
 ) -> Iterable[str]:
     for name, found in sorted(starts.items()):
         cleaned_to = reports[name].cleaned_to
-        left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and judged.states[s] == "orphan"]
+        left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and statuses.states[s] == "orphan"]
         if left:
             yield (
                 f"table {name}: cells of {len(left)} starts are orphans at or below {cleaned_to}, to which it was "

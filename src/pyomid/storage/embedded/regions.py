@@ -57,17 +57,17 @@ class Regions:
 
         return self._environment.write(add)
 
-    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
+    def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
         """Cuts the range at samples; a range of a few hundred rows is not cut."""
 
         def read(transaction: Transaction) -> list[bytes]:
             return self._samples(transaction, self._tables.loaded(transaction, table), key_range)
 
-        return [cut for cut in cuts(self._environment.read(read), pieces) if cut > key_range.start]
+        return [cut for cut in cuts(self._environment.read(read), partitions) if cut > key_range.start]
 
-    def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
-        """The range in up to `pieces` parts of about equal size, in key order, independent of the regions."""
-        return _ranges([key_range.start, *self.split_points(table, key_range, pieces), key_range.stop])
+    def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
+        """The range in up to `partitions` ranges of about equal size, in key order, independent of the regions."""
+        return _ranges([key_range.start, *self.split_points(table, key_range, partitions), key_range.stop])
 
     def _samples(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
         """Ascending."""
@@ -94,6 +94,6 @@ def grown_splits(splits: Sequence[bytes], samples: Sequence[bytes], region_rows:
     return sorted(set(grown) - {b""})
 
 
-def cuts(samples: Sequence[bytes], pieces: int) -> list[bytes]:
-    """Up to `pieces` − 1 of the ascending samples, evenly spaced."""
-    return sorted({samples[len(samples) * piece // pieces] for piece in range(1, pieces)}) if samples else []
+def cuts(samples: Sequence[bytes], partitions: int) -> list[bytes]:
+    """Up to `partitions` − 1 of the ascending samples, evenly spaced."""
+    return sorted({samples[len(samples) * number // partitions] for number in range(1, partitions)}) if samples else []

@@ -373,12 +373,12 @@ class EmbeddedStore(DataStore):
         """From now on a region begins at `key`."""
         self._regions.split_at(table, [key])
 
-    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
-        return self._regions.split_points(table, key_range, pieces)
+    def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
+        return self._regions.split_points(table, key_range, partitions)
 
-    def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
-        """The range in up to `pieces` parts of about equal size, in key order, independent of the regions."""
-        return self._regions.even_parts(table, key_range, pieces)
+    def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
+        """The range in up to `partitions` ranges of about equal size, in key order, independent of the regions."""
+        return self._regions.even_parts(table, key_range, partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
         """Nothing to do: no data are only in memory."""

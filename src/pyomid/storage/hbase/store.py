@@ -249,7 +249,7 @@ class HBaseStore(DataStore):
     def regions(self, table: str) -> list[KeyRange]:
         return [region.key_range for region in self._cluster.regions(table)]
 
-    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
+    def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
         """Divided at the middle row that HBase knows of each region, and halfway between byte strings."""
         known = []
         for region in self._cluster.regions(table):
@@ -262,7 +262,7 @@ class HBaseStore(DataStore):
         first, last = self._edge(table, key_range, known)
         if first is None or last is None:
             return []
-        return keys_between(first, last, [key for key in known if first < key < last], pieces)
+        return keys_between(first, last, [key for key in known if first < key < last], partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
         """Flushes the region server's memory to files. (A scan sees both anyway.)"""

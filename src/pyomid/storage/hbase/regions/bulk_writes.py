@@ -34,8 +34,8 @@ from pyomid.storage.hbase.regions.operations import (
     Answer,
     Budget,
     Failure,
-    Flight,
     RegionOperations,
+    SentCall,
     Start,
     Steps,
     failure_of,
@@ -71,7 +71,7 @@ class BegunPut:
     table: str
     version: int
     batch: CellBatch
-    flights: list[tuple[_BulkCall, Flight]]
+    sent_calls: list[tuple[_BulkCall, SentCall]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,14 @@ def begin_put_steps(
 ) -> Steps[BegunPut]:
     """The same without the answers, which `end_put_steps` takes. Raises only if nothing was sent."""
     calls: list[_BulkCall] = yield from _BulkCalls(operations, table, _BatchRows(version, batch), budget).all_steps()
-    flights: list[Flight] = yield Start([(call.server, call.encoded()) for call in calls], budget.call_s)
-    return BegunPut(table, version, batch, list(zip(calls, flights, strict=True)))
+    sent_calls: list[SentCall] = yield Start([(call.server, call.encoded()) for call in calls], budget.call_s)
+    return BegunPut(table, version, batch, list(zip(calls, sent_calls, strict=True)))
 
 
 def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget) -> Steps[BulkOutcome]:
     outcome = BulkOutcome([], [])
-    for call, flight in begun.flights:
-        yield from _take_answer_steps(operations, call, flight, outcome, budget)
+    for call, sent_call in begun.sent_calls:
+        yield from _take_answer_steps(operations, call, sent_call, outcome, budget)
     _raise_non_retryable(outcome, budget)
     return outcome
 
@@ -171,15 +171,15 @@ def _send_steps(
 ) -> Steps[list[BulkOutcome]]:
     """Sends each call at once; a few are under way."""
     outcomes = [BulkOutcome([], []) for _ in sources]
-    flights: list[tuple[_BulkCall, Flight, BulkOutcome]] = []
+    sent_calls: list[tuple[_BulkCall, SentCall, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
         calls = _BulkCalls(operations, table, rows, budget)
         while (call := (yield from calls.next_steps())) is not None:
-            (flight,) = yield Start(((call.server, call.encoded()),), budget.call_s)
-            flights.append((call, flight, outcome))
-            if len(flights) > CALLS_AHEAD:
-                yield from _take_answer_steps(operations, *flights.pop(0), budget)
-    for each in flights:
+            (sent_call,) = yield Start(((call.server, call.encoded()),), budget.call_s)
+            sent_calls.append((call, sent_call, outcome))
+            if len(sent_calls) > CALLS_AHEAD:
+                yield from _take_answer_steps(operations, *sent_calls.pop(0), budget)
+    for each in sent_calls:
         yield from _take_answer_steps(operations, *each, budget)
     for outcome in outcomes:
         _raise_non_retryable(outcome, budget)
@@ -241,9 +241,9 @@ def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
 
 
 def _take_answer_steps(
-    operations: RegionOperations, call: _BulkCall, flight: Flight, outcome: BulkOutcome, budget: Budget
+    operations: RegionOperations, call: _BulkCall, sent_call: SentCall, outcome: BulkOutcome, budget: Budget
 ) -> Steps[None]:
-    answer: Answer = yield from finish_steps(flight, budget)
+    answer: Answer = yield from finish_steps(sent_call, budget)
     if has_succeeded(answer):
         if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
             return

@@ -1,6 +1,6 @@
 """Each operation on regions once, as a generator: it yields what it waits for, and a driver performs that.
 
-    Start(sends)     → list of flights: calls sent, all at once          Finish(flight) → Reply, or the failure
+    Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
     Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
 
 There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or may be repeated
@@ -96,8 +96,8 @@ class Role(Enum):
 
 
 @dataclass(slots=True)
-class Flight:
-    """A call under way: the driver's own handle, or the failure to send it."""
+class SentCall:
+    """A call that waits for its answer: the driver's own handle, or the failure to send it."""
 
     address: Address
     handle: Any = None
@@ -112,7 +112,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    flight: Flight
+    sent_call: SentCall
     timeout_s: float
 
 
@@ -196,15 +196,15 @@ class Budget:
 
 def ask_steps(address: Address, call: Call, budget: Budget) -> Steps[Answer]:
     """One call, one answer."""
-    (flight,) = yield Start(((address, call),), budget.call_s)
-    answer = yield from finish_steps(flight, budget)
+    (sent_call,) = yield Start(((address, call),), budget.call_s)
+    answer = yield from finish_steps(sent_call, budget)
     return answer
 
 
-def finish_steps(flight: Flight, budget: Budget) -> Steps[Answer]:
-    if flight.failure is not None:
-        return flight.failure
-    answer: Answer = yield Finish(flight, budget.call_s)
+def finish_steps(sent_call: SentCall, budget: Budget) -> Steps[Answer]:
+    if sent_call.failure is not None:
+        return sent_call.failure
+    answer: Answer = yield Finish(sent_call, budget.call_s)
     return answer
 
 
@@ -395,11 +395,11 @@ class RegionOperations:
         while open_requests:
             batches = yield from self._batches_steps(table, requests, open_requests, budget)
             sends = [(batch.server, batch.call(self.durability)) for batch in batches]
-            flights = yield Start(sends, budget.call_s)
+            sent_calls = yield Start(sends, budget.call_s)
             open_requests = []
             pause = False
-            for batch, flight in zip(batches, flights, strict=True):
-                answer = yield from finish_steps(flight, budget)
+            for batch, sent_call in zip(batches, sent_calls, strict=True):
+                answer = yield from finish_steps(sent_call, budget)
                 for outcome in batch.outcomes(answer):
                     if not isinstance(outcome.result, Exception):
                         results[outcome.index] = outcome.result

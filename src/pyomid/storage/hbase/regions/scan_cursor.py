@@ -12,8 +12,8 @@ from pyomid.storage.hbase.regions.operations import (
     Answer,
     Budget,
     Failure,
-    Flight,
     RegionOperations,
+    SentCall,
     Start,
     Steps,
     failure_of,
@@ -78,7 +78,7 @@ class ScanCursor:
         self._region: Region | None = None
         self._scanner_id: int | None = None
         self._call_seq = 0
-        self._ahead: Flight | None = None
+        self._ahead: SentCall | None = None
         stop = spec.key_range.stop
         self._done = stop is not None and stop <= spec.key_range.start
         self._is_fresh = spec.is_fresh
@@ -131,11 +131,11 @@ class ScanCursor:
         cells that were not wanted; or, restarted, the row is gone.
         """
         while not self._done:
-            flight = self._ahead
+            sent_call = self._ahead
             self._ahead = None
-            if flight is None:
-                flight = yield from self._call_steps(budget)
-            answer = yield from finish_steps(flight, budget)
+            if sent_call is None:
+                sent_call = yield from self._call_steps(budget)
+            answer = yield from finish_steps(sent_call, budget)
             block = yield from self._take_steps(answer, budget)
             if block is not None and block.results:
                 self._is_inside_row = block.ends_inside_row
@@ -154,7 +154,7 @@ class ScanCursor:
         self._scanner_id = None
         yield Start(((region.server, Call(CLIENT, "Scan", request.SerializeToString())),), budget.call_s)
 
-    def _call_steps(self, budget: Budget) -> Steps[Flight]:
+    def _call_steps(self, budget: Budget) -> Steps[SentCall]:
         if self._scanner_id is None:
             region = yield from self._operations.locate_steps(self._spec.table, self._start, budget)
             self._region = region
@@ -166,9 +166,9 @@ class ScanCursor:
         assert self._region is not None
         assert self._region.server is not None
         call = Call(CLIENT, "Scan", request.SerializeToString())
-        (flight,) = yield Start(((self._region.server, call),), budget.call_s)
+        (sent_call,) = yield Start(((self._region.server, call),), budget.call_s)
         self._call_seq += 1
-        return flight  # type: ignore[no-any-return]
+        return sent_call  # type: ignore[no-any-return]
 
     def _open_request(self, region: Region) -> ScanRequest:
         request = ScanRequest(next_call_seq=0, limit_of_rows=self._spec.limit, close_scanner=self._is_fresh)

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 
-def keys_between(first: bytes, last: bytes, known: Sequence[bytes], pieces: int) -> list[bytes]:
-    """Up to `pieces` - 1 keys, ascending and strictly between. `known` keys lie at about equal distances in rows."""
+def keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: int) -> list[bytes]:
+    """Up to `partitions` - 1 keys, ascending and strictly between. `known` keys are about equally many rows apart."""
     anchors = [first, *sorted(set(known)), last]
     gaps = len(anchors) - 1
     cuts: list[bytes] = []
-    for piece in range(1, pieces):
-        gap, share = divmod(piece * gaps, pieces)
-        key = anchors[gap] if share == 0 else _interpolate(anchors[gap], anchors[gap + 1], share, pieces)
+    for number in range(1, partitions):
+        gap, share = divmod(number * gaps, partitions)
+        key = anchors[gap] if share == 0 else _interpolate(anchors[gap], anchors[gap + 1], share, partitions)
         if first < key < last and (not cuts or key > cuts[-1]):
             cuts.append(key)
     return cuts

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.codec.keyvalues import last_row
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import Answer, Finish, Flight, Pause, Request, Start, Steps
+from pyomid.storage.hbase.regions.operations import Answer, Finish, Pause, Request, SentCall, Start, Steps
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
 from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection, PendingAnswer
@@ -87,13 +87,13 @@ class AsyncCluster(ClusterClient):
         step of the loop that brought the last answer; never within this call."""
         _Begun(self, steps, ended).go_on(None)
 
-    def started_at_once(self, request: Start) -> list[Flight] | None:
+    def started_at_once(self, request: Start) -> list[SentCall] | None:
         """Sends its calls; None if a connection would have to be opened first."""
         open_ones = [self._connections.get((address, call.service)) for address, call in request.sends]
         if any(connection is None or connection.is_lost for connection in open_ones):
             return None
         sends = zip(open_ones, request.sends, strict=True)
-        return [_flight(cast(AsyncConnection, each), call, request.timeout_s) for each, (_, call) in sends]
+        return [_sent_call(cast(AsyncConnection, each), call, request.timeout_s) for each, (_, call) in sends]
 
     async def close(self) -> None:
         """Closes everything. Calls under way fail. Idempotent."""
@@ -112,19 +112,19 @@ class AsyncCluster(ClusterClient):
         if isinstance(request, Start):
             return [await self._start(address, call, request.timeout_s) for address, call in request.sends]
         if isinstance(request, Finish):
-            pending: PendingAnswer = request.flight.handle
+            pending: PendingAnswer = request.sent_call.handle
             return await pending.wait(request.timeout_s)
         if isinstance(request, Pause):
             await asyncio.sleep(request.seconds)
             return None
         return await asyncio.to_thread(self._find, request)
 
-    async def _start(self, address: Address, call: Call, timeout_s: float) -> Flight:
+    async def _start(self, address: Address, call: Call, timeout_s: float) -> SentCall:
         try:
             connection = await self._connection(address, call.service)
         except ConnectionLost as failure:
-            return Flight(address, failure=failure)
-        return _flight(connection, call, timeout_s)
+            return SentCall(address, failure=failure)
+        return _sent_call(connection, call, timeout_s)
 
     async def _connection(self, address: Address, service: str) -> AsyncConnection:
         async with self._connecting:
@@ -139,11 +139,11 @@ class AsyncCluster(ClusterClient):
             return connection
 
 
-def _flight(connection: AsyncConnection, call: Call, timeout_s: float) -> Flight:
+def _sent_call(connection: AsyncConnection, call: Call, timeout_s: float) -> SentCall:
     try:
-        return Flight(connection.address, connection.start(call, timeout_s=timeout_s))
+        return SentCall(connection.address, connection.start(call, timeout_s=timeout_s))
     except ConnectionLost as failure:
-        return Flight(connection.address, failure=failure)
+        return SentCall(connection.address, failure=failure)
 
 
 class _Begun(Generic[T]):
@@ -160,7 +160,7 @@ class _Begun(Generic[T]):
             while True:
                 request = self._steps.send(result)
                 if isinstance(request, Finish):
-                    result = self._answer(request.flight.handle, request.timeout_s)
+                    result = self._answer(request.sent_call.handle, request.timeout_s)
                 else:
                     result = self._cluster.started_at_once(request) if isinstance(request, Start) else None
                     if result is None:

@@ -24,11 +24,11 @@ from pyomid.storage.hbase.regions.operations import (
     Budget,
     FindServer,
     Finish,
-    Flight,
     Pause,
     RegionOperations,
     Request,
     Role,
+    SentCall,
     Start,
     Steps,
 )
@@ -143,22 +143,22 @@ class Cluster(ClusterClient):
         if isinstance(request, Start):
             return [self._start(address, call, request.timeout_s) for address, call in request.sends]
         if isinstance(request, Finish):
-            return self._finish(request.flight, request.timeout_s)
+            return self._finish(request.sent_call, request.timeout_s)
         if isinstance(request, Pause):
             time.sleep(request.seconds)
             return None
         return self._find(request)
 
-    def _start(self, address: Address, call: Any, timeout_s: float) -> Flight:
+    def _start(self, address: Address, call: Any, timeout_s: float) -> SentCall:
         try:
             connection = self._connection(address, call.service)
-            return Flight(address, (connection, connection.start(call, timeout_s=timeout_s)))
+            return SentCall(address, (connection, connection.start(call, timeout_s=timeout_s)))
         except ConnectionLost as failure:
-            return Flight(address, failure=failure)
+            return SentCall(address, failure=failure)
 
     @staticmethod
-    def _finish(flight: Flight, timeout_s: float) -> Answer:
-        connection, pending = flight.handle
+    def _finish(sent_call: SentCall, timeout_s: float) -> Answer:
+        connection, pending = sent_call.handle
         try:
             return connection.finish(pending, timeout_s=timeout_s)  # type: ignore[no-any-return]
         except (ConnectionLost, CallTimedOut) as failure:
