@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
@@ -26,3 +28,16 @@ def test_text_that_only_looks_like_a_code_is_passed_over() -> None:
     assert found.values == {"commit_ts": 150}
     assert original_error(RuntimeError("[OMID-CONFLICT {")) is None
     assert isinstance(original_error(RuntimeError("[OMID-ALREADY-COMMITTED] done")), AlreadyCommitted)
+
+
+def test_a_worker_shows_the_sentence_once_with_its_frames() -> None:
+    sentence = "there is no such column"
+
+    def refuse() -> None:
+        raise Misuse(sentence, column="k")
+
+    with pytest.raises(Misuse) as raised, coded_errors():
+        refuse()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert shown.count(sentence) == 1
+    assert "in refuse" in shown

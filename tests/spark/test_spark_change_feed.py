@@ -8,6 +8,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
+from pyomid.errors import Misuse, UnknownTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,3 +77,20 @@ def test_a_bad_read_of_changes_is_one_sentence(
     reader = spark.read.format("omid").options(url=url, table=TABLE, readChangeFeed="true")
     with pytest.raises(Exception, match=says):
         reader.options(**options).load().collect()
+
+
+def test_a_bookmark_of_a_dropped_table_is_refused(spark: SparkSession, url: str, database: Any) -> None:
+    """Also where a table of its name is there again."""
+    since = database.bookmark(keep_seconds=20)
+    planned = pyomid.spark.changes(spark, url, TABLE, starting=since)
+    database.drop_table(TABLE)
+    with pytest.raises(UnknownTable, match=TABLE):
+        pyomid.spark.changes(spark, url, TABLE, starting=since)
+    with pytest.raises(UnknownTable, match=TABLE), pyomid.spark.original_errors():
+        planned.collect()
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, [("alice", 7)]), TABLE, row_key=["name"])
+    for changes in (lambda: planned, lambda: pyomid.spark.changes(spark, url, TABLE, starting=since)):
+        with pytest.raises(Misuse, match=r"after the bookmark .* was dropped"), pyomid.spark.original_errors():
+            changes().collect()
+    database.release_bookmark(since)

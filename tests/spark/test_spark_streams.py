@@ -154,9 +154,26 @@ def test_a_checkpoint_of_another_table_is_refused(
     with pytest.raises(Exception, match="belongs to table 'accounts', not 'other'"):
         run(spark, url, tmp_path, table="other")
     database.drop_table(TABLE)
+    with pytest.raises(Exception, match=f"no table '{TABLE}'"):
+        run(spark, url, tmp_path)
     make(spark, url, TABLE)
     with pytest.raises(Exception, match="was dropped and made anew"):
         run(spark, url, tmp_path)
+
+
+def test_a_query_whose_table_is_dropped_says_so(spark: SparkSession, url: str, database: Database) -> None:
+    make(spark, url, "short")
+    changes = spark.readStream.format("omid").options(url=url, table="short", readChangeFeed="true").load()
+
+    def follow() -> StreamingQuery:
+        query = changes.writeStream.format("memory").queryName("of_short").start()
+        query.processAllAvailable()
+        if "short" in [table.name for table in database.tables()]:
+            database.drop_table("short")
+        return query
+
+    with pytest.raises(Exception, match="no table 'short'"):
+        patiently(follow)
 
 
 # ---------------------------------------------------------------- killed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyomid.client.changes import place
+from pyomid.spark.errors import original_errors
 from pyomid.spark.registration import register
 from pyomid.spark.source.changes import place_text
 from pyomid.spark.source.datasource import FORMAT
@@ -37,4 +38,6 @@ def changes(
         reader = reader.option("ending", place_text(place(ending, "ending")))
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
-    return reader.load()
+    with original_errors():
+        frame: DataFrame = reader.load()
+    return frame

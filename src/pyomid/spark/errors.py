@@ -27,7 +27,8 @@ def coded_errors() -> Iterator[None]:
     except OmidError as error:
         if _CODED.match(error.message):
             raise
-        raise type(error)(coded_message(error), **error.values) from error
+        coded = type(error)(coded_message(error), **error.values)
+        raise coded.with_traceback(error.__traceback__) from error.__cause__  # the sentence once, its frames with it
 
 
 def coded_message(error: OmidError) -> str:
