@@ -187,7 +187,11 @@ def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
 def batch_of_rows(rows: Mapping[bytes, Mapping[Column, bytes | None]]) -> CellBatch:
     """A batch for writing, of at least one row, in any order: one record a row; None is a tombstone."""
     keys = sorted(rows)
-    cells = [rows[key] for key in keys]
+    return batch_of_records(keys, [rows[key] for key in keys])
+
+
+def batch_of_records(keys: Sequence[bytes], cells: Sequence[Mapping[Column, bytes | None]]) -> CellBatch:
+    """A batch of rows with one record each, at least one; its keys may come twice."""
     columns = {column: number for number, column in enumerate(dict.fromkeys(chain.from_iterable(cells)))}
     values = list(chain.from_iterable(map(_values, cells)))
     row_cells = np.fromiter(map(len, cells), dtype=np.int64, count=len(keys))

@@ -12,6 +12,8 @@ from pyomid import Bookmark, RowChange
 from pyomid.client import changes
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType, UnknownTable
+from pyomid.protocol.reading import CommitCache, Snapshot
+from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast
 
@@ -46,6 +48,42 @@ def test_changes_lead_from_one_state_to_the_next(db: Database) -> None:
     assert list(db.changes("t", first, until)) == expected[1:]
     assert list(db.changes("t", until, until)) == []
     assert len(list(db.changes("t", since))) == 4
+
+
+def test_changes_in_batches_are_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load, changes of it, and rows that lie far apart; batches end amid them."""
+    monkeypatch.setattr(changes, "INSERTS_AT_ONCE", 40)
+    monkeypatch.setattr(changes, "INSERTS_LEAST", 5)
+    monkeypatch.setattr(changes, "ROWS_AT_ONCE", 3)
+    for key in range(0, 1_000, 4):
+        put(db, b"old %04d" % key, x=b"0")
+    since = db.bookmark(keep_seconds=60)
+    with db.begin() as tx:
+        for key in range(300):
+            tx.table("t").put(b"new %04d" % key, {b"f:x": b"1", b"f:y": b"%d" % key})
+    for key in (7, 8, 150):
+        put(db, b"new %04d" % key, x=b"2")
+    for key in range(0, 1_000, 100):
+        put(db, b"old %04d" % key, x=b"3")
+    until = db.run(lambda tx: tx.start_ts)
+    expected = list(db.changes("t", since, until))
+    deployment, inserted = db.deployment, 0
+    scan = changes.ChangeScan(
+        deployment, "t", KeyRange(), since, Snapshot(until + 1, 0), CommitCache()
+    )  # its own cache: each start is looked up
+    found: list[RowChange] = []
+    while (told := db.driver.run(scan.next_batch_steps())) is not None:
+        if told.inserts is not None:
+            batch, seen, commits = told.inserts
+            inserted += len(commits)
+            for row, commit_ts in zip(seen.rows_present().tolist(), commits.tolist(), strict=True):
+                cells = seen.cells[seen.row_cell[row] : seen.row_cell[row + 1]].tolist()
+                after = {b"%b:%b" % batch.columns[batch.cell_col[cell]]: batch.value(cell) or b"" for cell in cells}
+                found.append(RowChange("insert", batch.row_key(row), commit_ts, {}, after))
+        found += map(changes.shown, told.others)
+    assert sorted(found, key=lambda change: (change.row, change.commit_ts)) == expected
+    assert inserted > 200
+    db.release_bookmark(since)
 
 
 def test_a_bookmark_holds_w_until_it_is_released(db: Database) -> None:

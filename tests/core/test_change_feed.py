@@ -125,6 +125,7 @@ class World:
         return drive(
             steps,
             {
+                effects.ReadRange: lambda e: next(self.store.scan(e.table, e.key_range, bounds=e.bounds), batch_of([])),
                 effects.ReadRows: lambda e: self.store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
                 effects.LookupThenWatermarks: lambda e: ([self.entries.get(s, 0) for s in e.starts], self.watermark, 0),
                 effects.ReadWatermarks: lambda e: (self.watermark, 0),
@@ -141,6 +142,20 @@ class World:
         for rows in [*self.store.changed_rows(T, KeyRange(), bounds, batch_rows_max=1), []]:
             found += self.run(changes.changes_steps(T, rows, since, snapshot, cache))
         return found
+
+    def changes_by_batches(self, since: Bookmark, until: int) -> list[Change]:
+        """Inserts as a batch tells them, all other changes row by row."""
+        snapshot, cache = Snapshot(until, epoch=0), CommitCache()
+        found: list[Change] = []
+        for batch in self.store.scan(T, KeyRange(), bounds=changes.read_bounds(since, snapshot)):
+            inserts, others = self.run(changes.inserts_steps(T, batch, since, snapshot, cache))
+            rows = inserts.seen.rows_present().tolist()
+            for row, commit_ts in zip(rows, inserts.commits.tolist(), strict=True):
+                cells = inserts.seen.cells[inserts.seen.row_cell[row] : inserts.seen.row_cell[row + 1]].tolist()
+                seen = {inserts.batch.columns[inserts.batch.cell_col[c]]: inserts.batch.value(c) or b"" for c in cells}
+                found.append(Change(inserts.batch.row_key(row), commit_ts, {}, seen))
+            found += self.run(changes.changes_steps(T, others, since, snapshot, cache))
+        return sorted(found, key=lambda change: (change.row, change.commit_ts))
 
 
 def replayed(world: World, above: int, below: int) -> list[Change]:
@@ -205,7 +220,9 @@ def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]
             with pytest.raises(SnapshotTooOld, match="are not kept any more"):
                 world.changes(since, until)
         else:
-            assert world.changes(since, until) == replayed(world, since.start_ts, until)
+            found = replayed(world, since.start_ts, until)
+            assert world.changes(since, until) == found
+            assert world.changes_by_batches(since, until) == found
 
 
 @given(st.lists(_step, max_size=40))

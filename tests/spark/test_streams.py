@@ -236,6 +236,35 @@ def test_a_limited_batch_ends_at_a_commit(database: Database, url: str) -> None:
     assert sizes == [1, 2, 2, 2, 3]
 
 
+def test_a_backlog_is_counted_once(database: Database, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of its batches would look through all of it."""
+    counts = []
+    place_with = OmidStreamReader._place_with
+
+    def counted(self: OmidStreamReader, *given: Any) -> Any:
+        counts.append(given)
+        return place_with(self, *given)
+
+    monkeypatch.setattr(OmidStreamReader, "_place_with", counted)
+    stream = reader(url, maxRowsPerTrigger="2")
+    end = stream.initialOffset()
+    for number in range(7):
+        put(database, f"k{number}", number)
+    told = []
+    for _ in range(4):
+        end, rows = next_batch(stream, end)
+        told.append([name for name, *_ in rows])
+        put(database, f"late{len(told)}", 0)
+    assert told == [["k0", "k1"], ["k2", "k3"], ["k4", "k5"], ["k6"]]
+    assert len(counts) == 1
+    end, rows = next_batch(stream, end)
+    assert [name for name, *_ in rows] == ["late1", "late2"]
+    assert len(counts) == 2
+    again = reader(url, maxRowsPerTrigger="2")
+    again.prepareForTriggerAvailableNow()
+    assert [name for name, *_ in next_batch(again, end)[1]] == ["late3", "late4"]
+
+
 def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: str) -> None:
     stream = reader(url)
     start = stream.initialOffset()

@@ -8,17 +8,19 @@
     db.release_bookmark(mark)
 
 Rows that may have changed are found by their stored versions (`DataStore.changed_rows`), then read whole, some hundreds
-at a time. Nothing is in memory but these.
+at a time. Nothing is in memory but these. Spark takes inserts, which a load leaves by the million, as batches.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking
 from pyomid.client.tables.table import scan_range
 from pyomid.client.transaction_steps import named
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 500
 """Rows read whole at a time: their cells become Python objects."""
+
+INSERTS_AT_ONCE: Final = 10_000
+INSERTS_LEAST: Final = 50
+"""Rows that are looked at in one batch; fewer are read one by one."""
+
+T = TypeVar("T")
 
 
 class RowChange(NamedTuple):
@@ -108,6 +116,13 @@ def check_table(info: TableInfo, since: Bookmark) -> None:
         )
 
 
+class ChangeBatch(NamedTuple):
+    """Changes for whoever takes arrays: inserts as they lie in a batch, all others one by one."""
+
+    inserts: changes.Inserts | None
+    others: list[changes.Change]
+
+
 class ChangeScan:
     """The changes of a range, some rows at a time, in the order of rows and, of each row, of commits.
 
@@ -123,10 +138,13 @@ class ChangeScan:
         until: Snapshot,
         cache: CommitCache,
     ) -> None:
-        self._catalog, self._table = deployment.catalog, table
+        self._catalog, self._store, self._table = deployment.catalog, deployment.store, table
         self._since, self._until, self._cache = since, until, cache
-        found = deployment.store.changed_rows(table, key_range, changes.change_bounds(since, until))
-        self._rows = (rows[at : at + ROWS_AT_ONCE] for rows in found for at in range(0, len(rows), ROWS_AT_ONCE))
+        self._found = deployment.store.changed_rows(table, key_range, changes.change_bounds(since, until))
+        self._rows: Sequence[bytes] = ()
+        """Found and not told, nor looked at."""
+        self._others: Sequence[bytes] = ()
+        """Looked at in a batch, and told by `changes_steps` alone."""
         self._is_over = since.start_ts + 1 == until.start_ts
         self._floors: Floors | None = None
         self._has_floors = False
@@ -135,13 +153,20 @@ class ChangeScan:
     def next_steps(self) -> Steps[list[changes.Change] | None]:
         """None at the end, behind a last look at W and at the table: rows may have gone before the search came to
         them."""
+        return self._once(self._next_steps())
+
+    def next_batch_steps(self) -> Steps[ChangeBatch | None]:
+        """The same, faster for many inserts, and in no order of rows. A scan is used in one of the two ways."""
+        return self._once(self._next_batch_steps())
+
+    def _once(self, steps: Steps[T]) -> Steps[T | None]:
         if self._error is not None:
             raise self._error
         if self._is_over:
             return None
         self._error = Misuse("reading these changes was interrupted: begin anew", table=self._table)
         try:
-            found = yield from self._next_steps()
+            found = yield from steps
         except Exception as error:
             self._error = error
             raise
@@ -149,19 +174,64 @@ class ChangeScan:
         return found
 
     def _next_steps(self) -> Steps[list[changes.Change] | None]:
+        yield from self._floors_steps()
+        rows: Sequence[bytes] = yield Blocking(partial(self._next_rows, ROWS_AT_ONCE))
+        return (yield from self._told_steps(rows))
+
+    def _next_batch_steps(self) -> Steps[ChangeBatch | None]:
+        yield from self._floors_steps()
+        inserts = None
+        if not self._others:
+            rows: Sequence[bytes] = yield Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
+            batch: CellBatch | None = None
+            if len(rows) >= INSERTS_LEAST and self._floors is None:
+                batch = yield Blocking(partial(self._dense_batch, rows))
+            if batch is None:
+                self._others = rows
+            else:
+                found = yield from changes.inserts_steps(self._table, batch, self._since, self._until, self._cache)
+                inserts, self._others = found
+                if not self._others:
+                    yield from changes.check_kept_steps(self._since)
+                    return ChangeBatch(inserts, [])
+        rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
+        told = yield from self._told_steps(rows)
+        return None if told is None else ChangeBatch(inserts, told)
+
+    def _floors_steps(self) -> Steps[None]:
         if not self._has_floors:
             info: TableInfo = yield Blocking(partial(find_table, self._catalog, self._table))
             self._floors = yield from floors_steps(info, self._since, self._until, self._cache)
             self._has_floors = True
-        rows: Sequence[bytes] | None = yield Blocking(partial(next, self._rows, None))
-        self._is_over = rows is None
-        found = yield from changes.changes_steps(
-            self._table, rows or (), self._since, self._until, self._cache, self._floors
-        )
-        if rows is None:
+
+    def _told_steps(self, rows: Sequence[bytes]) -> Steps[list[changes.Change] | None]:
+        self._is_over = not rows
+        found = yield from changes.changes_steps(self._table, rows, self._since, self._until, self._cache, self._floors)
+        if not rows:
             yield from check_still_there_steps(self._catalog, self._table, self._since)
             return None
         return found
+
+    def _next_rows(self, most: int) -> Sequence[bytes]:
+        if not self._rows:
+            self._rows = next(self._found, ())
+        rows, self._rows = self._rows[:most], self._rows[most:]
+        return rows
+
+    def _dense_batch(self, rows: Sequence[bytes]) -> CellBatch | None:
+        """The stored rows from the first of these on, whole, if at least half of them are of these; those that it does
+        not reach are next."""
+        bounds = changes.read_bounds(self._since, self._until)
+        key_range = KeyRange(rows[0], rows[-1] + b"\0")
+        batches = self._store.scan(self._table, key_range, None, batch_rows_max=2 * len(rows), bounds=bounds)
+        batch = next(batches, None)
+        if batch is None or not batch.rows:
+            return None
+        reached = bisect_right(rows, batch.row_key(batch.rows - 1))
+        if 2 * reached < batch.rows:
+            return None
+        self._rows = [*rows[reached:], *self._rows]
+        return batch
 
 
 def check_still_there_steps(catalog: Catalog, table: str, since: Bookmark) -> Steps[None]:

@@ -18,19 +18,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pyomid.arrays import NDArray, np
+from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import ReadWatermarks, Steps
 from pyomid.protocol.expiry import Floors, floor_at
 from pyomid.protocol.reading import (
     CommitCache,
+    FetchedBatch,
+    SealRule,
     Snapshot,
     VisibleRow,
     heal_steps,
     resolve_rows_steps,
+    resolve_steps,
     version_bound,
 )
-from pyomid.types import Bookmark, Cell, ChangeBounds, Column, ReadBounds, start_of
+from pyomid.protocol.visibility import VisibleCells
+from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, ReadBounds, start_of
 
 
 class Change(NamedTuple):
@@ -45,9 +51,53 @@ class Change(NamedTuple):
     after: VisibleRow
 
 
+class Inserts(NamedTuple):
+    """Rows of a batch that were not there before, and that one commit made: what a load leaves. Vectorized."""
+
+    batch: CellBatch
+    seen: VisibleCells
+    """Of these rows alone."""
+    commits: NDArray[np.int64]
+    """One for each, in their order."""
+
+
 def change_bounds(since: Bookmark, until: Snapshot) -> ChangeBounds:
     """The versions by which rows are found that may have changed (F2)."""
     return ChangeBounds(version_bound(since.watermark), until.start_ts, since.start_ts)
+
+
+def read_bounds(since: Bookmark, until: Snapshot) -> ReadBounds:
+    """Of a row that may have changed, the versions that readers between the two places see."""
+    return ReadBounds(below=until.start_ts, committed_below=since.start_ts)
+
+
+def inserts_steps(
+    table: str, batch: CellBatch, since: Bookmark, until: Snapshot, cache: CommitCache
+) -> Steps[tuple[Inserts, list[bytes]]]:
+    """The inserts among whole rows, read within `read_bounds`, and the keys of the others that may have changed, which
+    `changes_steps` tells of. The reference of both is `changes_steps`. Not for a table with a time to live.
+
+    A row that has one commit between the places and none at or below `since` reads as nothing before that commit, and
+    behind it as at `until`. Shadow cells are left to compaction, as vectorized readers do.
+    """
+    fetched = FetchedBatch(table, None, until.start_ts, until.own, batch, read_bounds(since, until))
+    yield from resolve_steps(fetched, SealRule.of_reader(until), cache)
+    batch = fetched.batch
+    commits = batch.rec_commit
+    row_of = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
+    is_new = (commits > since.start_ts) & (commits < until.start_ts)
+    first, last = np.full(batch.rows, TIMESTAMP_MAX, np.int64), np.zeros(batch.rows, np.int64)
+    np.minimum.at(first, row_of[is_new], commits[is_new])
+    np.maximum.at(last, row_of[is_new], commits[is_new])
+    was_there = np.zeros(batch.rows, bool)
+    was_there[row_of[(commits > 0) & (commits <= since.start_ts)]] = True
+    is_insert = (first == last) & ~was_there
+    others = [batch.row_key(row) for row in np.flatnonzero((last > 0) & ~is_insert).tolist()]
+    seen = visibility.visible_cells(batch, until.start_ts, until.own)
+    cells = np.diff(seen.row_cell)
+    chosen = seen.cells[np.repeat(is_insert, cells)]
+    border = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.where(is_insert, cells, 0))])
+    return Inserts(batch, VisibleCells(chosen, border), last[is_insert & (cells > 0)]), others
 
 
 def changes_steps(
@@ -71,8 +121,8 @@ def changes_steps(
     """
     changes: list[Change] = []
     if rows:
-        bounds = ReadBounds(below=until.start_ts, committed_below=since.start_ts)
-        cells_of, resolution = yield from resolve_rows_steps(table, rows, until, bounds, cache)
+        found = yield from resolve_rows_steps(table, rows, until, read_bounds(since, until), cache)
+        cells_of, resolution = found
         yield from heal_steps(table, cells_of, resolution)
         for row, cells in zip(rows, cells_of, strict=True):
             changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts, floors)
@@ -120,11 +170,14 @@ def row_changes(
     renews, floors = floors is not None, floors or ()
     expired_to = floor_at(floors, above)
     before = visibility.visible_point(present, below, (), commits, expired_to)
+    last = max(by_commit)
     for commit_ts in sorted(by_commit):
         if floor_at(floors, commit_ts) > expired_to:
             expired_to = floor_at(floors, commit_ts)
             before = visibility.visible_point(present, below, (), commits, expired_to)
-        present = _greatest([*present, *by_commit[commit_ts]])
+        present = [*present, *by_commit[commit_ts]]
+        if renews or commit_ts != last:
+            present = _greatest(present)
         after = visibility.visible_point(present, below, (), commits, expired_to)
         if after != before or (renews and _has_visible_value(by_commit[commit_ts], present, after)):
             changes.append(Change(row, commit_ts, before, after))

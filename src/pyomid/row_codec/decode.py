@@ -40,6 +40,8 @@ class RowDecoder:
             for column in values
         ]
         self._place = {column.column: place for place, column in enumerate(values)}
+        self.columns = self._place.keys()
+        """Of which cells values are read."""
         self._earlier = [tuple(column_type(each) for each in column.earlier_types) for column in values]
         self._widths = np.array(
             [

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 
-from pyomid.cells import batch_of
+from pyomid.arrays import NDArray, np
+from pyomid.cells import batch_of_records
 from pyomid.client.changes import ChangeScan, check_order, until_steps
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
@@ -27,7 +27,7 @@ from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.databases import Connection
 from pyomid.spark.source.options import Options
-from pyomid.types import Bookmark, Cell, KeyRange, TableInfo, TableSchema
+from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -121,16 +121,20 @@ def keep_changes(conn: Connection, plan: ChangesPlan) -> None:
 def read_changes(
     conn: Connection, plan: ChangesPlan, key_range: KeyRange, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of a range, by rows and, of each row, by commits."""
+    """The changes of a range, in no order that counts."""
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
     decoder = RowDecoder(plan.schema, plan.wanted, of_table)
     keep_changes(conn, plan)
     times = CommitTimes(conn, plan)
     scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
-    while (found := conn.driver.run(scan.next_steps())) is not None:
+    while (found := conn.driver.run(scan.next_batch_steps())) is not None:
         keep_changes(conn, plan)
-        if found:
-            yield _record_batch(decoder, found, times, arrow)
+        if found.inserts is not None and len(found.inserts.commits):
+            decoded = decoder.decode(found.inserts.batch, found.inserts.seen)
+            kinds = pa.repeat("insert", len(found.inserts.commits))
+            yield _told(decoded, kinds, found.inserts.commits, times, arrow)
+        if found.others:
+            yield _told(*_decoded(decoder, found.others), times, arrow)
 
 
 class CommitTimes:
@@ -143,7 +147,12 @@ class CommitTimes:
         self._now_ms = plan.times.now_ms
         self._known: dict[int, int] = {}
 
-    def of(self, commit_ts: int) -> int:
+    def of(self, commits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One for each."""
+        distinct, places = np.unique(commits, return_inverse=True)
+        return np.array(list(map(self._of, distinct.tolist())), np.int64)[places]
+
+    def _of(self, commit_ts: int) -> int:
         found = self._known.get(commit_ts)
         if found is None:
             wall_ms = wall_ms_of(self._points, commit_ts)
@@ -151,25 +160,33 @@ class CommitTimes:
         return found
 
 
-def _record_batch(
-    decoder: RowDecoder, changes: Sequence[Change], times: CommitTimes, arrow: pa.Schema
-) -> pa.RecordBatch:
-    images: list[tuple[str, VisibleRow]] = []
+def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordBatch, pa.Array, NDArray[np.int64]]:
+    """Rows, what each is, and its commit."""
+    kinds: list[str] = []
     commits: list[int] = []
-    cells: list[list[Cell]] = []
+    keys: list[bytes] = []
+    cells: list[VisibleRow] = []
     for change in changes:
         for kind, row in _images(change):
-            images.append((kind, row))
+            kinds.append(kind)
             commits.append(change.commit_ts)
-            cells.append([Cell(change.row, *column, change.commit_ts, value) for column, value in row.items()])
-    batch = batch_of(cells)
+            keys.append(change.row)
+            # some cell says that the row is there, wanted or not
+            cells.append({column: row[column] for column in row.keys() & decoder.columns} or row)
+    batch = batch_of_records(keys, cells)
     row_cell = batch.rec_cell[batch.row_rec]
     of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))
     decoded = decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
-    columns = dict(zip(decoded.schema.names, decoded.columns, strict=True))
-    columns["_change_type"] = pa.array([kind for kind, _ in images], pa.string())
+    return decoded, pa.array(kinds, pa.string()), np.array(commits, np.int64)
+
+
+def _told(
+    rows: pa.RecordBatch, kinds: pa.Array, commits: NDArray[np.int64], times: CommitTimes, arrow: pa.Schema
+) -> pa.RecordBatch:
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    columns["_change_type"] = kinds
     columns["_commit_version"] = pa.array(commits, pa.int64())
-    columns["_commit_timestamp"] = pa.array(list(map(times.of, commits)), pa.timestamp("us", tz="UTC"))
+    columns["_commit_timestamp"] = pa.array(times.of(commits), pa.timestamp("us", tz="UTC"))
     return pa.RecordBatch.from_arrays(
         [columns[name].cast(arrow.field(name).type) for name in arrow.names], schema=arrow
     )

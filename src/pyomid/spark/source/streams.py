@@ -18,15 +18,18 @@ Leases live for `bookmarkSeconds`: that is for how long a query may be away. Whi
 batches renews them, however long a batch takes; tasks renew what they read by. A query that finds nothing new moves its
 bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests.
 
-Whether anything is new is looked for at most once a second, and for a tenth of the time at most. Spark waits so long:
-what it is told was looked up after it asked.
+Whether anything is new is looked for at most once a second, and, where nothing is, for a tenth of the time at most.
+Spark waits so long: what it is told was looked up after it asked.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.client.changes import ChangeScan, bookmark_steps, check_table
@@ -98,6 +101,26 @@ class Place:
         return self.mark.start_ts
 
 
+class Backlog:
+    """How many rows each commit above one place and below `latest` changed: a query with a limit counts once, and comes
+    to `latest` by many batches."""
+
+    def __init__(self, above: int, latest: Bookmark, rows: Mapping[int, int]) -> None:
+        """`rows`: of each commit."""
+        self.above = above
+        self.latest = latest
+        self._commits = sorted(rows)
+        self._totals = [0, *accumulate(rows[commit_ts] for commit_ts in self._commits)]
+
+    def place(self, start: Bookmark, rows_max: int) -> Bookmark | None:
+        """The last commit up to which so many rows changed behind `start`, or the first one; None: none did."""
+        first = bisect_right(self._commits, start.start_ts)
+        if first == len(self._commits):
+            return None
+        last = max(first, bisect_right(self._totals, self._totals[first] + rows_max) - 2)
+        return self.latest if last == len(self._commits) - 1 else Bookmark(self._commits[last], start.watermark)
+
+
 @dataclass
 class ChangesPartition(InputPartition):
     """One task's part of a batch."""
@@ -118,6 +141,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """A start of this query, to be leased where a place comes above it."""
         self._latest: Place | None = None
         self._next_look_s = self._moved_s = 0.0
+        self._backlog: Backlog | None = None
         self._last: Bookmark | None = None
         """With the trigger availableNow: where the query ends."""
 
@@ -157,23 +181,39 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         held = self._held.get(start.leased_ts)
         if held is None or held.lost is not None:
             self._keep(conn, start)
+        rows = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else None
+        counted = None if rows is None else self._counted(start.mark, rows)
+        if counted is not None:
+            mark, latest = counted
+            self._moved_s = time.monotonic()
+            return self._kept_place(conn, mark, start, latest)
         if self._last is None:  # it waits: told that nothing is new, `processAllAvailable` would end without it
             time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
         latest = self._last or self._bookmark(conn, keep=False)
         if latest.start_ts <= start.start_ts:
             return start
-        rows = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else None
-        mark = self._place_with(conn, start.mark, latest, rows)
-        self._next_look_s = time.monotonic() + max(POLL_S, LOOK_SHARE * (time.monotonic() - now_s))
-        if mark is None:
+        found = self._place_with(conn, start.mark, latest, rows)
+        took_s = time.monotonic() - now_s
+        self._next_look_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
+        if found is None:
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
             if self._last is None and now_s - self._moved_s < rest_s:
                 return start
-            mark = latest
         elif rows is not None:
             self._next_look_s = 0.0
         self._moved_s = now_s
+        return self._kept_place(conn, found or latest, start, latest)
+
+    def _counted(self, start: Bookmark, rows: int) -> tuple[Bookmark, Bookmark] | None:
+        """The next place of what was counted before, and where that ends; None where nothing of it is left."""
+        backlog = self._backlog
+        if backlog is None or not backlog.above <= start.start_ts or self._last not in (None, backlog.latest):
+            return None
+        mark = backlog.place(start, rows)
+        return None if mark is None else (mark, backlog.latest)
+
+    def _kept_place(self, conn: Connection, mark: Bookmark, start: Place, latest: Bookmark) -> Place:
         place = self._leased_place(conn, mark, start, latest.start_ts)
         self._keep(conn, place)
         return place
@@ -195,25 +235,18 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         one."""
         until = until_of(conn, start, latest)
         scan = ChangeScan(conn.deployment, self._plan.table, self._plan.key_range, start, until, conn.cache)
-        by_commit: dict[int, int] = {}
-        while (found := conn.driver.run(scan.next_steps())) is not None:
-            for change in found:
-                by_commit[change.commit_ts] = (
-                    by_commit.get(change.commit_ts, 0) + 1 + bool(change.before and change.after)
-                )
-            if found and rows is None:
+        by_commit: Counter[int] = Counter()
+        while (found := conn.driver.run(scan.next_batch_steps())) is not None:
+            if found.inserts is not None:
+                by_commit.update(found.inserts.commits.tolist())
+            for change in found.others:
+                by_commit[change.commit_ts] += 1 + bool(change.before and change.after)
+            if by_commit and rows is None:
                 return latest
-        if not by_commit:
+        if rows is None:
             return None
-        assert rows is not None
-        commits = sorted(by_commit)
-        total, last = 0, commits[0]
-        for commit_ts in commits:
-            total += by_commit[commit_ts]
-            if total > rows and commit_ts != commits[0]:
-                return Bookmark(last, start.watermark)
-            last = commit_ts
-        return latest
+        self._backlog = Backlog(start.start_ts, latest, by_commit)
+        return self._backlog.place(start, rows)
 
     # What it reads
 
