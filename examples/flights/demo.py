@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from examples.flights import data, faults, months, report, settings
-from examples.flights.comparison import Comparison, compare
+from examples.flights import carriers, data, faults, months, report, settings
+from examples.flights.comparison import Comparison, compare, compare_changes
 from examples.flights.events import Event, all_events, count, note
 from examples.flights.places import CLUSTER, Fault, Place
 from examples.flights.sessions import session
@@ -68,7 +68,10 @@ def main(place: Place) -> int:
     data.divide_by_month(spark)
     load_small_tables(run, spark)
     run.corrections = chosen_corrections(spark)
-    ingest(run, spark)
+    with pyomid.connect(url()) as db, db.begin(lease=True):
+        since = db.bookmark()  # what changes from here on is kept while the transaction is open
+        ingest(run, spark, since)
+        run.comparisons += compare_changes(spark, since, run.corrections)
     clean(run, spark)
     compare_all(run, spark)
     summary(run)
@@ -108,14 +111,15 @@ def chosen_corrections(spark: SparkSession) -> list[list[Any]]:
     return [[row["origin"], row["time_hour"], row["carrier"], row["flight"]] for row in chosen]
 
 
-# --- pipelines, reader, corrections and faults, all at once ------------------------------------------------
+# --- pipelines, stream, reader, corrections and faults, all at once ----------------------------------------
 
 
-def ingest(run: Run, spark: SparkSession) -> None:
+def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
     run.faults = {
         "worker": Fault("worker", "kill -9 of a Spark Python worker behind a batch it wrote"),
         "driver": Fault("driver", "kill -9 of a driver before its commit"),
         "answer": Fault("answer", "kill -9 of a driver between the TSO's answer and the shadow cells"),
+        "stream": Fault("stream", "kill -9 of a stream's driver between the commit of a batch and Spark's note of it"),
         "tso": Fault("tso", "kill -9 of the TSO with commit requests in its hand"),
         **{fault.name: fault for fault in run.place.faults()},
     }
@@ -127,17 +131,24 @@ def ingest(run: Run, spark: SparkSession) -> None:
         ),
         "B": start_pipeline("B", **faults.environment("client.commit.answered:2", "answer")),
     }
+    stream = start_stream(since, **faults.environment("client.commit.answered:2", "stream"))
     reader = SnapshotReader(spark)
     reader.start()
     corrections: faults.Process | None = None
     shown = 0
     deadline_s = time.time() + TIME_MAX_S
-    while not (all(p.ended for p in pipelines.values()) and corrections is not None and corrections.ended):
+    while not (stream.ended and not stream.killed):
         time.sleep(0.2)
         shown = show_progress(run, shown)
         for name, process in list(pipelines.items()):
             if process.ended and process.killed:
                 pipelines[name] = restarted(run, name)
+        if stream.ended and stream.killed:
+            stream = restarted_stream(run, since)
+        is_in = all(p.ended for p in pipelines.values()) and corrections is not None and corrections.ended
+        if is_in and not settings.ALL_IN.exists():
+            reader.stop()
+            settings.ALL_IN.touch()
         if corrections is None and all(count("committed", name) + count("already", name) for name in PIPELINES):
             corrections = start_corrections(run)
         if corrections is not None and not run.faults["tso"].hit and count("corrected") >= settings.CORRECTIONS // 3:
@@ -145,14 +156,14 @@ def ingest(run: Run, spark: SparkSession) -> None:
             run.faults["tso"].hit = bool(run.in_flight)
         run.place.watch()
         if time.time() > deadline_s:
-            run.require(False, f"pipelines and corrections ended within {TIME_MAX_S} s")
-            for process in pipelines.values():
+            run.require(False, f"pipelines, stream and corrections ended within {TIME_MAX_S} s")
+            for process in (*pipelines.values(), stream):
                 process.popen.kill()
             break
     reader.stop()
     show_progress(run, shown)
     run.snapshots, run.torn = reader.checked, reader.torn
-    for process in (*pipelines.values(), corrections):
+    for process in (*pipelines.values(), stream, corrections):
         if process is not None:
             run.require(process.popen.returncode == 0, f"process {process.name} ended well, see {process.log}")
     run.require(reader.error is None, f"the reader ended well: {reader.error}")
@@ -163,6 +174,19 @@ def ingest(run: Run, spark: SparkSession) -> None:
 def start_pipeline(name: str, **environment: str) -> faults.Process:
     wanted = ",".join(map(str, PIPELINES[name]))
     return faults.start(name, "examples.flights.pipeline", name, wanted, environment=environment)
+
+
+def start_stream(since: pyomid.Bookmark, **environment: str) -> faults.Process:
+    place = f"{since.start_ts}:{since.watermark}"
+    return faults.start("carriers", "examples.flights.carriers", place, environment=environment)
+
+
+def restarted_stream(run: Run, since: pyomid.Bookmark) -> faults.Process:
+    """From its checkpoint, which does not know that its last batch is committed."""
+    run.faults["stream"].hit = faults.was_hit("stream")
+    note(carriers.LANE, "killed")
+    run.say("the stream was killed; started again")
+    return start_stream(since)
 
 
 def start_corrections(run: Run) -> faults.Process:
@@ -202,6 +226,10 @@ def finish_faults(run: Run) -> None:
     worker.outcome = "the task was tried again under a branch of its own"
     corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
     tso.outcome = f"{'; '.join(map(faults.after, run.in_flight))}; {corrected} corrections, each once"
+    known = [event.values["batch"] for event in all_events() if event.lane == carriers.LANE and event.kind == "already"]
+    batches = len({e.values["batch"] for e in all_events() if e.lane == carriers.LANE and e.kind == "committed"})
+    run.faults["stream"].outcome = f"batch {known} is committed already; {batches} others, each merged once"
+    run.require(len(known) == 1, f"one batch of the stream was found by its id: {known}")
     run.place.finish()
     run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
     for fault in run.faults.values():
@@ -215,16 +243,22 @@ def show_progress(run: Run, shown: int) -> int:
     events = all_events()
     for event in events[shown:]:
         if event.kind == "committed" and event.lane in PIPELINES:
-            done = len({e.values["month"] for e in events if e.kind in ("committed", "already")})
+            done = len(
+                {e.values["month"] for e in events if e.lane in PIPELINES and e.kind in ("committed", "already")}
+            )
             flights, daily, routes = event.values["rows"]
             run.say(
                 f"pipeline {event.lane}: month {event.values['month']:2} committed, {flights} flights, "
                 f"{daily} days, {routes} routes ({done} of {settings.MONTHS})"
             )
+        elif event.kind == "committed" and event.lane == carriers.LANE:
+            run.say(f"stream: batch {event.values['batch']:2} of changes merged into carriers")
         elif event.kind == "conflict":
             run.say(f"pipeline {event.lane}: month {event.values['month']:2} lost a race, runs again")
-        elif event.kind == "already":
+        elif event.kind == "already" and event.lane in PIPELINES:
             run.say(f"pipeline {event.lane}: month {event.values['month']:2} is committed already, not counted twice")
+        elif event.kind == "already" and event.lane == carriers.LANE:
+            run.say(f"stream: batch {event.values['batch']:2} is committed already, not counted twice")
         elif event.kind == "killed" and event.lane == "tso":
             starts = ", ".join(map(str, event.values["starts"]))
             run.say(f"TSO {event.values['pid']} killed with the commit requests of {starts} in its hand")
@@ -276,7 +310,7 @@ def attribute_orphans(run: Run, found: Verification) -> None:
     """Orphans by the fault that left them; those of conflicts are nobody's fault. A branch that no pipeline ever named
     is the killed worker's, unless other tasks of a pipeline failed too, for want of an answer."""
     losers = {branch for event in all_events() if event.kind == "written" for branch in event.values["branches"]}
-    only_worker = not any(count("interrupted", lane) for lane in PIPELINES)
+    only_worker = not any(count("interrupted", lane) for lane in (*PIPELINES, carriers.LANE))
     for start, cells in found.orphan_starts.items():
         for fault in run.faults.values():
             if start in fault.branches:
@@ -297,7 +331,7 @@ def timed(what: str, job: Callable[[], T]) -> T:
 
 def compare_all(run: Run, spark: SparkSession) -> None:
     with pyomid.spark.transaction(spark, url()) as tx:
-        run.comparisons = compare(spark, tx, run.corrections)
+        run.comparisons += compare(spark, tx, run.corrections)
     for comparison in run.comparisons:
         run.require(comparison.equal, f"{comparison.what}: {comparison.source}, not {comparison.database}")
 

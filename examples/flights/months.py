@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.flights.settings import DAILY, DAILY_KEY, FLIGHTS, FLIGHTS_KEY, ROUTES, ROUTES_KEY
+from examples.flights.carriers import carrier_totals
+from examples.flights.settings import (
+    CARRIERS,
+    CARRIERS_KEY,
+    DAILY,
+    DAILY_KEY,
+    FLIGHTS,
+    FLIGHTS_KEY,
+    ROUTES,
+    ROUTES_KEY,
+)
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
@@ -14,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def create_tables(tx: SparkTransaction, flights: DataFrame) -> None:
-    """The three tables, empty."""
+    """The tables that are written later, empty."""
     nothing = flights.limit(0)
     tx.write(nothing, FLIGHTS, row_key=FLIGHTS_KEY)
     tx.write(daily_totals(nothing), DAILY, row_key=DAILY_KEY)
     tx.write(route_totals(nothing), ROUTES, row_key=ROUTES_KEY)
+    tx.write(carrier_totals(nothing), CARRIERS, row_key=CARRIERS_KEY)
 
 
 def ingest(tx: SparkTransaction, flights: DataFrame) -> list[int]:

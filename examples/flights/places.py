@@ -43,7 +43,7 @@ class Place(Protocol):
 
     @property
     def deaths(self) -> str:
-        """What is killed besides a worker and two drivers."""
+        """What is killed besides a worker and three drivers."""
 
     def faults(self) -> list[Fault]:
         """The faults that only this place has."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from examples.flights import carriers
 from examples.flights.events import Event, all_events
 from examples.flights.places import (
     CLUSTER,
@@ -27,6 +28,7 @@ WIDTH, LEFT, LANE_HEIGHT = 1080, 110, 46
 LANE_NAMES: Final = {
     "A": "pipeline A",
     "B": "pipeline B",
+    carriers.LANE: "stream",
     "corrections": "service",
     "reader": "reader",
     "tso": "TSO",
@@ -79,8 +81,9 @@ def _verdict(run: Run) -> str:
     if run.failures:
         return f"<span class='bad'>{len(run.failures)} things are not as they must be.</span>"
     return (
-        f"Two PySpark pipelines, a service and a reader on {run.place.title}. Killed: a worker, two drivers, "
-        f"{run.place.deaths}. <b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
+        f"Two PySpark pipelines, a stream of what they change, a service and a reader on {run.place.title}. Killed: a "
+        f"worker, three drivers, {run.place.deaths}. "
+        "<b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
     )
 
 
@@ -95,6 +98,7 @@ def _tiles(run: Run, events: Sequence[Event]) -> str:
         (f"{flights:,}".replace(",", " "), "flights"),
         (str(MONTHS), "months, one transaction each"),
         (str(kinds("conflict")), "conflicts, tried again"),
+        (str(sum(event.lane == carriers.LANE and event.kind == "committed" for event in events)), "batches of changes"),
         (str(corrected), "flights corrected by the service"),
         (str(run.snapshots), f"snapshots checked, {run.torn} torn"),
         (f"{seconds:.0f} s", "on this machine"),
@@ -124,7 +128,7 @@ def _timeline(events: Sequence[Event]) -> str:
         parts.append(f"<text x='{LEFT - 12}' y='{middle + 4}' class='lane'>{LANE_NAMES[lane]}</text>")
         parts.append(f"<line x1='{LEFT}' y1='{middle}' x2='{WIDTH - 20}' y2='{middle}' class='rail'/>")
         of_lane = [event for event in shown if event.lane == lane]
-        parts += _attempts(of_lane, x, middle) if lane in PIPELINES else _dots(of_lane, x, middle)
+        parts += _attempts(of_lane, x, middle) if lane in (*PIPELINES, carriers.LANE) else _dots(of_lane, x, middle)
     parts.append("</svg>")
     return "".join(parts)
 
@@ -140,20 +144,27 @@ def _axis(first: float, last: float, x: Any, height: int) -> Iterable[str]:
 
 
 def _attempts(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
-    """Each try of a month from its begin to its end: committed, lost or killed."""
+    """Each try of a month, or a batch, from its begin to its end: committed, lost or killed."""
     begun: Event | None = None
     for event in events:
         if event.kind == "begun":
             begun = event
         elif event.kind in ("committed", "conflict", "interrupted", "killed") and begun is not None:
             kind = {"committed": "good", "conflict": "lost", "interrupted": "lost", "killed": "dead"}[event.kind]
-            title = f"month {begun.values['month']}, start {begun.values['start_ts']}: {event.kind}"
-            yield _bar(x(begun.at), x(event.at), middle, kind, str(begun.values["month"]), title)
+            what, number = _work(begun)
+            title = f"{what} {number}, start {begun.values['start_ts']}: {event.kind}"
+            yield _bar(x(begun.at), x(event.at), middle, kind, str(number), title)
             begun = None
         elif event.kind == "already":
-            yield _mark(x(event.at), middle, "known", f"month {event.values['month']}: committed already, looked up")
+            what, number = _work(event)
+            yield _mark(x(event.at), middle, "known", f"{what} {number}: committed already, looked up")
         if event.kind == "killed":
             yield _skull(x(event.at), middle, "driver killed")
+
+
+def _work(event: Event) -> tuple[str, int]:
+    what = "month" if "month" in event.values else "batch"
+    return what, event.values[what]
 
 
 def _dots(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:

@@ -199,7 +199,7 @@ class Servers:
     def watch(self) -> None:
         """At most one fault a call, each while a transaction is open; again where the jobs were done before it was."""
         injection = next((each for each in self._injections if not each.fault.hit), None)
-        if injection is None or count("committed") < injection.after_months:
+        if injection is None or sum(count("committed", lane) for lane in settings.PIPELINES) < injection.after_months:
             return
         jobs = open_jobs()
         if not jobs or time.monotonic() < self._next_try_s:

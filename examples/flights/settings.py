@@ -15,6 +15,9 @@ DATABASE: Final = FOLDER / "database"
 SOURCE: Final = FOLDER / "source"
 EVENTS: Final = FOLDER / "events.jsonl"
 LOGS: Final = FOLDER / "logs"
+CHECKPOINT: Final = FOLDER / "checkpoint"
+ALL_IN: Final = FOLDER / "all-in"
+"""A file that tells the stream that nothing comes any more."""
 REPORT: Final = FOLDER / "report.html"
 
 LEASE_SECONDS: Final = {"embedded": 15, "hbase": 45}[STORE]
@@ -42,10 +45,11 @@ MONTHS: Final = sum(len(months) for months in PIPELINES.values())
 
 CONFLICT_LEVEL: Final = "row"
 
-FLIGHTS, DAILY, ROUTES = "flights", "daily", "routes"
+FLIGHTS, DAILY, ROUTES, CARRIERS = "flights", "daily", "routes", "carriers"
 FLIGHTS_KEY: Final = ("origin", "time_hour", "carrier", "flight")
 DAILY_KEY: Final = ("day", "origin")
 ROUTES_KEY: Final = ("origin", "dest")
+CARRIERS_KEY: Final = ("carrier",)
 
 CORRECTIONS: Final = 60
 """Flights that the service cancels; each is asked for by two threads."""
