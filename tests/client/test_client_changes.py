@@ -8,12 +8,11 @@ import pytest
 
 import pyomid
 import pyomid.aio
+from changes_in_batches import told_in_batches
 from pyomid import Bookmark, RowChange
 from pyomid.client import changes
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType, UnknownTable
-from pyomid.protocol.reading import CommitCache, Snapshot
-from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast
 
@@ -67,21 +66,8 @@ def test_changes_in_batches_are_the_same(db: Database, monkeypatch: pytest.Monke
         put(db, b"old %04d" % key, x=b"3")
     until = db.run(lambda tx: tx.start_ts)
     expected = list(db.changes("t", since, until))
-    deployment, inserted = db.deployment, 0
-    scan = changes.ChangeScan(
-        deployment, "t", KeyRange(), since, Snapshot(until + 1, 0), CommitCache()
-    )  # its own cache: each start is looked up
-    found: list[RowChange] = []
-    while (told := db.driver.run(scan.next_batch_steps())) is not None:
-        if told.inserts is not None:
-            batch, seen, commits = told.inserts
-            inserted += len(commits)
-            for row, commit_ts in zip(seen.rows_present().tolist(), commits.tolist(), strict=True):
-                cells = seen.cells[seen.row_cell[row] : seen.row_cell[row + 1]].tolist()
-                after = {b"%b:%b" % batch.columns[batch.cell_col[cell]]: batch.value(cell) or b"" for cell in cells}
-                found.append(RowChange("insert", batch.row_key(row), commit_ts, {}, after))
-        found += map(changes.shown, told.others)
-    assert sorted(found, key=lambda change: (change.row, change.commit_ts)) == expected
+    found, inserted = told_in_batches(db, "t", since, until)
+    assert found == expected
     assert inserted > 200
     db.release_bookmark(since)
 

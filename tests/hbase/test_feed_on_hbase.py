@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from changes_in_batches import told_in_batches
 from pyomid.client.database import Database
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 
@@ -34,4 +35,19 @@ def test_a_bookmark_reads_what_is_young_enough(database: Database, table: str, m
     assert found == [("update", b"a", old, new), ("delete", b"a", new, {})]
     assert ranges
     assert all(each is not None and since.watermark < each[0] <= began.start_ts for each in ranges)
+    database.release_bookmark(since)
+
+
+def test_inserts_come_in_batches(database: Database, table: str) -> None:
+    since = database.bookmark(keep_seconds=60)
+    with database.begin() as tx:
+        for number in range(300):
+            tx.table(table).put(b"%04d" % number, {b"f:x": b"1", b"f:y": b"%d" % number})
+    with database.begin() as tx:
+        for number in range(0, 300, 50):
+            tx.table(table).put(b"%04d" % number, {b"f:x": b"2"})
+    until = database.run(lambda tx: tx.start_ts)
+    found, inserted = told_in_batches(database, table, since, until)
+    assert found == list(database.changes(table, since, until))
+    assert inserted == 294
     database.release_bookmark(since)
