@@ -52,7 +52,7 @@ def test_changes_lead_from_one_state_to_the_next(db: Database) -> None:
 def test_changes_in_batches_are_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load, changes of it, and rows that lie far apart; batches end amid them."""
     monkeypatch.setattr(changes, "INSERTS_AT_ONCE", 40)
-    monkeypatch.setattr(changes, "INSERTS_LEAST", 5)
+    monkeypatch.setattr(changes, "INSERTS_LEAST", 1_000_000)
     monkeypatch.setattr(changes, "ROWS_AT_ONCE", 3)
     for key in range(0, 1_000, 4):
         put(db, b"old %04d" % key, x=b"0")
@@ -66,6 +66,8 @@ def test_changes_in_batches_are_the_same(db: Database, monkeypatch: pytest.Monke
         put(db, b"old %04d" % key, x=b"3")
     until = db.run(lambda tx: tx.start_ts)
     expected = list(db.changes("t", since, until))
+    monkeypatch.setattr(changes, "INSERTS_LEAST", 5)
+    assert list(db.changes("t", since, until)) == expected
     found, inserted = told_in_batches(db, "t", since, until)
     assert found == expected
     assert inserted > 200
