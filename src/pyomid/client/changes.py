@@ -20,6 +20,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from pyomid.arrays import is_numpy
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking
 from pyomid.client.tables.table import scan_range
@@ -41,7 +42,7 @@ ROWS_AT_ONCE: Final = 500
 
 INSERTS_AT_ONCE: Final = 10_000
 INSERTS_LEAST: Final = 50
-"""Rows that are looked at in one batch; fewer are read one by one."""
+"""Rows that are looked at in one batch; fewer are read one by one, and all without numpy."""
 
 T = TypeVar("T")
 
@@ -199,7 +200,7 @@ class ChangeScan:
             return None
         rows: Sequence[bytes] = yield Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
         batch: CellBatch | None = None
-        if len(rows) >= INSERTS_LEAST and self._floors is None:
+        if len(rows) >= INSERTS_LEAST and self._floors is None and is_numpy():
             batch = yield Blocking(partial(self._dense_batch, rows))
         if batch is None:
             self._others = rows
