@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyomid.client.shared_writes import ROWS_MAX, SharedWrites
+from pyomid.client.shared_writes import BYTES_MAX, ROWS_MAX, SharedWrites
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
 from pyomid.storage.memory import MemoryStore
@@ -46,8 +46,10 @@ class HeldStore(MemoryStore):
         return [batch.row_key(row) for batch in self.scan(table, KeyRange()) for row in range(batch.rows)]
 
 
-def write(version: int, family: bytes = b"f", rows: int = 1, table: str = "t") -> WriteCells:
-    cells = ((Column(family, b"q"), b"v"),)
+def write(
+    version: int, family: bytes = b"f", rows: int = 1, table: str = "t", value: bytes | None = b"v"
+) -> WriteCells:
+    cells = ((Column(family, b"q"), value),)
     return WriteCells(table, version, [RowWrite(b"%04d-%d" % (version, row), cells) for row in range(rows)])
 
 
@@ -141,6 +143,12 @@ def test_a_call_is_bounded() -> None:
         store.lets.release(3)
         await asyncio.gather(*tasks)
         assert store.calls == [[50], [100, 150], [200]]
+        store.calls.clear()
+        large = bytes(BYTES_MAX // 2)
+        tasks = await begun(shared, write(250, value=None), *(write(50 * v, value=large) for v in range(6, 9)))
+        store.lets.release(3)
+        await asyncio.gather(*tasks)
+        assert store.calls == [[250], [300, 350], [400]]
 
     with_writes(body)
 

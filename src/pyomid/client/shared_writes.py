@@ -25,8 +25,9 @@ from pyomid.protocol.effects import WriteCells
 from pyomid.types import VersionedRows
 
 ROWS_MAX: Final = 1000
-"""Rows in one shared call, of which the last write may bring some more. Bounded, so that other writers of the server
-get their turn."""
+BYTES_MAX: Final = 4 << 20
+"""Rows, and bytes of values, in one shared call, of which the last write may bring some more. Bounded, so that other
+writers of the server get their turn."""
 
 _Outcomes = list[Exception | None]
 _Written = asyncio.Future[None]
@@ -85,12 +86,13 @@ class SharedWrites:
 def _taken(line: _Line) -> list[tuple[WriteCells, _Written]]:
     """The next writes for one call, without those whose tasks were cancelled."""
     taken: list[tuple[WriteCells, _Written]] = []
-    rows = 0
-    while line.waiting and rows < ROWS_MAX:
+    rows = size = 0
+    while line.waiting and rows < ROWS_MAX and size < BYTES_MAX:
         effect, written = line.waiting.popleft()
         if not written.done():
             taken.append((effect, written))
             rows += len(effect.rows)
+            size += sum(len(value) for row in effect.rows for _, value in row.cells if value is not None)
     return taken
 
 
