@@ -360,8 +360,8 @@ def unregistered_tables(report: Report, setting: Setting) -> None:
     setting.database.create_table(known, ["f"], if_not_exists=True)
     with setting.java_on_our_tso() as java:
         rates: dict[str, list[float]] = {unknown: [], known: []}
-        for turn in range(3 + RUNS):
-            for table, found in rates.items():
+        for turn in range(3 + 2 * RUNS):
+            for table, found in list(rates.items())[:: 1 if turn % 2 else -1]:
                 seconds, items, *_ = java.ask("one-write", table, str(ONE_WRITES // 2), "16").split("\t")
                 if turn >= 3:
                     found.append(float(seconds) / int(items))
