@@ -53,6 +53,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--only", default="memory,tables,embedded,delay,zipf,hot,restart")
+    parser.add_argument(
+        "--loads", default=",".join(f"{c}x{o}" for c, o in LOADS), help="of memory; default: %(default)s"
+    )
     parser.add_argument("--no-java", action="store_true")
     parser.add_argument("--entries", type=int, default=10_000_000, help="commit-table entries of the restart")
     arguments = parser.parse_args()
@@ -72,6 +75,8 @@ class Bench:
         self.rounds: int = arguments.rounds
         self.seconds: float = arguments.seconds
         self.with_java = not arguments.no_java
+        loads = [tuple(map(int, load.split("x"))) for load in arguments.loads.split(",")]
+        self.loads = [(connections, outstanding) for connections, outstanding in loads]
         self.entries: int = arguments.entries
         self.violations = 0
         self.load_program, self.echo_program = folder / "load", folder / "echo"
@@ -85,7 +90,7 @@ class Bench:
         """The commit table in memory, TCP, Apache Omid at its best settings in turns with us."""
         print("\ncommit table in memory, TCP; 2-10 cells a transaction; maps of 16 M slots, Omid's heap 2 GB")
         best = self.omid_settings() if self.with_java else {}
-        for load in LOADS:
+        for load in self.loads:
             contenders: dict[str, Callable[[], Any]] = {"pyomid": lambda: self.pyomid_tcp("--store", "memory")}
             spins = {"pyomid": SPIN_US}
             if load in best:
@@ -112,11 +117,11 @@ class Bench:
     def omid_settings(self) -> dict[tuple[int, int], tuple[str, float]]:
         """Each of Omid's settings under each load, by a generator that waits spinning and by one that sleeps: which of
         them gives it most."""
-        tried: dict[tuple[int, int], dict[tuple[str, float], float]] = {load: {} for load in LOADS}
+        tried: dict[tuple[int, int], dict[tuple[str, float], float]] = {load: {} for load in self.loads}
         for name in OMID_SETTINGS:
             with self.java(name) as (pid, where):
                 self.load(pid, *where, load=(64, 16), warm_s=OMID_WARM_S, seconds=1)
-                for load in LOADS:
+                for load in self.loads:
                     for spin_us in (SPIN_US, 0.0):
                         result = self.load(pid, *where, "--spin-us", str(spin_us), load=load, warm_s=1, seconds=2)
                         tried[load][name, spin_us] = result["tx_per_s"]

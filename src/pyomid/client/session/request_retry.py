@@ -36,7 +36,8 @@ TELL_AFTER_S: Final = 2.0
 PAUSE_S: Final = 0.02
 """Pause before a failed request is repeated. It doubles up to `PAUSE_S_MAX`."""
 
-PAUSE_S_MAX: Final = 1.0
+PAUSE_S_MAX: Final = 0.25
+"""As long as a client may come late to a TSO that took over: a look at ZooKeeper or a folder, four times a second."""
 
 LOOK_S: Final = 1.0
 """If a TSO that owes an answer sent nothing for so long, another one may lead. Checked at this interval."""
