@@ -137,7 +137,8 @@ def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
     corrections: faults.Process | None = None
     shown = 0
     deadline_s = time.time() + TIME_MAX_S
-    while not (stream.ended and not stream.killed):
+    is_in = False
+    while not (is_in and stream.ended and not stream.killed):
         time.sleep(0.2)
         shown = show_progress(run, shown)
         for name, process in list(pipelines.items()):
