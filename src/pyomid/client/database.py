@@ -267,9 +267,9 @@ class Database:
 
         It looks every `poll_seconds`, at all keys of a prefix in a folder. Between looks it holds W back as an open
         transaction does. With `keep_seconds` it holds it by a durable lease, which is renewed while the watch is not
-        closed, so that who stops, and goes on from its `bookmark` within that time, misses nothing. Who comes back too
-        late gets `SnapshotTooOld`; so does, without a lease, who takes longer than `max_transaction_age_seconds` from
-        one look to the next, with all changes that it told.
+        closed: a program that stops, and goes on from its `bookmark` within that time, misses nothing. One that comes
+        back later gets `SnapshotTooOld`. Without a lease so does a program that handles the changes of one look for
+        longer than `max_transaction_age_seconds`.
 
         Any error, Ctrl-C too, ends the watch; each further step of its iterator raises it again.
         """

@@ -9,8 +9,8 @@ own snapshot and writes it in the same transaction:
 
 So of all runs under one id at most one commits, whatever happened to the answers. The key stays when the run's own
 cells were overwritten and cleaned away. Upkeep makes an old key smaller (decision 0059): in one transaction its row
-goes, with the run's result, and six bytes of the id's hash are written to the row of its first two. Who reads both rows
-in one snapshot finds the one or the other, so an id is never free again.
+goes, with the run's result, and six bytes of the id's hash are written to the row of its first two. A reader of both
+rows in one snapshot finds one or the other, so an id is never free again.
 
 How to use it: call `check_transaction_id`; make sure that the table exists (`client.table_admin.ensure_keys_table`);
 read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's

@@ -10,8 +10,8 @@ versions do), a table that is registered between the two lists is in neither of 
 
     Z lists the tables: no t | t is registered, its mark is removed | Z lists the marks: none | H passes t's commits
 
-Who takes a table out of the catalog and leaves its rows puts a mark first. The second list of marks has it, if the list
-of tables has not the table any more:
+A client that removes a table from the catalog and leaves its rows puts a mark first. So a table that is missing in the
+list of tables is in the second list of marks:
 
     Z lists the marks: none | t is marked, its entry goes | Z lists the tables: no t | H passes t's commits
 

@@ -242,7 +242,7 @@ class TsoService:
         peer = self._unauthenticated.who_gives_way()
         if peer is None:
             return False
-        self.said.warning("newcomers", "cut off a peer without handshake, to make room", peer=peer.address)
+        self.said.warning("unauthenticated", "cut off a peer without handshake, to make room", peer=peer.address)
         self.machine.count("refused_connections")
         self._unauthenticated.remove(peer, peer.address)
         self._connections.discard(peer)

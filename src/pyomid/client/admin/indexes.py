@@ -1,15 +1,16 @@
 """Secondary indexes are built and dropped while others use the table (X3, X4).
 
     create   table of the index ─► entry: building ─► fence ─► rows, some at a time ─► entry: ready from S on
-    drop     entry: dropping, behind a fence ─► table of the index gone ─► entry without the index
+    drop     entry: dropping, then a fence ─► table of the index gone ─► entry without the index
 
-From the fence on every commit keeps the index: who began before it and wrote the table aborts. The rows that are there
-are put in by transactions of their own, which claim what they read: so none of them overlaps a writer of its rows. S is
-a start that was drawn after the last of them: a transaction that begins at or above it sees all rows.
+From the fence on every commit keeps the index: a transaction that began before it and wrote the table aborts. The rows
+that are there are put in by transactions of their own, which claim what they read: so none of them overlaps a writer of
+its rows. S is a start that was drawn after the last of them: a transaction that begins at or above it sees all rows.
 
-A drop is the other way round. Who finds *dropping* neither keeps nor reads the index, and because of the fence nobody
-who begins after such a writer reads it by an earlier entry; whoever began before sees none of that one's rows. Who went
-by the earlier entry and finds the table gone begins anew. The entry is last: while it stands, the drop can be finished.
+A drop is the reverse. A transaction that finds *dropping* neither keeps nor reads the index. Because of the fence, no
+transaction that begins after such a writer reads the index by an earlier entry; one that began before sees none of that
+writer's rows. A transaction that used the earlier entry and finds the table gone begins anew. The entry goes last:
+while it stands, the drop can be finished.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Who is told what the client does: `observer`, the interface; `metrics` (Prometheus), `spans` (OpenTelemetry)."""
+"""What a client reports of its work: `observer`, the interface; `metrics` (Prometheus), `spans` (OpenTelemetry)."""

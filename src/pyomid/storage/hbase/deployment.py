@@ -131,8 +131,8 @@ def token_keeper(cluster: Cluster) -> TokenKeeper:
 
 
 def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskToken | None]:
-    """What processes of other machines are given: none without Kerberos, and none where HBase gives none: these then
-    need a ticket of their own. Who was given one gives that on."""
+    """The token for processes of other machines. None without Kerberos, or if HBase gives none: they then need a ticket
+    of their own. A process that was given a token passes that on."""
     if options.token is not None:
         return options.token
     if options.kerberos is None:

@@ -25,7 +25,7 @@ _ANSWER_S_MAX: Final = 10.0
 """kazoo keeps commands while it looks for a server, without a limit of time; callers here wait no longer than this."""
 
 _TELL_AFTER_S: Final = 2.0
-"""Who waits for longer says so."""
+"""A longer wait is logged."""
 
 _TLS: Final = "zookeeperTls"
 

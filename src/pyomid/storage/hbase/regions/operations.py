@@ -5,8 +5,8 @@
 
 There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or may be repeated
 without harm, is sent again until the budget's deadline, with back-off and jitter. A mutation that must not be repeated
-and whose answer was lost is indeterminate: `INDETERMINATE` to its caller. Who waited for two seconds says so in the
-log, and looks whether waiting can help: a table that is gone or disabled is told at once.
+and whose answer was lost is indeterminate: `INDETERMINATE` to its caller. After two seconds of waiting an operation
+logs that, and checks whether waiting can help: a table that is gone or disabled is reported at once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 
 _TELL_AFTER_S: Final = 2.0
-"""Who waits for longer says so, and again each time the wait has become five times as long."""
+"""An operation that waits for longer logs that, and again each time the wait is five times as long."""
 
 _REFUSALS_MAX: Final = 3
 """So often a server may refuse a client's ticket: it takes one for a copy of another that came within its microsecond,
