@@ -93,6 +93,7 @@ bench-peers: setup ## pyomid, Delta Lake and Parquet on the flights in one run: 
 bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the conflict map by itself (needs gcc, a JDK)
 	$(RUN) -m benchmarks.tso.conflict_map
 	$(RUN) -m benchmarks.tso.run
+	$(RUN) -m benchmarks.tso.build_up
 	$(RUN) -m benchmarks.tso.abuse
 
 bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
