@@ -18,6 +18,7 @@ import pyomid
 from at_points import meanwhile
 from pyomid.cli import main
 from pyomid.client.database import Database
+from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.client.upkeep.backups import restore
 from pyomid.config import Settings
 from pyomid.errors import Misuse
@@ -125,8 +126,11 @@ class Shop:
     def close(self) -> None:
         snapshots = Snapshots(self.cluster)
         snapshots.delete([each for each in snapshots.names() if each.startswith(f"{self.backup_name}.")])
+        indexes = [info.name for info in self.made.catalog.tables() if info.name.startswith(INDEX_TABLES)]
+        for db in self.databases:
+            db.drain(10)
         for name in snapshots.tables():
-            if name.startswith(self.name):
+            if name.startswith(self.name) or name in indexes:
                 snapshots.drop_table(name)
 
 
@@ -462,8 +466,10 @@ def test_init_lets_timestamps_begin_above_a_backup(
 ) -> None:
     with pyomid.connect(url) as db:
         now_ts = db.status().tso.last_ts
-    while shop.databases[-1].deployment.tso.begin().start_ts <= now_ts + 10**9:
-        shop.fail_over()
+    state = shop.made.leader_state
+    epoch = (now_ts // 50 + 20_000_000_000) * 50
+    assert state.take_over(expected=state.read().epoch, epoch=epoch, ceiling=epoch)
+    shop.fail_over()
     shop.back_up(shop.databases[-1])
     assert tso.stop() == 0
     for said in ("begin above", "are above"):
