@@ -16,6 +16,7 @@ from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction import Transaction
 from pyomid.client.upkeep.background import BackgroundUpkeep
 from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.errors import Misuse
 
 pytestmark = pytest.mark.fast
 
@@ -138,6 +139,19 @@ def test_expire_shrinks_the_keys_of_any_database(db: Database, monkeypatch: pyte
     db.compact()
     assert keys_stored(db) == 0
     assert db.run_once("id", add_one) == AlreadyDone("id", 0)
+
+
+def test_who_may_make_no_table_cleans_all_the_same(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_: object) -> None:
+        raise Misuse("permission denied")
+
+    db.run_once("id", add_one)
+    monkeypatch.setattr("pyomid.client.upkeep.expired_keys.ensure_expiry_table", refused)
+    db.compact()
+    assert "idempotency keys stay whole: permission denied" in caplog.text
+    assert keys_stored(db) == 1
 
 
 def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path) -> None:
