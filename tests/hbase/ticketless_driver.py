@@ -44,8 +44,8 @@ def main(master: str, url: str, server: str, folder: str) -> None:
     first = newest(url)
     told: dict[str, Any] = {"tickets": tickets(spark, server)}
     told["transaction"] = in_a_transaction(spark, url)
-    told["source"], plan = by_the_source(spark, url)
-    told["streams"] = by_streams(spark, url, folder)
+    told["source"], plan, since = by_the_source(spark, url)
+    told["streams"] = by_streams(spark, url, folder, since)
     told["upkeep"] = upkeep(spark, url)
     writes, tokens = 0, {first, newest(url)}
     while time.time() * 1000 < first.expires_ms or writes < 2:
@@ -105,8 +105,8 @@ def in_a_transaction(spark: SparkSession, url: str) -> list[Any]:
         return [amid, tx.read("t").count(), tx.read("t", where="twice = 5").count(), tx.read("u").count()]
 
 
-def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str]:
-    """`df.write` and `spark.read`, and the text of a plan."""
+def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
+    """`df.write` and `spark.read`, the text of a plan, and the place before the overwrite."""
 
     def load(**options: str) -> Any:
         return spark.read.format("omid").options(url=url, table="s", **options).load()
@@ -130,10 +130,10 @@ def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str]:
     return counts, plan
 
 
-def by_streams(spark: SparkSession, url: str, folder: str) -> list[Any]:
+def by_streams(spark: SparkSession, url: str, folder: str, since: str) -> list[Any]:
     """From a table into a table, and by `stream_sink`; each query ends when it has read what was there."""
-    changes = spark.readStream.format("omid").options(url=url, table="s", readChangeFeed="true", starting="1").load()
-    rows = changes.where("_change_type = 'insert'").select("id", "text")
+    changes = spark.readStream.format("omid").options(url=url, table="s", readChangeFeed="true", starting=since).load()
+    rows = changes.where("_change_type = 'update_postimage'").select("id", "text")
 
     def finished(query: StreamingQuery) -> None:
         assert query.awaitTermination(240)
