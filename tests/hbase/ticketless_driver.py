@@ -19,6 +19,7 @@ from spark_sessions import local_session
 import pyomid
 import pyomid.spark
 from pyomid.spark.databases import connection
+from pyomid.spark.source.changes import place_text
 from pyomid.types import TaskToken
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
         spark.sql("SELECT count(*) FROM v_s").head()[0],
         load(where="id=1").count(),
     ]
-    return counts, plan
+    return counts, plan, place_text(since)
 
 
 def by_streams(spark: SparkSession, url: str, folder: str, since: str) -> list[Any]:
