@@ -3,6 +3,7 @@
     Linux                          elsewhere
     CLOCK_BOOTTIME                 CLOCK_MONOTONIC
     SO_PEERCRED                    the owner of the socket's file
+    SO_PEERPIDFD (Linux 6.5)       nothing: how a peer's process fares is not told
     /proc/self/fd/N/socket         the path, or a link to its folder where a socket's address has no room for it
     /proc/PID/stat                 ps
     posix_fallocate                zeros, where a file has holes or ends
@@ -56,6 +57,22 @@ def peer_uid(sock: socket.socket, path: Path) -> int:
         return os.lstat(path).st_uid
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)
+
+
+_SO_PEERPIDFD: Final = 77
+
+
+def peer_process(sock: socket.socket) -> int | None:
+    """A descriptor of the process that connected to a local socket, which can be read once the process has ended; the
+    caller closes it. None where the system does not tell. `ProcessLookupError`: the process has ended."""
+    if not IS_LINUX or sock.family != socket.AF_UNIX:
+        return None
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager

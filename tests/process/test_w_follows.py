@@ -20,6 +20,7 @@ import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import SnapshotTooOld
+from pyomid.platforms import peer_process
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import Handshake, encode_handshake, encode_request
 from pyomid.wire.messages import Begin
@@ -28,6 +29,16 @@ from pyomid.wiring import folder_connector
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 ROW = b"busy"
+
+
+def tells_of_processes() -> bool:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = peer_process(ours)
+    if process is None:
+        return False
+    os.close(process)
+    return True
 
 
 @pytest.fixture
@@ -168,6 +179,36 @@ def test_a_stopped_reader_is_waited_for_or_told_never_shown_a_hole(
         assert ended.read_text() == (seen if age_s > 100 else "too old")
 
 
+def read_for_ever(url: str, begun: str) -> None:
+    with pyomid.connect(url) as db:
+        reader = db.begin()
+        Path(begun).write_text(str(reader.start_ts))
+        signal.pause()
+        reader.rollback()
+
+
+@pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
+@pytest.mark.parametrize("kernels", ["first", "off"])
+def test_w_passes_what_a_killed_process_held(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    """By the native socket loop and without it."""
+    monkeypatch.setenv("PYOMID_KERNELS", kernels)
+    url, begun = f"omid://{tmp_path}/db?idleExitSeconds=1", tmp_path / "begun"
+    with pyomid.connect(url) as db:
+        db.create_table("t", ["f"])
+        reader = processes.start(read_for_ever, url, str(begun))
+        while not begun.exists() or not begun.read_text():
+            assert reader.is_alive()
+            os.sched_yield()
+        start_ts = int(begun.read_text())
+        work_while_held(db)
+        assert watermark(db) < start_ts
+        reader.kill()
+        assert processes.finish(reader) == -signal.SIGKILL
+        work_until(db, lambda w: w >= start_ts)
+
+
 def test_a_peer_that_does_not_tell_holds_w(db: Database, url: str, tmp_path: Path) -> None:
     """As Apache Omid's clients: by the first start that it was given."""
     sock = folder_connector(tmp_path / "db", db.settings)()
@@ -206,5 +247,8 @@ def test_a_forked_child_tells_for_itself_only(db: Database, tmp_path: Path) -> N
         with_parent.sendall(b"x")
         os.waitpid(pid, 0)
         session.close()
-    work_while_held(db)
-    assert watermark(db) == its - 1, "it ended without a word"
+    if tells_of_processes():
+        work_until(db, lambda w: w >= its)
+    else:
+        work_while_held(db)
+        assert watermark(db) == its - 1, "it ended without a word"

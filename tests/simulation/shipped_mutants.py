@@ -282,6 +282,10 @@ def _ends_without_trace(original: Any, starts: Any, peer: Any) -> None:
     starts._peers.pop(peer, None)
 
 
+def _frees_all(original: Any, starts: Any, peer: Any) -> None:
+    starts._ended.clear()
+
+
 def _by_any_connection(original: Any, starts: Any, held: Any) -> bool:
     return held.client in starts._of_client
 
@@ -516,6 +520,12 @@ SHIPPED_MUTANTS: Final = (
         "starts that the socket loop notes count in the order in which the machine is told of them",
         "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
         ("oracle.open_starts:OpenStarts.handed_out", _by_the_last_call),
+    ),
+    _m(
+        "T16h",
+        "the end of one process frees what every connection held that ended",
+        "tests/core/test_open_starts.py::test_t16_the_end_of_one_process_frees_what_no_other_held",
+        ("oracle.open_starts:OpenStarts.process_ended", _frees_all),
     ),
     # What the caller is told
     _m(

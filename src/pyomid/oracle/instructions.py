@@ -35,6 +35,13 @@ class PeerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """The process of a peer that left has ended: nothing works with what it received."""
+
+    peer: Hashable
+
+
+@dataclass(frozen=True, slots=True)
 class StoreDone:
     token: int
     result: object = None
@@ -55,7 +62,7 @@ class LeaseRenewed:
     until_s: float
 
 
-Event = RequestCame | PeerGone | StoreDone | StoreFailed | LeaseRenewed
+Event = RequestCame | PeerGone | ProcessEnded | StoreDone | StoreFailed | LeaseRenewed
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from pyomid.oracle.instructions import (
     LeaseRenewed,
     MachineReport,
     PeerGone,
+    ProcessEnded,
     ReadEpoch,
     RequestCame,
     StoreDone,
@@ -195,6 +196,8 @@ class TsoMachine:
                 self.peer_requests.forget(peer)
                 self.ceiling.forget(peer)
                 self.open_starts.gone(peer)
+            case ProcessEnded(peer):
+                self.open_starts.process_ended(peer)
             case LeaseRenewed(until_s):
                 self.serve_until_s = until_s
 

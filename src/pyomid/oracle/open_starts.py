@@ -3,6 +3,7 @@
     a start is handed out over a connection ──► it holds LWM, and all above it
     the client tells its oldest open start  ──► that one holds LWM; none: nothing of this connection does
     the connection ends                     ──► what held LWM goes on, until its client tells over a later connection
+    the client's process has ended          ──► nothing of that client holds LWM
 
 A peer that never tells (a Java client) holds LWM by what was handed out to it first. Age passes all (T15): when the
 newest start that a connection may hold is old, the connection holds nothing any more.
@@ -35,6 +36,8 @@ class Held:
     """Which of its client's connections this is: they ascend."""
     holder: str = ""
     """The client, as text for people."""
+    ended: Hashable = None
+    """The connection, once it has ended."""
 
 
 def _nothing() -> None:
@@ -96,11 +99,22 @@ class OpenStarts:
             return
         self._unname(peer, held)
         if held.floor and not self._told_later(held):
+            held.ended = peer
             self._ended.append(held)
             if len(self._ended) > ENDED_MAX:
                 first, second, *rest = self._ended
                 merged = Held(min(first.floor, second.floor), max(first.newest, second.newest), holder="ended clients")
                 self._ended = [merged, *rest]
+
+    def waits_for(self, peer: Hashable) -> bool:
+        """Whether what this connection's client held when it ended holds LWM, and who it is, is known."""
+        return any(held.ended == peer and held.client for held in self._ended)
+
+    def process_ended(self, peer: Hashable) -> None:
+        """The connection ended before, and so did the process that had it: nothing that its client received is in use.
+        A client that never told counts by age: who it is, and in which process, is not known."""
+        clients = {held.client for held in self._ended if held.ended == peer} - {b""}
+        self._ended = [held for held in self._ended if held.client not in clients]
 
     def _told_later(self, held: Held) -> bool:
         return any(each.connection > held.connection for each in self._of_client.get(held.client, {}).values())

@@ -403,11 +403,12 @@ class Connection(asyncio.BufferedProtocol):
         self._service.feed(events)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
         self._transport = None
         try:
             self._detach()
             self._unread = b""
-            self._service.disconnected(self)
+            self._service.disconnected(self, sock)
         except Exception as error:
             self._service.fail(error)
 

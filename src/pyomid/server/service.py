@@ -31,6 +31,7 @@ from pyomid.oracle.instructions import (
     Flushed,
     Instruction,
     PeerGone,
+    ProcessEnded,
     Reply,
     SendEncoded,
     StoreCall,
@@ -39,6 +40,7 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.ports import Clock
+from pyomid.server.ended_processes import EndedProcesses
 from pyomid.server.flush import Durations, Flushes, as_failure, rows_of
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
@@ -112,6 +114,7 @@ class TsoService:
         self._late_commits = 0
         self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
+        self._processes = EndedProcesses(clock, machine.settings.max_transaction_age_s)
         self._flushes = Flushes(
             stores.commit_table,
             stores.leader_state,
@@ -211,6 +214,7 @@ class TsoService:
             connection.close()
         while self._connections and self._clock() < deadline_s:
             await asyncio.sleep(0.005)
+        self._processes.close()
         self._flushes.close(wait=self.machine.is_quiet)
         if self.socket_loop is not None:
             if self._watches_socket_loop:
@@ -257,11 +261,18 @@ class TsoService:
         """It has its transport: the service is not idle."""
         self._idle_since_s = self._clock()
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: Connection, sock: socket.socket | None = None) -> None:
+        """`sock`: its socket, still open."""
         self._connections.discard(connection)
         self._unauthenticated.remove(connection, connection.address)
         self._idle_since_s = self._clock()
         self.feed([PeerGone(connection)])
+        if (
+            sock is not None
+            and self.machine.open_starts.waits_for(connection)
+            and self._processes.watch(connection, sock)
+        ):
+            self.feed([ProcessEnded(connection)])
 
     def note_commit_retry(self, commit_retry_s: float) -> None:
         """Keeps the longest time for which a client announced to repeat a commit, for `status`: a sanitizer uses no
@@ -474,7 +485,7 @@ class TsoService:
             self.fail(error)
 
     def _look_around(self) -> None:
-        self.feed([])
+        self.feed([ProcessEnded(connection) for connection in self._processes.take_ended()])
         self.count_up()
         now_s = self._clock()
         self._cut_off_slow_peers(now_s)

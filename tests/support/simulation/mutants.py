@@ -654,6 +654,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/core/test_open_starts.py::test_t16_a_start_on_its_way_holds_lwm",
         "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
         "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
+        "tests/core/test_open_starts.py::test_t16_the_end_of_one_process_frees_what_no_other_held",
         "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_nothing_that_is_open",
     ),
     "R9": (
