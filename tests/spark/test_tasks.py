@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +21,13 @@ from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
-from pyomid.row_codec.encode import Duplicates
+from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
+from pyomid.spark.source import write_task
 from pyomid.spark.source.options import TABLE_LEVEL
 from pyomid.spark.source.read_task import ReadPlan, divided, pair_rows, read_range
 from pyomid.spark.source.write_task import (
@@ -209,7 +214,7 @@ def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
 
 def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection) -> None:
     info = table(conn)
-    plan = plan_for(conn, info, begin(conn))
+    plan = replace(plan_for(conn, info, begin(conn)), run_bytes=1)
     in_one_task = [written(conn, plan, frame(info, ("a", 1, None)), frame(info, ("b", 1, None), ("a", 2, None)))]
     in_two_tasks = [written(conn, plan, frame(info, (key, 1, None))) for key in ("x", "y", "x")]
     check_distinct(conn, plan, in_two_tasks[:2])
@@ -218,12 +223,77 @@ def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection
             check_distinct(conn, plan, reports)
 
 
+def test_a_task_writes_its_batches_in_the_order_of_keys(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one run; of a row that comes twice the later one stays, and keeps what a null of it says nothing of."""
+    info, first_keys = table(conn), list[bytes]()
+    real = conn.deployment.store.write_batch
+    monkeypatch.setattr(
+        conn.deployment.store,
+        "write_batch",
+        lambda name, version, batch: (first_keys.append(batch.row_key(0)), real(name, version, batch)),
+    )
+    monkeypatch.setattr(write_task, "BATCH_ROWS", 3)
+    plan = replace(plan_for(conn, info, begin(conn)), duplicates=Duplicates.LAST, nulls=Nulls.KEEP)
+    batches = [
+        frame(info, ("e", 1, None), ("a", 1, "old")),
+        frame(info, ("d", 1, None), ("b", 1, None)),
+        frame(info, ("c", 1, None), ("a", 2, None)),
+    ]
+    report = written(conn, plan, *batches)
+    assert first_keys == [b"a", b"c"]
+    begun = BeginReply(report.branch + 1, 1)
+    assert rows_at(conn, info, begun, (report.branch,))[0] == ("a", 2, "old")
+    first_keys.clear()
+    written(conn, replace(plan, run_bytes=1), *batches)
+    assert first_keys == [b"a", b"b", b"a"], "each batch is a run"
+
+
+_SMALL_WORK = """
+import sys
+import pyarrow as pa
+import test_tasks as of
+from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
+from pyomid.types import BeginReply, KeyRange
+from pyomid.spark.source.comparisons import Where
+from pyomid.spark.source.read_task import ReadPlan, read_range
+from pyomid.spark.source.write_task import reporting, write_rows
+
+conn = of.connection("omid:///" + sys.argv[1])
+info = of.table(conn)
+values = [
+    binary_array_of([b"b", b"a"]).cast(pa.string()),
+    int64_array([1, 2]),
+    binary_array_of([b"x", None]).cast(pa.string()),
+]
+rows = pa.RecordBatch.from_arrays(values, schema=of.arrow_schema(of.schema_of(info), ["name", "count", "note"]))
+plan = of.plan_for(conn, info, of.begin(conn))
+[report] = reporting(lambda batches: write_rows(plan, batches), plan.written, iter([rows]))
+branch = report.column(0)[0].as_py()
+snapshot = of.Snapshot(branch + 50, 1, frozenset([branch]))
+schema = of.schema_of(info)
+where = Where.of("name = 'a' and count = 2", info.name, schema)
+read = ReadPlan(conn.url, info.name, schema, plan.written, snapshot, 10, leased=False, where=where)
+[found] = read_range(conn, read, KeyRange(), of.arrow_schema(schema, plan.written))
+assert found.to_pylist() == [{"name": "a", "count": 2, "note": None}]
+print("loaded", {"numba", "pandas"} & set(sys.modules))
+"""
+
+
+@pytest.mark.process
+def test_a_small_write_and_read_load_neither_numba_nor_pandas(tmp_path: Path) -> None:
+    """Each takes longer to load than all else that a Python process of Spark's does for a few rows."""
+    environment = {**os.environ, "PYOMID_KERNELS": "auto", "PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", _SMALL_WORK, os.fspath(tmp_path / "db") + "?tsoIdleExitSeconds=1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.stdout == "loaded set()\n", done.stderr
+
+
 def test_keys_that_were_not_told_are_found_too(conn: Connection) -> None:
     """In the store's order; beside an orphan, another's row, and rows that an overwrite deleted."""
     info = table(conn)
     put(conn, info, ("c", 1, None), ("x", 1, None))
     transaction = begun_by(conn, None)
-    plan = replace(transaction.plan(info, ("name", "count", "note")), told_max=1)
+    plan = replace(transaction.plan(info, ("name", "count", "note")), told_max=1, run_bytes=1)
     deleted = delete_ranges(plan, transaction.read_plan(info), [KeyRange()])
     assert deleted is not None
     written(conn, plan, frame(info, ("a", 0, None), ("b", 0, None)))
@@ -357,7 +427,9 @@ def test_while_a_level_changes_a_commit_names_the_ids_of_both() -> None:
 
 def test_a_task_tells_no_more_ids_than_the_tso_takes() -> None:
     conn, info = small()
-    report = write(begun_by(conn, "auto"), info, *[many(info, 10, first=10 * batch) for batch in range(50)])
+    batches = [many(info, 10, first=10 * batch) for batch in range(50)]
+    plan = begun_by(conn, "auto").plan(info, tuple(field.name for field in FIELDS))
+    report = written(conn, replace(plan, run_bytes=1), *batches)
     assert (report.rows, report.ids_count, len(report.ids)) == (500, 20, 0)
 
 
@@ -372,7 +444,7 @@ def test_a_given_level_is_refused_by_the_first_task_that_has_too_many(level: str
         yield many(info, 1, first=100)
         never.append(1)
 
-    plan = transaction.plan(info, tuple(field.name for field in FIELDS))
+    plan = replace(transaction.plan(info, tuple(field.name for field in FIELDS)), run_bytes=1)
     with pytest.raises(Misuse, match=r"1[78] ids or more, over 16, .* give 'auto'"):
         write_rows(plan, batches())
     assert not never

@@ -48,7 +48,7 @@ from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar,
 from pyomid.arrays import NDArray, np
 from pyomid.kernels.cache import cache_folder, keep_in, kept_in, python_tag
 from pyomid.kernels.digests import digest_of, names_in
-from pyomid.kernels.loading import is_ready, tell_of_compiling, tell_of_no_folder
+from pyomid.kernels.loading import can_compile, is_ready, is_worth_loading, tell_of_compiling, tell_of_no_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,6 +115,7 @@ class Kernel(Generic[P, R]):
         self.name = f"{plain.__module__}.{plain.__qualname__}"
         self._options = options
         self._compiled: Callable[P, R] | None = None
+        self._rows_before = 0
         self.__doc__ = plain.__doc__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -145,6 +146,21 @@ class Kernel(Generic[P, R]):
     def is_ready(self) -> bool:
         """Whether to call it. Where not, the reference implementation does the work."""
         return self._compiled is not None or is_ready(self)
+
+    def is_ready_for(self, rows: int) -> bool:
+        """`is_ready`, for work on so many rows: the first few of a process load nothing."""
+        return self._compiled is not None or (self._is_worth_it(rows) and is_ready(self, rows))
+
+    def for_rows(self, rows: int) -> Callable[P, R]:
+        """For a caller without code of its own: the kernel, which is loaded now if need be; for the first few rows of a
+        process, or where nothing can be compiled, the same in plain Python."""
+        if self._compiled is not None:
+            return self._compiled
+        return self if self._is_worth_it(rows) and can_compile() else self.python
+
+    def _is_worth_it(self, rows: int) -> bool:
+        self._rows_before += rows
+        return is_worth_loading(self, self._rows_before)
 
     @cached_property
     def python(self) -> Callable[P, R]:
@@ -299,9 +315,9 @@ def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[
     return decorate
 
 
-def now(kernel: Kernel[P, R]) -> Callable[P, R]:
-    """The kernel if it is ready, else the same in plain Python."""
-    return kernel if kernel.is_ready else kernel.python
+def now(kernel: Kernel[P, R], rows: int) -> Callable[P, R]:
+    """The kernel if it is ready for so many rows, else the same in plain Python."""
+    return kernel if kernel.is_ready_for(rows) else kernel.python
 
 
 def kernels_of(*packages: str) -> list[Kernel[Any, Any]]:

@@ -1,7 +1,9 @@
 """When kernels are loaded: on a thread of their own, while the program goes on in plain Python.
 
     is_ready ── loaded ──────────────────────────────► yes
+       ├ few rows so far in this process ─────────────► no: a Python process of Spark's often does no more
        ├ numba is loaded, the kernel is kept on disk ─► loaded now (milliseconds), yes
+       ├ many rows at once, the kernel is kept ───────► loaded now, yes: plain Python would take as long
        └ else ────────────────────────────────────────► no; a thread loads numba and the kernel (a second)
                                                           └ not kept: a process compiles it first (some 30 s, once)
 
@@ -30,6 +32,9 @@ from pyomid.kernels.cache import CACHE_VARIABLE, cache_folder
 log = logging.getLogger(__name__)
 
 MODE_VARIABLE: Final = "PYOMID_KERNELS"
+FEW_ROWS: Final = 1_000
+"""In plain Python they take a tenth of a second; loading numba and a few kernels takes half of one."""
+MANY_ROWS: Final = 5_000
 _COMPILE_S_MAX: Final = 300.0
 
 
@@ -48,15 +53,21 @@ class Loadable(Protocol):
     def compiled(self) -> Any: ...
 
 
-def is_ready(kernel: Loadable) -> bool:
-    """Whether to call a kernel that is not loaded yet; if not, it may be a second later."""
+def is_ready(kernel: Loadable, rows: int = 0) -> bool:
+    """Whether to call a kernel that is not loaded yet, on so many rows; if not, it may be a second later."""
     if not can_compile():
         return False
-    if os.environ.get(MODE_VARIABLE) == "first" or (_beside.is_idle and anything_is_loaded() and kernel.is_kept):
+    is_now = os.environ.get(MODE_VARIABLE) == "first" or (_beside.is_idle and anything_is_loaded() and kernel.is_kept)
+    if is_now or (rows >= MANY_ROWS and kernel.is_kept):
         kernel.compiled()
         return True
     _beside.load(kernel)
     return False
+
+
+def is_worth_loading(kernel: Loadable, rows: int) -> bool:
+    """Whether a kernel that is not loaded yet is wanted in a process that has, with these, had so many rows for it."""
+    return rows > FEW_ROWS or os.environ.get(MODE_VARIABLE) == "first" or (anything_is_loaded() and kernel.is_kept)
 
 
 @cache

@@ -96,7 +96,7 @@ class VisibleCells:
 
 def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Starts that only the commit table can explain to this reader: ascending, each once."""
-    found = now(kernels.unresolved)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
+    found = now(kernels.unresolved, batch.rows)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
     return np.unique(found)
 
 
@@ -105,12 +105,14 @@ def apply_commits(batch: CellBatch, starts: Indices, commits: Indices) -> Indice
 
     `starts` ascend. A commit of 0 or less leaves its records unresolved.
     """
-    return now(kernels.apply_commits)(batch.rec_version, batch.rec_commit, starts, commits)
+    return now(kernels.apply_commits, batch.rows)(batch.rec_version, batch.rec_commit, starts, commits)
 
 
 def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Indices of the records that are still unresolved, ascending: the rows to fetch again."""
-    return now(kernels.unresolved_records)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
+    return now(kernels.unresolved_records, batch.rows)(
+        batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own)
+    )
 
 
 def visible_cells(
@@ -118,9 +120,9 @@ def visible_cells(
 ) -> VisibleCells:
     """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell, and another where values expire."""
     tombstone_of = _family_tombstone_columns(batch.columns)
-    found = now(kernels.visible_cells)(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own))
+    found = now(kernels.visible_cells, batch.rows)(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own))
     if expired_to:
-        found = now(kernels.unexpired_cells)(batch.rec_cell, batch.rec_commit, *found, expired_to)
+        found = now(kernels.unexpired_cells, batch.rows)(batch.rec_cell, batch.rec_commit, *found, expired_to)
     return VisibleCells(*found)
 
 

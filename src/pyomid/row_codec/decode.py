@@ -58,7 +58,7 @@ class RowDecoder:
         if self._values:
             columns |= self._decode_values(batch, visible, rows)
         if not self.schema.names:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
+            return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), len(rows), [None]))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _decode_values(self, batch: CellBatch, visible: VisibleCells, rows: NDArray[np.int64]) -> dict[str, pa.Array]:
@@ -71,7 +71,7 @@ class RowDecoder:
         valid = np.zeros((len(widths), (count + 7) // 8), dtype=np.uint8)
         present = np.zeros(len(widths), dtype=np.int64)
         places, filled = (place_of, widths, at_of), (fixed, chosen, valid, present)
-        bad, place = fill_columns(batch.arrays(), visible.cells, visible.row_cell, rows, places, filled)
+        bad, place = fill_columns.for_rows(count)(batch.arrays(), visible.cells, visible.row_cell, rows, places, filled)
         if bad >= 0:
             raise self._misfit(batch, visible, int(rows[bad]), place)
         columns = {}
@@ -126,7 +126,7 @@ def _take_part(
     rows = len(places)
     if not part.type.is_text:
         block = np.empty((rows, part.type.key_width), dtype=np.uint8)
-        bad = take_blocks(buffer, places, ends, block)
+        bad = take_blocks.for_rows(rows)(buffer, places, ends, block)
         return (from_ordered(block, part.type, arrow, descending=part.descending) if bad < 0 else None), bad
     total = int((ends - places).sum())
     _check_room(total, part.name)
@@ -134,10 +134,12 @@ def _take_part(
     data = np.empty(total, dtype=np.uint8)
     if part.is_raw:
         np.cumsum(ends - places, out=offsets[1:])
-        copy_texts(buffer, places, np.arange(rows, dtype=np.int64), offsets.astype(np.int64), data)
+        copy = copy_texts.for_rows(rows)
+        copy(buffer, places, np.arange(rows, dtype=np.int64), offsets.astype(np.int64), data)
         places[:] = ends
         return text_array(offsets, data, arrow, None), -1
-    bad = unescape(buffer, places, ends, 0xFF if part.descending else 0x00, data, offsets)
+    inversion = 0xFF if part.descending else 0x00
+    bad = unescape.for_rows(rows)(buffer, places, ends, inversion, data, offsets)
     return (text_array(offsets, data, arrow, None) if bad < 0 else None), bad
 
 
@@ -159,7 +161,7 @@ def _decode_chosen(
     if kind.layout is not Layout.DECIMAL:
         return _decode_text(batch, chosen, kind, arrow, name, bits)
     block = np.empty((len(chosen), 16), dtype=np.uint8)
-    bad = gather_decimals(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
+    bad = gather_decimals.for_rows(len(chosen))(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
     if bad >= 0:
         raise _corrupt_value(batch, int(rows[bad]), int(chosen[bad]), kind, name)
     return fixed_array(block, len(chosen), kind, arrow, bits)
@@ -207,10 +209,11 @@ def _decode_text(
     bits: pa.Buffer | None,
 ) -> pa.Array:
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
-    total = text_offsets(batch.buffer, batch.cell_off, batch.cell_len, chosen, offsets, kind.is_text)
+    measure = text_offsets.for_rows(len(chosen))
+    total = measure(batch.buffer, batch.cell_off, batch.cell_len, chosen, offsets, kind.is_text)
     _check_room(total, name)
     data = np.empty(total, dtype=np.uint8)
-    copy_texts(batch.buffer, batch.cell_off, chosen, offsets, data)
+    copy_texts.for_rows(len(chosen))(batch.buffer, batch.cell_off, chosen, offsets, data)
     if kind.layout is not Layout.JSON:
         return text_array(offsets.astype(np.int32), data, arrow, bits)
     stored = text_array(offsets.astype(np.int32), data, pa.binary(), bits).to_pylist()
@@ -226,10 +229,10 @@ def binary_array(
 ) -> pa.Array:
     """The chosen ones (-1: null) of some parts of the buffer, as they are, without a type of pyomid's."""
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
-    total = text_offsets(buffer, begins, lengths, chosen, offsets, False)
+    total = text_offsets.for_rows(len(chosen))(buffer, begins, lengths, chosen, offsets, False)
     _check_room(total, name)
     data = np.empty(total, dtype=np.uint8)
-    copy_texts(buffer, begins, chosen, offsets, data)
+    copy_texts.for_rows(len(chosen))(buffer, begins, chosen, offsets, data)
     valid = chosen >= 0
     bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return text_array(offsets.astype(np.int32), data, pa.binary(), bits)

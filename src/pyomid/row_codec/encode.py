@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.errors import Corruption, Misuse
+from pyomid.row_codec.arrow_arrays import fixed_values
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
 from pyomid.row_codec.native.columns import ABSENT, pack_cells, zero_texts
@@ -88,26 +89,31 @@ class EncodedKeys:
 
     def ascending(self, duplicates: Duplicates, layout: KeyLayout) -> RowOrder:
         """Row numbers by ascending key, each key once; Misuse names a key that is there twice."""
-        order = np.arange(len(self.offsets) - 1, dtype=np.int64)
-        found = key_order(self.data, self.offsets, order)
-        if found == UNSORTED:
-            order = self._sorted()
-            found = key_order(self.data, self.offsets, order)
+        order, found = self._ordered()
         if found == WITH_EQUALS:
             last = np.empty(len(order), dtype=np.bool_)
-            last_of_equals(self.data, self.offsets, order, last)
+            last_of_equals.for_rows(len(order))(self.data, self.offsets, order, last)
             if duplicates is not Duplicates.LAST:
                 raise duplicate_key(self.key(int(order[np.argmin(last)])), layout, duplicates)
             return RowOrder(order[last], order, np.flatnonzero(last))
         return RowOrder(order)
 
-    def _sorted(self) -> NDArray[np.int64]:
-        """Stable: of equal keys the later row stays after the earlier."""
+    def order(self) -> NDArray[np.int64]:
+        """Row numbers by ascending key, of equal keys the later row after the earlier."""
+        return self._ordered()[0]
+
+    def _ordered(self) -> tuple[NDArray[np.int64], int]:
+        """The order, and what `key_order` says of it."""
+        order = np.arange(len(self.offsets) - 1, dtype=np.int64)
+        look = key_order.for_rows(len(order))
+        found = look(self.data, self.offsets, order)
+        if found != UNSORTED:
+            return order, found
         keys = pa.Array.from_buffers(
-            pa.large_binary(), len(self.offsets) - 1, [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+            pa.large_binary(), len(order), [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         )
-        order: NDArray[np.int64] = pc.array_sort_indices(keys).to_numpy().astype(np.int64)
-        return order
+        order = fixed_values(pc.array_sort_indices(keys), np.dtype(np.uint64)).astype(np.int64)  # stable
+        return order, look(self.data, self.offsets, order)
 
 
 def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplicates.ERROR) -> Misuse:
@@ -216,15 +222,16 @@ def _add_part_length(part: KeyPart, column: pa.Array, lengths: Lengths) -> None:
     if part.is_raw:
         lengths += offsets[1:] - offsets[:-1]
     else:
-        escaped_lengths(data, offsets, lengths)
+        escaped_lengths.for_rows(len(lengths))(data, offsets, lengths)
 
 
 def _put_part(part: KeyPart, column: pa.Array, out: NDArray[np.uint8], places: NDArray[np.int64]) -> None:
     if not part.type.is_text:
-        put_blocks(out, places, ordered_block(column, part.type, descending=part.descending))
+        put_blocks.for_rows(len(places))(out, places, ordered_block(column, part.type, descending=part.descending))
         return
     data, offsets = text_parts(column)
-    put_escaped(out, places, data, offsets, 0xFF if part.descending else 0x00, part.is_raw)
+    inversion = 0xFF if part.descending else 0x00
+    put_escaped.for_rows(len(places))(out, places, data, offsets, inversion, part.is_raw)
 
 
 class _Grid:
@@ -250,7 +257,7 @@ class _Grid:
         cell_col, cell_len = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         cell_off = np.empty(room, dtype=np.int64)
         sentinel = self.append(np.frombuffer(SENTINEL_VALUE, dtype=np.uint8))
-        count = pack_cells(
+        count = pack_cells.for_rows(rows)(
             self.offsets, self.lengths, sentinel, len(SENTINEL_VALUE), rec_cell, cell_col, cell_off, cell_len
         )
         return CellBatch(
@@ -284,7 +291,7 @@ def _fill_fixed(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, ord
 def _fill_decimal(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
     rows = len(column)
     out, offsets, lengths = np.empty(rows * 20, np.uint8), np.empty(rows, np.int64), np.empty(rows, np.int32)
-    written = put_decimals(unscaled_block(column), kind.scale, out, offsets, lengths)
+    written = put_decimals.for_rows(rows)(unscaled_block(column), kind.scale, out, offsets, lengths)
     grid.offsets[index] = offsets[order] + grid.append(out[:written])
     grid.lengths[index] = lengths[order]
 
@@ -296,7 +303,7 @@ def _fill_text(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, orde
     grid.offsets[index] = offsets[order] + (grid.append(used) - first)
     grid.lengths[index] = (offsets[1:] - offsets[:-1])[order]
     zero = np.empty(len(column), dtype=np.bool_)
-    longest = zero_texts(data, offsets, zero)
+    longest = zero_texts.for_rows(len(column))(data, offsets, zero)
     if longest >= 0:
         zero = zero[order]
         grid.offsets[index][zero] = grid.append(np.zeros(longest + 1, dtype=np.uint8))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pyomid.row_codec.arrow_arrays import booleans, fixed_values
 from pyomid.row_codec.column_types import ColumnType, Layout
 
 Block = NDArray[np.uint8]
@@ -22,18 +23,14 @@ def validity(column: pa.Array) -> NDArray[np.bool_] | None:
     """Which rows are not null; None where none is."""
     if column.null_count == 0:
         return None
-    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    return booleans(column.is_valid())
 
 
 def numbers(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
     """The column's numbers, whatever lies under its nulls; a boolean's are 0 and 1."""
     if kind.layout is Layout.BOOLEAN:
-        bits = np.frombuffer(column.buffers()[1], dtype=np.uint8)
-        window = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
-        return window.astype(np.int8)
-    dtype = number_type(kind)
-    return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
+        return booleans(column).astype(np.int8)
+    return fixed_values(column, number_type(kind))
 
 
 def number_type(kind: ColumnType) -> np.dtype[Any]:

@@ -30,6 +30,7 @@ from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
+from pyomid.row_codec.arrow_arrays import binary_array_of
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import (
@@ -381,7 +382,7 @@ class SparkTransaction(LargeTransaction):
     def _ranges(self, table: str, span: KeyRange) -> pa.RecordBatch:
         """Parts of the keys, one for each task."""
         parts = divided(self._conn.deployment.store, table, span, parallelism(self._spark))
-        columns = [pa.array([getattr(part, name) for part in parts], pa.binary()) for name in ("start", "stop")]
+        columns = [binary_array_of([getattr(part, name) for part in parts]) for name in ("start", "stop")]
         return pa.RecordBatch.from_arrays(columns, names=["start", "stop"])
 
     # For pyomid's own use
@@ -522,7 +523,7 @@ _SEEN_DDL: Final = "doubled binary, ids binary"
 def _look_at_partitions(look: Look, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with coded_errors():
         seen = look_at(look, _ranges_in(batches))
-    columns = [pa.array([value], pa.binary()) for value in (seen.doubled, seen.ids.tobytes())]
+    columns = [binary_array_of([value]) for value in (seen.doubled, seen.ids.tobytes())]
     yield pa.RecordBatch.from_arrays(columns, names=["doubled", "ids"])
 
 

@@ -17,7 +17,7 @@ from pyomid.protocol import hashing
 
 def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     """One id a cell, in the batch's order of cells."""
-    if not _hash_cells.is_ready:
+    if not _hash_cells.is_ready_for(batch.cells):
         names = (hashing.row_id(table, row + column) for row, column in _cell_names(batch))
         return np.fromiter(names, dtype=np.int64, count=batch.cells)
     name = np.frombuffer(table, dtype=np.uint8)
@@ -32,7 +32,7 @@ def is_ready() -> bool:
 
 def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     """One id a row, in the batch's order of rows."""
-    if not _hash_rows.is_ready:
+    if not _hash_rows.is_ready_for(batch.rows):
         return np.array([hashing.row_id(table, batch.row_key(row)) for row in range(batch.rows)], dtype=np.int64)
     ids: NDArray[np.int64] = _hash_rows(
         np.frombuffer(table, dtype=np.uint8), batch.buffer, batch.row_off, batch.row_len

@@ -19,8 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyomid.errors import Misuse
+from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
+from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import near
+from pyomid.row_codec.values import number_of
 from pyomid.spark.source.read_task import intersection
 from pyomid.types import KeyRange, TableSchema, prefix_range
 
@@ -203,7 +206,13 @@ class Where:
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     """A whole number may be out of its column's range."""
-    return pa.scalar(value, pa.int64() if isinstance(value, int) else kind)
+    if isinstance(value, str):
+        return binary_array_of([value.encode()]).cast(kind)[0]
+    if isinstance(value, datetime):
+        return int64_array([number_of(value, column_type("timestamp" if kind.tz else "timestamp_ntz"))]).cast(kind)[0]
+    if isinstance(value, date):
+        return int64_array([number_of(value, column_type("date"))]).cast(pa.int32()).cast(kind)[0]
+    return int64_array([value])[0]
 
 
 def _column(name: str, table: str, known: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.ports import DataStore
 from pyomid.protocol.reading import Snapshot, VisibleRow, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.arrow_arrays import bool_array, booleans, int64_array, no_rows, places_array
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
 from pyomid.row_codec.encode import RowEncoder
 from pyomid.row_codec.row_key import KeyLayout
@@ -109,7 +110,7 @@ def pair_rows(
             keep_snapshot(conn, plan)
             parts = [batch.column(place) for place in keys]
             whole = np.flatnonzero(_has_key(encoder.layout, parts))
-            some = pa.RecordBatch.from_arrays([part.take(pa.array(whole)) for part in parts], encoder.layout.names)
+            some = pa.RecordBatch.from_arrays([part.take(int64_array(whole)) for part in parts], encoder.layout.names)
             encoded = encoder.encode_keys(some)
             of_row = [encoded.key(row) for row in range(len(whole))]
             asked = sorted(set(of_row))
@@ -119,15 +120,15 @@ def pair_rows(
             places: list[int | None] = [None] * batch.num_rows
             for row, key in zip(whole.tolist(), of_row, strict=True):
                 places[row] = place_of.get(key)
-            found = _decoded(decoder, present).take(pa.array(places, pa.int64()))
-            there = pa.array([place is not None for place in places], pa.bool_())
+            found = _decoded(decoder, present).take(places_array(places))
+            there = bool_array([place is not None for place in places])
             names = [f"s{n}" for n in range(batch.num_columns)] + [f"t{n}" for n in range(found.num_columns)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *found.columns, there], names=[*names, "in_target"])
 
 
 def _has_key(layout: KeyLayout, parts: Sequence[pa.Array]) -> NDArray[np.bool_]:
     """Which rows have a key that a table may have."""
-    nulls = [part.is_null().to_numpy(False) for part in parts]
+    nulls = [booleans(part.is_null()) for part in parts]
     if len(parts) == 1 and layout.parts[0].is_raw:  # any other key has bytes
         nulls.append(pc.equal(pc.binary_length(parts[0]), 0).fill_null(True).to_numpy(False))
     found: NDArray[np.bool_] = ~np.logical_or.reduce(nulls)
@@ -137,7 +138,7 @@ def _has_key(layout: KeyLayout, parts: Sequence[pa.Array]) -> NDArray[np.bool_]:
 def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.RecordBatch:
     """Visible rows by ascending key, a row each."""
     if not rows:
-        return pa.RecordBatch.from_pylist([], schema=decoder.schema)
+        return no_rows(decoder.schema)
     batch = batch_of_rows(rows)
     row_cell = batch.rec_cell[batch.row_rec]
     of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))

@@ -23,12 +23,14 @@ from pyomid.errors import Misuse
 from pyomid.protocol.native.hashing import cell_ids, row_ids
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.row_codec.sentinel import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
-from pyomid.spark.source.read_task import ReadPlan, visible_batches
+from pyomid.spark.source.key_runs import RUN_BYTES, in_runs
+from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.spark.source.written_rows import TOLD_MAX, told_by_task
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
@@ -58,6 +60,8 @@ class WritePlan:
     """About so many keys, and so many ids, all tasks tell the driver together (`written_rows`)."""
     whole: bool = False
     """The frame's rows name their existence too, where the commit names cells."""
+    run_bytes: int = RUN_BYTES
+    """About so many of its frame's bytes a task holds and sorts before it writes them (`key_runs`)."""
 
     @property
     def existence(self) -> tuple[Column, ...]:
@@ -137,8 +141,17 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
         nulls=plan.nulls,
         with_existence=plan.whole and bool(plan.existence),
     )
-    cells = (encoder.encode(batch) for batch in batches if batch.num_rows)
+    filled = (batch for batch in _kept(plan, batches) if batch.num_rows)
+    cells = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS, plan.run_bytes))
     return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
+
+
+def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A frame may be slow to compute, and nothing is written before a run of it is there."""
+    conn = connection(plan.url, plan.database_id)
+    for batch in batches:
+        conn.renew((plan.start_ts,))
+        yield batch
 
 
 def delete_rows(
@@ -445,11 +458,10 @@ def _as_row(report: BranchReport) -> pa.RecordBatch:
     witness = report.witness or CellVersion(b"", b"", b"", 0)
     counts = [report.branch, report.rows, report.cells, report.bytes, report.ids_count, report.keys_count]
     merged = [report.inserted, report.deleted]
-    values = [*counts, report.ids.tobytes(), report.keys.tobytes(), *report.span, *witness[:3], *merged]
-    return pa.RecordBatch.from_arrays(
-        [pa.array([value], type=field.type) for value, field in zip(values, REPORT_SCHEMA, strict=True)],
-        schema=REPORT_SCHEMA,
-    )
+    parts = [report.ids.tobytes(), report.keys.tobytes(), *report.span, *witness[:3]]
+    columns = [*(int64_array([n]) for n in counts), *(binary_array_of([p]) for p in parts)]
+    columns += [int64_array([n]) for n in merged]
+    return pa.RecordBatch.from_arrays(columns, schema=REPORT_SCHEMA)
 
 
 def report_of(row: Sequence[Any]) -> BranchReport:

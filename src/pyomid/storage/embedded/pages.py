@@ -93,7 +93,7 @@ class Pages:
         """
         name, handle = database
         page_bytes, root = transaction.stat(handle)["psize"], _root(transaction, name)
-        if not self._is_known or root is None or not kernels.walk.is_ready:
+        if not self._is_known or root is None or not kernels.walk.is_ready_for(records_max):
             return None
         if root == _NO_ROOT:
             return Records(_NO_BYTES, _NO_LENGTHS, None)

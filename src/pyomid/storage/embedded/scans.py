@@ -16,6 +16,7 @@ from pyomid.cells import CellBatch
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import records as kernels
+from pyomid.storage.embedded.native.pages import walk
 from pyomid.storage.embedded.pages import Pages, Records
 from pyomid.storage.embedded.records import (
     HEADER_BYTES,
@@ -82,17 +83,21 @@ class Scans:
         start = max(start, resume)
         if start >= stop:
             return current, joined([], None)
-        found = self.pages.records(
-            transaction,
-            (CELLS, self._environment.databases[CELLS]),
-            start,
-            stop,
-            tail_bytes=VERSION_BYTES,
-            records_max=records_max,
-            bytes_max=_BATCH_BYTES_MAX,
-            bounds=bounds,
-            asked=None if bounds is None else _mask(current, columns),
-        )
+        found = None
+        if resume or walk.is_ready_for(_FIRST_FETCH):
+            found = self.pages.records(
+                transaction,
+                (CELLS, self._environment.databases[CELLS]),
+                start,
+                stop,
+                tail_bytes=VERSION_BYTES,
+                records_max=records_max,
+                bytes_max=_BATCH_BYTES_MAX,
+                bounds=bounds,
+                asked=None if bounds is None else _mask(current, columns),
+            )
+        else:  # a short range is not worth loading the walk
+            records_max = min(records_max, _FIRST_FETCH)
         if found is None:
             with transaction.cursor(self._environment.databases[CELLS]) as cursor:
                 found = joined(*records_until(cursor, start, stop, records_max))
@@ -111,7 +116,8 @@ class Scans:
     def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
         for _ in range(2):
             names, column_of = table.indices(columns)
-            decode = kernels.decode_records if kernels.decode_records.is_ready else decode_records_plain
+            is_ready = kernels.decode_records.is_ready_for(len(found.lens) // 2)
+            decode = kernels.decode_records if is_ready else decode_records_plain
             *arrays, status, bad_record = decode(found.data, found.lens, column_of)
             if status != kernels.UNKNOWN_COLUMN:
                 break

@@ -175,7 +175,7 @@ class EmbeddedStore(DataStore):
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         check_version(version)
         prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
-        if not kernels.encode_rows.is_ready:
+        if not kernels.encode_rows.is_ready_for(batch.rows):
             return self._write_rows_plain(table, version, batch)
         batch = _for_kernels(batch)
         self._check_batch(prepared, batch)
