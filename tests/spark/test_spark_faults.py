@@ -21,6 +21,7 @@ from pyomid import crashpoints
 from pyomid.client.transaction import State
 from pyomid.spark import RunState
 from pyomid.spark.source.datasource import OmidDataSource
+from pyomid.spark.source.key_runs import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -58,14 +59,18 @@ TWENTY = [(f"{n:02}", n) for n in range(20)]
 
 @contextmanager
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Tasks get their rows three at a time, so that there is a middle of a task's writing."""
+    """Tasks get their rows three at a time, and write these alone: so there is a middle of a task's writing."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = spark.conf.get(name)
+    before, environment = spark.conf.get(name), spark.sparkContext.environment
     spark.conf.set(name, "3")
+    environment[RUN_VARIABLE] = "0"
+    spark.dataSource.register(OmidDataSource)
     try:
         yield
     finally:
         spark.conf.set(name, before)
+        del environment[RUN_VARIABLE]
+        spark.dataSource.register(OmidDataSource)
 
 
 @contextmanager

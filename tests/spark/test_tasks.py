@@ -28,6 +28,7 @@ from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.source import write_task
+from pyomid.spark.source.key_runs import RUN_VARIABLE
 from pyomid.spark.source.options import TABLE_LEVEL
 from pyomid.spark.source.read_task import ReadPlan, divided, pair_rows, read_range
 from pyomid.spark.source.write_task import (
@@ -56,6 +57,12 @@ _numbers = itertools.count()
 @pytest.fixture
 def conn() -> Connection:
     return connection(f"omid-memory:spark-tasks-{next(_numbers)}")
+
+
+@pytest.fixture
+def batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task writes each batch as it comes."""
+    monkeypatch.setenv(RUN_VARIABLE, "0")
 
 
 def table(conn: Connection, name: str = "t", level: str | None = None) -> TableInfo:
@@ -212,9 +219,10 @@ def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
     assert rows_at(conn, info, begin(conn)) == [("b", 3, None)]
 
 
+@pytest.mark.usefixtures("batches_alone")
 def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection) -> None:
     info = table(conn)
-    plan = replace(plan_for(conn, info, begin(conn)), run_bytes=1)
+    plan = plan_for(conn, info, begin(conn))
     in_one_task = [written(conn, plan, frame(info, ("a", 1, None)), frame(info, ("b", 1, None), ("a", 2, None)))]
     in_two_tasks = [written(conn, plan, frame(info, (key, 1, None))) for key in ("x", "y", "x")]
     check_distinct(conn, plan, in_two_tasks[:2])
@@ -244,7 +252,8 @@ def test_a_task_writes_its_batches_in_the_order_of_keys(conn: Connection, monkey
     begun = BeginReply(report.branch + 1, 1)
     assert rows_at(conn, info, begun, (report.branch,))[0] == ("a", 2, "old")
     first_keys.clear()
-    written(conn, replace(plan, run_bytes=1), *batches)
+    monkeypatch.setenv(RUN_VARIABLE, "0")
+    written(conn, plan, *batches)
     assert first_keys == [b"a", b"b", b"a"], "each batch is a run"
 
 
@@ -279,6 +288,13 @@ print("loaded", {"numba", "pandas"} & set(sys.modules))
 """
 
 
+def test_a_run_that_is_no_number_is_refused(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = table(conn)
+    monkeypatch.setenv(RUN_VARIABLE, "48M")
+    with pytest.raises(Misuse, match="PYOMID_RUN_BYTES='48M' is not a number of bytes"):
+        written(conn, plan_for(conn, info, begin(conn)), frame(info, ("a", 1, None)))
+
+
 @pytest.mark.process
 def test_a_small_write_and_read_load_neither_numba_nor_pandas(tmp_path: Path) -> None:
     """Each takes longer to load than all else that a Python process of Spark's does for a few rows."""
@@ -288,12 +304,13 @@ def test_a_small_write_and_read_load_neither_numba_nor_pandas(tmp_path: Path) ->
     assert done.stdout == "loaded set()\n", done.stderr
 
 
+@pytest.mark.usefixtures("batches_alone")
 def test_keys_that_were_not_told_are_found_too(conn: Connection) -> None:
     """In the store's order; beside an orphan, another's row, and rows that an overwrite deleted."""
     info = table(conn)
     put(conn, info, ("c", 1, None), ("x", 1, None))
     transaction = begun_by(conn, None)
-    plan = replace(transaction.plan(info, ("name", "count", "note")), told_max=1, run_bytes=1)
+    plan = replace(transaction.plan(info, ("name", "count", "note")), told_max=1)
     deleted = delete_ranges(plan, transaction.read_plan(info), [KeyRange()])
     assert deleted is not None
     written(conn, plan, frame(info, ("a", 0, None), ("b", 0, None)))
@@ -425,14 +442,16 @@ def test_while_a_level_changes_a_commit_names_the_ids_of_both() -> None:
     assert report.ids_count == len(transaction.writes.commit_request().cell_ids) == report.rows + report.cells
 
 
+@pytest.mark.usefixtures("batches_alone")
 def test_a_task_tells_no_more_ids_than_the_tso_takes() -> None:
     conn, info = small()
     batches = [many(info, 10, first=10 * batch) for batch in range(50)]
     plan = begun_by(conn, "auto").plan(info, tuple(field.name for field in FIELDS))
-    report = written(conn, replace(plan, run_bytes=1), *batches)
+    report = written(conn, plan, *batches)
     assert (report.rows, report.ids_count, len(report.ids)) == (500, 20, 0)
 
 
+@pytest.mark.usefixtures("batches_alone")
 @pytest.mark.parametrize(("level", "rows"), [("cell", 9), ("row", 17)])
 def test_a_given_level_is_refused_by_the_first_task_that_has_too_many(level: str, rows: int) -> None:
     conn, info = small(level)
@@ -444,7 +463,7 @@ def test_a_given_level_is_refused_by_the_first_task_that_has_too_many(level: str
         yield many(info, 1, first=100)
         never.append(1)
 
-    plan = replace(transaction.plan(info, tuple(field.name for field in FIELDS)), run_bytes=1)
+    plan = transaction.plan(info, tuple(field.name for field in FIELDS))
     with pytest.raises(Misuse, match=r"1[78] ids or more, over 16, .* give 'auto'"):
         write_rows(plan, batches())
     assert not never

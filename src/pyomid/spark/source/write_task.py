@@ -29,7 +29,7 @@ from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.row_codec.sentinel import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
-from pyomid.spark.source.key_runs import RUN_BYTES, in_runs
+from pyomid.spark.source.key_runs import in_runs
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.spark.source.written_rows import TOLD_MAX, told_by_task
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
@@ -60,8 +60,6 @@ class WritePlan:
     """About so many keys, and so many ids, all tasks tell the driver together (`written_rows`)."""
     whole: bool = False
     """The frame's rows name their existence too, where the commit names cells."""
-    run_bytes: int = RUN_BYTES
-    """About so many of its frame's bytes a task holds and sorts before it writes them (`key_runs`)."""
 
     @property
     def existence(self) -> tuple[Column, ...]:
@@ -142,7 +140,7 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
         with_existence=plan.whole and bool(plan.existence),
     )
     filled = (batch for batch in _kept(plan, batches) if batch.num_rows)
-    cells = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS, plan.run_bytes))
+    cells = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS))
     return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
 
 
