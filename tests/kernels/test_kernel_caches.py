@@ -17,6 +17,7 @@ from pyomid.kernels import cache as kernel_cache
 from pyomid.kernels.cache import cache_folder, python_tag
 from pyomid.kernels.digests import digest_of
 from pyomid.oracle.native.decide import decide_chunk
+from pyomid.row_codec.native.row_keys import key_order, put_blocks
 from pyomid.server import startup
 
 KEPT = f"decide.decide_chunk-{decide_chunk.digest}-{decide_chunk.plain.__code__.co_firstlineno}"
@@ -258,3 +259,24 @@ def test_kernels_lie_where_there_is_room_for_them(monkeypatch: pytest.MonkeyPatc
     assert cache_folder(package / "a.py") == users / "numba" / f"package_{hashed}"
     users.touch()
     assert cache_folder(package / "a.py") is None
+
+
+_ROWS = """
+import sys
+from pyomid.row_codec.native.row_keys import key_order, put_blocks
+
+assert key_order.for_rows(600) is key_order.python, "the first rows"
+assert not key_order.is_ready_for(400) and "numba" not in sys.modules, "not one more than a thousand"
+assert key_order.for_rows(1) is key_order
+assert put_blocks.for_rows(600) is put_blocks.python, "each kernel counts its own"
+assert put_blocks.is_ready_for(5_000) and put_blocks.is_loaded, "many rows at once, kept on disk"
+assert key_order.for_rows(1) is not key_order.python and key_order.is_ready_for(1), "numba is there"
+"""
+
+
+@pytest.mark.process
+def test_the_first_rows_of_a_process_load_no_kernel() -> None:
+    put_blocks.compiled()
+    key_order.compiled()
+    environment = {**os.environ, "PYOMID_KERNELS": "auto"}
+    subprocess.run([sys.executable, "-c", _ROWS], check=True, timeout=120, env=environment)
