@@ -124,6 +124,7 @@ def plain_kernel(signature: str, **options: Any) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         function.plain, function.is_ready = function, True
+        function.for_rows, function.is_ready_for = lambda rows: function, lambda rows: True
         return function
 
     return decorate
