@@ -31,6 +31,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
+from pyomid import platforms
 from pyomid.client.drive import Blocking
 from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TRANSACTION, shows
@@ -42,7 +43,7 @@ from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules, check_was_there
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
-from pyomid.protocol.effects import Steps
+from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
 from pyomid.wire.open_starts import OpenStart
 
@@ -164,7 +165,7 @@ class TransactionBase(Generic[W]):
         self._why_rollback_only = ""
         self._commit_ts: int | None = None
         self._thread = threading.get_ident()
-        self._pid = os.getpid()
+        self._pid, self._made_in = os.getpid(), platforms.here
 
     @property
     def start_ts(self) -> int:
@@ -248,7 +249,7 @@ class TransactionBase(Generic[W]):
             and self._state is State.ACTIVE
             and self._lease is None
             and threading.get_ident() == self._thread
-            and os.getpid() == self._pid
+            and platforms.here is self._made_in
         ):
             return  # Thousands of puts and rows take this path; what follows says the same.
         self.check_owner()
@@ -346,7 +347,7 @@ class TransactionBase(Generic[W]):
             self.step(Event.LOST)
 
     def check_owner(self) -> None:
-        if os.getpid() != self._pid:
+        if platforms.here is not self._made_in:
             raise Misuse(
                 f"transaction {self.start_ts} was begun by process {self._pid} and is used in its forked child "
                 f"{os.getpid()}: connect and begin again in the child",
@@ -376,7 +377,7 @@ class TransactionBase(Generic[W]):
     @property
     def can_roll_back(self) -> bool:
         """Called by its owner, and neither ended nor ending. A block's exit rolls back only then."""
-        is_owner = os.getpid() == self._pid and threading.get_ident() == self._thread
+        is_owner = platforms.here is self._made_in and threading.get_ident() == self._thread
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 
 
@@ -542,11 +543,10 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         """`send_steps` inside of a call."""
         return self.leaving_steps(self.writes.send_steps())
 
-    def begin_read_steps(self) -> Steps[None]:
+    def begin_read_steps(self) -> Iterable[Effect]:
         """Ends the writes under way, which a read must find in the store. Errors as of a flush."""
         self.check_read()
-        if self.writes.is_writing:
-            yield from self.leaving_steps(self.writes.end_steps())
+        return self.leaving_steps(self.writes.end_steps()) if self.writes.is_writing else ()
 
     def flushed_steps(self) -> Steps[None]:
         """`flush_steps` inside of a call."""

@@ -127,9 +127,9 @@ def _read_some_rows_steps(
 ) -> Steps[list[VisibleRow]]:
     rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, snapshot.bounds, cache, columns)
     yield from check_snapshot_steps(snapshot, resolution.watermark)
-    yield from heal_steps(table, rows_read, resolution)
-    known = resolution.commits
-    seen = (snapshot.start_ts, snapshot.own, known, snapshot.expired_to)
+    if resolution is not NOTHING_UNRESOLVED:
+        yield from heal_steps(table, rows_read, resolution)
+    seen = (snapshot.start_ts, snapshot.own, resolution.commits, snapshot.expired_to)
     return [visibility.visible_point(cells, *seen) for cells in rows_read]
 
 
@@ -142,7 +142,11 @@ def resolve_rows_steps(
     columns: Sequence[Column] | None = None,
 ) -> Steps[tuple[list[list[Cell]], Resolution]]:
     """The cells of each row, within `bounds`, and what is known of those that the snapshot may see."""
-    fetched = _FetchedRows(ReadRows(table, rows, columns, bounds), snapshot)
+    fetch = ReadRows(table, rows, columns, bounds)
+    fetched = _FetchedRows(fetch, snapshot)
+    fetched.take((yield fetch))
+    if not fetched.unresolved_starts():
+        return fetched.rows, NOTHING_UNRESOLVED  # as of most reads: the loop would come to the same
     resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
     return fetched.rows, resolution
 
@@ -183,7 +187,7 @@ def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> St
     """R7: after a read W must still be below the snapshot; otherwise versions may be missing from what was read.
     `watermark`: W, if it was read after all of that anyway (R4)."""
     if watermark is None:
-        watermark, _ = yield ReadWatermarks()
+        watermark, _ = yield _READ_WATERMARKS
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
             f"snapshot {snapshot.start_ts} is at or below the published low watermark {watermark}: "
@@ -198,9 +202,6 @@ def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> St
 
 class Fetched(Protocol):
     """Some rows as one fresh read returned them, with the effect that reads them again."""
-
-    def effect(self) -> Effect | None:
-        """The first fetch. None: it was done before."""
 
     def again(self) -> Effect: ...
 
@@ -242,21 +243,21 @@ class Resolution:
     watermark: int | None = None
 
 
+NOTHING_UNRESOLVED: Final = Resolution()
+"""Of a fetch in which every cell that its reader may see has its shadow cell."""
+
+_READ_WATERMARKS: Final = ReadWatermarks()
+
 _NEVER: Final = "sealed, or below H"
 _OPEN: Final = "neither entry nor mark"
 
 
 def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Steps[Resolution]:
-    """Fetches, looks up, fetches again and seals, until every unresolved cell of the last fetch has a status."""
+    """Looks up, fetches again and seals, until every unresolved cell of the last fetch has a status."""
     resolution = Resolution()
     statuses: dict[int, str] = {}
     final: set[int] = set()
     watermark = 0
-    first = fetched.effect()
-    if first is not None:
-        fetched.take((yield first))
-        if not fetched.unresolved_starts():
-            return resolution  # as most reads of rows: the loop would come to the same
     while True:
         unresolved = fetched.unresolved_starts() - resolution.commits.keys()
         _take_hits(unresolved, cache, resolution)
@@ -360,24 +361,24 @@ def _needs_seal(start: int, status: str, seal_rule: SealRule, watermark: int) ->
 class _FetchedRows:
     """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
 
-    def __init__(self, effect: ReadRows, snapshot: Snapshot) -> None:
-        self._effect = effect
+    __slots__ = ("_fetch", "_snapshot", "rows")
+
+    def __init__(self, fetch: ReadRows, snapshot: Snapshot) -> None:
+        self._fetch = fetch
         self._snapshot = snapshot
         self.rows: list[list[Cell]] = []
 
-    def effect(self) -> Effect:
-        return self._effect
-
     def again(self) -> Effect:
-        return self._effect
+        return self._fetch
 
     def take(self, result: object) -> None:
         assert isinstance(result, list)
         self.rows = result
 
     def unresolved_starts(self) -> set[int]:
-        cells = chain.from_iterable(self.rows)
-        return set(visibility.unresolved_point(cells, self._snapshot.start_ts, self._snapshot.own))
+        snapshot, rows = self._snapshot, self.rows
+        cells = rows[0] if len(rows) == 1 else chain.from_iterable(rows)
+        return set(visibility.unresolved_point(cells, snapshot.start_ts, snapshot.own))
 
     def apply(self, commits: Mapping[int, int]) -> None:
         pass
@@ -402,9 +403,6 @@ class FetchedBatch:
         self.batch = batch
         self.resolved: NDArray[np.int64] = np.empty(0, np.int64)
         """Records of `batch` whose commit timestamp came from the commit table."""
-
-    def effect(self) -> None:
-        return None
 
     def again(self) -> Effect:
         assert self._range is not None, "an empty batch has nothing unresolved"

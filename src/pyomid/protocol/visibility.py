@@ -36,8 +36,8 @@ NO_STARTS: frozenset[int] = frozenset()
 
 def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collection[int] = NO_STARTS) -> list[int]:
     """Starts that only the commit table can explain to this reader: ascending, each once."""
-    found = {start_of(cell.version) for cell in cells if cell.commit_ts == 0 and cell.version < reader_start_ts}
-    return sorted(found.difference(own)) if found else []
+    versions = [cell.version for cell in cells if cell.commit_ts == 0 and cell.version < reader_start_ts]
+    return sorted(set(map(start_of, versions)).difference(own)) if versions else []
 
 
 def visible_point(
@@ -52,6 +52,14 @@ def visible_point(
     `commits` (start → commit timestamp) explains cells without a shadow cell. A start that is missing there, or has 0
     or less (`NOT_FOUND`, `SEALED`), is not committed.
     """
+    row: dict[Column, bytes] = {}
+    for cell in cells:
+        value = cell.value
+        if value is None or cell.version != cells[0].version or not expired_to < cell.commit_ts < reader_start_ts:
+            break
+        row[Column(cell.family, cell.qualifier)] = value
+    else:
+        return row  # values of one version, as of most rows: what follows says the same
     known = commits or {}
     best: dict[Column, Cell] = {}
     hidden_to: dict[bytes, int] = {}

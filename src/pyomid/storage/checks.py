@@ -8,22 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
+from pyomid import platforms
 from pyomid.errors import Deposed, Misuse
 from pyomid.types import TIMESTAMP_MAX, Column, RowWrite, StoreLimits
 
 _SHOWN_BYTES_MAX = 60
-
-_here = object()
-"""A different object in each process. To compare it before every use of a store is cheaper than to ask for the pid."""
-
-
-def _after_fork_in_child() -> None:
-    global _here
-    _here = object()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
 
 class ProcessGuard:
     """Remembers the process that made a store; `check` refuses every other process."""
@@ -33,10 +22,10 @@ class ProcessGuard:
     def __init__(self, name: str) -> None:
         self._name = name
         self._owner = os.getpid()
-        self._made_in = _here
+        self._made_in = platforms.here
 
     def check(self) -> None:
-        if self._made_in is not _here:
+        if self._made_in is not platforms.here:
             raise Misuse(
                 f"{self._name} was opened by process {self._owner} and is used in its forked child "
                 f"{os.getpid()}: open it again in the child",

@@ -349,9 +349,10 @@ class TableBase:
         return self._buffer_steps(key, cells, conflict=conflict)
 
     def _get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
-        checked, selection = self._rules.row_key(key), self._rules.selection(columns)
-        (row,) = yield from self._read_steps((checked,), selection, for_update=for_update)
-        return named(row)
+        checked = self._rules.row_key(key)
+        selection = None if columns is None else self._rules.selection(columns)
+        rows = yield from self._read_steps((checked,), selection, for_update=for_update)
+        return named(rows[0])
 
     def _rows_steps(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool
@@ -364,13 +365,15 @@ class TableBase:
         self, keys: Sequence[bytes], selection: Sequence[Column] | None, *, for_update: bool = False
     ) -> Steps[list[Row]]:
         """The rows of checked `keys`; with `for_update` they are claimed as well."""
+        transaction, info = self._transaction, self._rules.info
         if for_update:
-            self._transaction.check_write()
-        yield from self._transaction.begin_read_steps()
-        rows: list[Row] = [{} for _ in keys]
-        if keys and selection != []:
-            reading = self._writes.read_steps(self._rules.info, keys, selection)
-            rows = yield from self._transaction.observed(Kind.READ, self.name, reading)
+            transaction.check_write()
+        yield from transaction.begin_read_steps()
+        if keys and (selection is None or selection):
+            reading = self._writes.read_steps(info, keys, selection)
+            rows = yield from transaction.observed(Kind.READ, info.name, reading)
+        else:
+            rows = [{} for _ in keys]
         if for_update:
             self._claim(keys, selection, rows)
         return rows

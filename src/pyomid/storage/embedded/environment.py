@@ -47,6 +47,7 @@ from pyomid.owned_files import FileId, file_id, file_mode, is_shared
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.commit_log.memory_order import IS_STRONG
 from pyomid.storage.embedded.group_commit import Group, Member, next_members
+from pyomid.storage.embedded.root_pages import RootPages, mapped_root_pages
 from pyomid.storage.embedded.writer_turn import WriterTurn
 
 T = TypeVar("T")
@@ -140,6 +141,7 @@ class Environment:
         self._turn: WriterTurn | None = None
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open. It does not change inside a transaction."""
+        self._roots: RootPages | None = None
         self._open()
 
     @property
@@ -148,15 +150,16 @@ class Environment:
 
     # Transactions
 
-    def read(self, work: Callable[[Transaction], T]) -> T:
-        """Runs `work` inside one fresh read transaction. Its result must not point into the map."""
+    def read(self, work: Callable[..., T], *arguments: object) -> T:
+        """Runs `work(transaction, *arguments)` inside one fresh read transaction. Its result must not point into the
+        map."""
         inside = object()
         try:
             self._enter(inside)
             with self._begin(inside, write=False) as transaction:
                 if time.monotonic() - self._looked_s > LOOK_S:
                     self._check_file()
-                return work(transaction)
+                return work(transaction, *arguments)
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
@@ -170,8 +173,12 @@ class Environment:
         of an earlier read, a new read would find what the earlier one found. Costs less than a read
         transaction with its two lookups.
         """
-        if not IS_STRONG or self._paused or time.monotonic() - self._looked_s > LOOK_S:
+        self._guard.check()
+        if not IS_STRONG or self._paused or self._closed or time.monotonic() - self._looked_s > LOOK_S:
             return None
+        data_file, roots = self.data_file, self._roots
+        if roots is not None:
+            return data_file, roots.newest()
         inside = object()
         try:
             self._enter(inside)
@@ -325,6 +332,7 @@ class Environment:
             return
         self._check_file()
         self._lmdb.close()
+        self._roots = None
         self._open()
         self._panicked = False
 
@@ -333,6 +341,7 @@ class Environment:
         self._alone(self._close)
 
     def _close(self) -> None:
+        self._roots = None
         self._lmdb.close()
         if self._turn is not None:
             self._turn.close()
@@ -431,6 +440,7 @@ class Environment:
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
             self.data_file = file_id(os.stat(self._file))
+            self._roots = mapped_root_pages(Path(self._file), self.data_file, self._lmdb)
         except (lmdb.Error, OSError) as error:
             self._lmdb.close()
             raise self._mapped(error) from error

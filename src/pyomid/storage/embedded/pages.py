@@ -15,24 +15,18 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
-
-import lmdb
 
 from pyomid.arrays import NDArray, np
 from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import pages as kernels
+from pyomid.storage.embedded.root_pages import KNOWN_META, META, is_known_here
 from pyomid.types import ReadBounds
 
 _FILE: Final = "data.mdb"
-_META: Final = struct.Struct("<16x II")
-"""The first page: its header, then LMDB's magic number and the version of its data format."""
-_KNOWN_META: Final = (0xBEEFC0DE, 1)
-_KNOWN_LMDB: Final = (0, 9)
 _DATABASE: Final = struct.Struct("<I HH QQQQ Q")
 """MDB_db: padding, flags, depth, pages of three kinds, entries, root."""
 _NO_ROOT: Final = (1 << 64) - 1
@@ -70,7 +64,7 @@ class Pages:
     def __init__(self, environment: HasDataFile) -> None:
         self._environment = environment
         self._mapped: tuple[FileId, Bytes] | None = None
-        self._is_known = _is_known_here()
+        self._is_known = is_known_here()
 
     def records(
         self,
@@ -139,7 +133,7 @@ class Pages:
                 mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=np.uint8)
         except (OSError, ValueError):
             return None
-        if len(mapped) < _META.size or _META.unpack_from(mapped.data) != _KNOWN_META:
+        if len(mapped) < META.size or META.unpack_from(mapped.data) != KNOWN_META:
             self._is_known = False
             return None
         self._mapped = (status.st_dev, status.st_ino), mapped
@@ -156,10 +150,6 @@ def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
         return kernels.STRANGE, 0, 0
     how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
     return how, count, size
-
-
-def _is_known_here() -> bool:
-    return lmdb.version()[:2] == _KNOWN_LMDB and sys.byteorder == "little" and sys.maxsize > 1 << 32
 
 
 def _root(transaction: Transaction, name: bytes) -> int | None:

@@ -24,6 +24,7 @@ one, and a test compares them.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -43,6 +44,9 @@ ESCAPED_ROW_BYTES_MAX: Final = KEY_BYTES_MAX - TABLE_BYTES - 1 - VERSION_BYTES
 
 HEADER_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
+_HEADER: Final = struct.Struct("<IQ")
+_COPIED_BYTES_MAX: Final = 4096
+"""A record of so many bytes is cut for its checksum by a view; to copy a shorter one costs less than a view of it."""
 VARINT_BYTES_MAX: Final = 5
 
 NO_SUCH_COLUMN: Final = "it names a column that the table does not have"
@@ -109,11 +113,23 @@ def encode_record(key: bytes, record: Record) -> bytes:
 
 def decode_record(key: bytes, value: bytes) -> Record:
     """Decodes a record. `Corruption` if checksum or format is wrong."""
-    if not is_whole(key, value):
+    return Record(*decode_cells(key, value))
+
+
+def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]]:
+    """The commit timestamp and the cells of a record. `Corruption` if checksum or format is wrong."""
+    size = len(value)
+    if size < HEADER_BYTES:
+        raise corrupt(key, "its checksum does not match")
+    checksum, commit_ts = _HEADER.unpack_from(value)
+    content = value if size < _COPIED_BYTES_MAX else memoryview(value)
+    if crc32(content[_CHECKSUM_BYTES:], crc32(key)) != checksum:
         raise corrupt(key, "its checksum does not match")
     cells: dict[int, bytes | None] = {}
     try:
-        count, at = _varint(value, HEADER_BYTES)
+        count, at = value[HEADER_BYTES], HEADER_BYTES + 1
+        if count >= 0x80:
+            count, at = _varint(value, HEADER_BYTES)
         for _ in range(count):
             column, length = value[at], value[at + 1]
             if column < 0x80 and length < 0x80:  # nearly always one byte each
@@ -121,13 +137,16 @@ def decode_record(key: bytes, value: bytes) -> Record:
             else:
                 column, at = _varint(value, at)
                 length, at = _varint(value, at)
-            cells[column] = value[at : at + length - 1] if length else None
-            at += max(length - 1, 0)
+            if length:
+                first, at = at, at + length - 1
+                cells[column] = value[first:at]
+            else:
+                cells[column] = None
     except IndexError:
         raise corrupt(key, "it ends in the middle of a cell") from None
-    if at != len(value):
+    if at != size:
         raise corrupt(key, "its cells do not fill it")
-    return Record(int.from_bytes(value[_CHECKSUM_BYTES:HEADER_BYTES], "little"), cells)
+    return commit_ts, cells
 
 
 def is_whole(key: bytes, value: bytes) -> bool:

@@ -32,6 +32,7 @@ from pyomid.storage.embedded.records import (
     VERSION_BYTES,
     Record,
     corrupt,
+    decode_cells,
     decode_record,
     encode_record,
     key_version,
@@ -256,20 +257,25 @@ class EmbeddedStore(DataStore):
         *,
         bounds: ReadBounds | None = None,
     ) -> list[list[Cell]]:
-        limits = bounds or _NO_BOUNDS
+        return self._environment.read(self._rows_of, table, rows, columns, bounds or _NO_BOUNDS)
 
-        def read(transaction: Transaction) -> list[list[Cell]]:
-            current = self._tables.asked_for(transaction, table, columns)
-            with transaction.cursor(self._cells) as cursor:
-                try:
-                    wanted = current.wanted(columns)
-                    return [_cells_of_row(cursor, current, row, wanted, limits) for row in rows]
-                except _ColumnAdded:
-                    current.load(transaction, self._tables.database)
-                    wanted = current.wanted(columns)
-                    return [_cells_of_row(cursor, current, row, wanted, limits, is_fresh=True) for row in rows]
-
-        return self._environment.read(read)
+    def _rows_of(
+        self,
+        transaction: Transaction,
+        table: str,
+        rows: Sequence[bytes],
+        columns: Sequence[Column] | None,
+        bounds: ReadBounds,
+    ) -> list[list[Cell]]:
+        current = self._tables.asked_for(transaction, table, columns)
+        cursor = transaction.cursor(self._environment.databases[CELLS])  # which ends with the transaction
+        try:
+            wanted = None if columns is None else current.wanted(columns)
+            return [_cells_of_row(cursor, current, row, wanted, bounds) for row in rows]
+        except _ColumnAdded:
+            current.load(transaction, self._tables.database)
+            wanted = current.wanted(columns)
+            return [_cells_of_row(cursor, current, row, wanted, bounds, is_fresh=True) for row in rows]
 
     def scan(
         self,
@@ -443,54 +449,51 @@ def _cells_of_row(
     *,
     is_fresh: bool = False,
 ) -> list[Cell]:
-    """`_ColumnAdded` where the table was not loaded just now and a record holds a column that it does not know."""
-    columns = table.columns
+    """The cells of the row's records, newest first, down to the record below which the reader needs none: however many
+    versions a row has, those that no snapshot reads cost nothing.
+
+    `_ColumnAdded` where the table was not loaded just now and a record holds a column that it does not know.
+    """
+    loaded = table.loaded
+    columns = loaded.columns
     known = len(columns)
-    cells = []
-    for key, version, record in _row_records(cursor, table, row, wanted, bounds):
-        commit_ts = record.commit_ts
-        for number, value in record.cells.items():
+    asked = loaded.asked if wanted is None else table.asked(wanted)
+    prefix = row_prefix(table.prefix, row)
+    below, committed_below = bounds.below, bounds.committed_below
+    ended: frozenset[int] = _NO_NUMBERS
+    cells: list[Cell] = []
+    more = cursor.set_range(prefix if below == TIMESTAMP_MAX else prefix + version_suffix(below - 1))
+    while more:
+        key, value = cursor.item()
+        if key[:-VERSION_BYTES] != prefix or (version := key_version(key)) < bounds.at_least:
+            break
+        commit_ts, values = decode_cells(key, value)
+        for number, stored in values.items():
             if number > known and not is_fresh:
                 raise _ColumnAdded
             if wanted is None or number in wanted:
                 if not 0 < number <= known:
                     raise corrupt(key, NO_SUCH_COLUMN)
                 family, qualifier = columns[number - 1]
-                cells.append(Cell(row, family, qualifier, version, value, commit_ts))
-    return cells
-
-
-def _row_records(
-    cursor: Any, table: Table, row: bytes, wanted: frozenset[int] | None, bounds: ReadBounds
-) -> list[tuple[bytes, int, Record]]:
-    """The row's records and their versions, newest first, down to the one below which the reader needs none: however
-    many versions a row has, those that no snapshot reads cost nothing."""
-    prefix = row_prefix(table.prefix, row)
-    asked = table.asked(wanted)
-    ended: set[int] = set()
-    records: list[tuple[bytes, int, Record]] = []
-    more = cursor.set_range(prefix if bounds.below == TIMESTAMP_MAX else prefix + version_suffix(bounds.below - 1))
-    while more:
-        key, value = cursor.item()
-        if key[:-VERSION_BYTES] != prefix or (version := key_version(key)) < bounds.at_least:
-            break
-        record = decode_record(key, value)
-        records.append((key, version, record))
-        if 0 < record.commit_ts < bounds.committed_below:
-            if asked <= record.cells.keys():
+                cells.append(Cell(row, family, qualifier, version, stored, commit_ts))
+        if 0 < commit_ts < committed_below:
+            if asked <= values.keys():
                 break
-            ended |= _ended_by(table, record, asked)
+            ended = ended.union(_ended_by(table, values, asked))
             if len(ended) == len(asked):
                 break
         more = cursor.next()
-    return records
+    return cells
 
 
-def _ended_by(table: Table, record: Record, asked: frozenset[int]) -> frozenset[int]:
-    """The asked columns of which a reader that sees this record needs no older version."""
-    ended = asked.intersection(record.cells)
-    if table.tombstones and not table.tombstones.keys().isdisjoint(record.cells):
-        hidden = {table.tombstones[number] for number in record.cells if number in table.tombstones}
+_NO_NUMBERS: Final[frozenset[int]] = frozenset()
+
+
+def _ended_by(table: Table, values: Mapping[int, bytes | None], asked: frozenset[int]) -> frozenset[int]:
+    """The asked columns of which a reader that sees these values of a record needs no older version."""
+    ended = asked.intersection(values)
+    if table.tombstones and not table.tombstones.keys().isdisjoint(values):
+        hidden = {table.tombstones[number] for number in values if number in table.tombstones}
         ended = ended.union(number for number in asked if table.columns[number - 1].family in hidden)
     return ended
 

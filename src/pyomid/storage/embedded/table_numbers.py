@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pyomid.arrays import NDArray, np
 from pyomid.errors import Corruption, Misuse, UnknownTable
-from pyomid.storage.embedded.environment import Environment, Transaction
+from pyomid.storage.embedded.environment import Commit, Environment, Transaction
 from pyomid.storage.embedded.layout import TABLES
 from pyomid.storage.embedded.records import TABLE_BYTES, table_prefix
 from pyomid.types import Column, TableInfo
@@ -139,6 +139,8 @@ class Tables:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._known: dict[str, Table] = {}
+        self._seen: dict[str, tuple[Commit, Table]] = {}
+        """By name: a commit, and the table as it was in it, with all of its columns loaded."""
 
     @property
     def database(self) -> Any:
@@ -172,10 +174,15 @@ class Tables:
 
     def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> Table:
         """The table in a read transaction, with every column loaded that a reader of `columns` asks for: a column that
-        another process has added since is one of them."""
+        another process has added since is one of them. Until the next commit it is not looked up again."""
+        commit = self._environment.commit_of(transaction)
+        seen = self._seen.get(name)
+        if seen is not None and seen[0] == commit:
+            return seen[1]
         table = self.loaded(transaction, name, () if columns is None else columns)
         if columns is None or not all(column.qualifier for column in columns):
             table.load_new(transaction, self.database)
+            self._seen[name] = commit, table
         return table
 
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> Mapping[Column, int]:
