@@ -51,9 +51,12 @@ _SOCKET_PATH_BYTES_MAX: Final = 103
 _ZEROS: Final = bytes(1 << 20)
 
 
+_CLOCK: Final = time.CLOCK_BOOTTIME if IS_LINUX else time.CLOCK_MONOTONIC
+
+
 def boot_clock() -> float:
     """Monotonic seconds that go on while the machine sleeps, the same in all its processes."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME if IS_LINUX else time.CLOCK_MONOTONIC)
+    return time.clock_gettime(_CLOCK)
 
 
 def boot_number() -> int:

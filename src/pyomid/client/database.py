@@ -22,6 +22,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
+from pyomid import platforms
 from pyomid.client import changes
 from pyomid.client.admin import table_admin, unregistered_tables
 from pyomid.client.background import Background, BackgroundCounters
@@ -122,7 +123,7 @@ class Database:
         self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
         self.reports: Final = reports_to(observers)
         self._deployment = deployment
-        self._pid = os.getpid()
+        self._pid, self._made_in = os.getpid(), platforms.here
         self._random = random.Random()
         self._background = make_background(deployment)
         self._driver = Driver(deployment, self._background, sleep=sleep)
@@ -657,7 +658,7 @@ class Database:
         self._ending.forget()
 
     def check_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if platforms.here is not self._made_in:
             raise Misuse(
                 f"this database was opened by process {self._pid} and is used in its forked child {os.getpid()}: "
                 "connect again in the child",

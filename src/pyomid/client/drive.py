@@ -32,7 +32,7 @@ Handler = Callable[[Any], Any]
 """Performs one effect and returns its result; takes the effect class it is registered for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see `ReadRows`
 class Blocking(Effect):
     """→ the result of `call`, which may wait for a disk, a socket or another thread."""
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -93,17 +92,24 @@ class _Begun:
     write: object
 
 
-@contextmanager
-def unless_index_dropped() -> Iterator[None]:
+class UnlessIndexDropped:
     """`ConflictError` where the table of an index was dropped, which the program never named: it may begin anew."""
-    try:
-        yield
-    except UnknownTable as error:
-        if not str(error.values.get("table", "")).startswith(INDEX_TABLES):
-            raise
-        raise ConflictError(
-            "an index that this transaction reads or keeps was dropped meanwhile: begin anew"
-        ) from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, UnknownTable) and str(error.values.get("table", "")).startswith(INDEX_TABLES):
+            raise ConflictError(
+                "an index that this transaction reads or keeps was dropped meanwhile: begin anew"
+            ) from error
+
+
+unless_index_dropped: Final = UnlessIndexDropped()
+
+
+def _nothing_steps() -> Steps[None]:
+    yield from ()
 
 
 class TransactionSteps:
@@ -221,7 +227,7 @@ class TransactionSteps:
     def flush_steps(self) -> Steps[None]:
         """Every write that was buffered when it began is durable on return (law 1). After an error the transaction must
         roll back (C1)."""
-        return self._whole_steps(self._flush_steps())
+        return self._whole_steps(self._flush_steps()) if self._buffers else _nothing_steps()
 
     def _flush_steps(self) -> Steps[None]:
         for buffer in list(self._buffers.values()):
@@ -266,7 +272,7 @@ class TransactionSteps:
 
     def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
         was_torn, self.is_torn = self.is_torn, True
-        with unless_index_dropped():
+        with unless_index_dropped:
             yield from steps
         self.is_torn = was_torn
 

@@ -60,7 +60,7 @@ from pyomid.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see `ReadRows`
 class Snapshot:
     """What a reader may see: everything committed before `start_ts`, and its own writes.
 
@@ -78,9 +78,10 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         """A commit below the snapshot has a start below it; own versions may lie above it."""
-        below = max(self.start_ts, *(start + TIMESTAMP_STEP for start in self.own), 0)
-        bounds = ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=self.start_ts)
-        object.__setattr__(self, "bounds", bounds)
+        below = max(self.start_ts, 0)
+        for start in self.own:
+            below = max(below, start + TIMESTAMP_STEP)
+        self.bounds = ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=self.start_ts)
 
 
 VisibleRow = dict[Column, bytes]

@@ -14,6 +14,7 @@ from pyomid.types import TIMESTAMP_MAX, Column, RowWrite, StoreLimits
 
 _SHOWN_BYTES_MAX = 60
 
+
 class ProcessGuard:
     """Remembers the process that made a store; `check` refuses every other process."""
 

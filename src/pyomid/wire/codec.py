@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyomid.errors import Misuse
 from pyomid.types import (
@@ -102,11 +102,14 @@ def encode_request(
     `extended` False: the peer is a Java TSO. Requests that it does not support raise `Misuse`; `not_before` is left out
     (the caller begins again). `FrameTooLong` if the request does not fit and cannot be divided.
     """
-    message = pb.Request()
-    _fill_request(message, request, extended)
-    if extended and request_id:
-        message.request_id = request_id
-    payload = message.SerializeToString()
+    if isinstance(request, Begin) and not request.not_before and extended:
+        payload = _PLAIN_BEGIN + _request_id_field(request_id)
+    else:
+        message = pb.Request()
+        _fill_request(message, request, extended)
+        if extended and request_id:
+            message.request_id = request_id
+        payload = message.SerializeToString()
     if len(payload) <= frame_bytes_max:
         return frame(payload)
     if not extended or not isinstance(request, CommitRequest):
@@ -214,6 +217,22 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
         message.level = int(request.level)
 
 
+_PLAIN_BEGIN: Final = pb.Request(timestamp_request=pb.TimestampRequest()).SerializeToString()
+"""The field of a begin that asks for nothing else; the field of its id follows it."""
+_REQUEST_ID_TAG: Final = pb.Request(request_id=1).SerializeToString()[:-1]
+
+
+def _request_id_field(request_id: int) -> bytes:
+    if not request_id:
+        return b""
+    field = bytearray(_REQUEST_ID_TAG)
+    while request_id >= 0x80:
+        field.append(request_id & 0x7F | 0x80)
+        request_id >>= 7
+    field.append(request_id)
+    return bytes(field)
+
+
 def _decode_handshake_request(message: pb.HandshakeRequest) -> Handshake:
     if not message.HasField("client_capabilities"):
         return Handshake(compatible=False)
@@ -287,8 +306,7 @@ class HandshakeReply:
     """Starts older than this hold LWM back no more; 0: the TSO is to be told of none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """One decoded answer. `request_id` is 0 if the TSO echoed none."""
 
     request_id: int
@@ -315,6 +333,10 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
 def decode_answer(payload: bytes) -> Outgoing:
     """The answer in one frame. `ProtocolError` if it holds no known answer."""
     message = parsed(pb.Response, payload)
+    if message.HasField("timestamp_response"):
+        return Outgoing(message.request_id, _decode_begin_answer(message.timestamp_response))
+    if message.HasField("commit_response"):
+        return Outgoing(message.request_id, _decode_commit_answer(message.commit_response))
     for field, value in message.ListFields():
         decode = _ANSWER_DECODERS.get(field.name)
         if decode is not None:

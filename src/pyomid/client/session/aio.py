@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 import weakref
@@ -12,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from pyomid import platforms
 from pyomid.client.drive import Blocking, Pause, adrive
 from pyomid.client.session.connecting import untrusted
 from pyomid.client.session.request_retry import (
@@ -107,7 +107,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._closed = True
         if self._telling is not None:
             self._telling.cancel()
-        if os.getpid() == self._pid and self._connection is not None:
+        if platforms.here is self._made_in and self._connection is not None:
             self.tell_open()
             await asyncio.sleep(0)  # uvloop writes at the end of a step
         connection, self._connection = self._connection, None
@@ -128,7 +128,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 
     async def _connected(self, timeout_s: float) -> _Connection:
         self._check_open()
-        if os.getpid() != self._pid:
+        if platforms.here is not self._made_in:
             raise Misuse("an asyncio session belongs to the process that made it: connect again after a fork")
         connection = self._connection
         if connection is not None and not connection.broken:

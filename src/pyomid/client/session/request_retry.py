@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeGuard, TypeVar
 
+from pyomid import platforms
 from pyomid.client.drive import Blocking, Pause
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.protocol.effects import Effect, Steps
@@ -43,7 +44,7 @@ LOOK_S: Final = 1.0
 """If a TSO that owes an answer sent nothing for so long, another one may lead. Checked at this interval."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see `ReadRows`
 class Attempt(Effect):
     """→ Answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the present connection (a new
     one if there is none), and waits for `timeout_s`."""
@@ -55,6 +56,9 @@ class Attempt(Effect):
 @dataclass(frozen=True, slots=True)
 class ReadClock(Effect):
     """→ float: the session's clock, in seconds."""
+
+
+_READ_CLOCK: Final = ReadClock()
 
 
 class ConnectionBroken(Unavailable):
@@ -182,7 +186,7 @@ class SessionBase(Generic[C]):
         self.known: Final = known or KnownDatabase()
         self._extended: bool | None = None
         self._write_set_ids_max = 0
-        self._pid = os.getpid()
+        self._made_in = platforms.here
         self._connection: C | None = None
         self._open_starts = self._new_open_starts()
         self._wait_log = WaitLog()
@@ -209,7 +213,7 @@ class SessionBase(Generic[C]):
         return self._open_starts.holds_any
 
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
-        if os.getpid() != self._pid:
+        if platforms.here is not self._made_in:
             self._after_fork()
         open_starts = self._open_starts
         ticket = open_starts.expect()
@@ -218,14 +222,15 @@ class SessionBase(Generic[C]):
             open_starts.received(reply.start_ts)
         finally:
             open_starts.expect_no_more(ticket)
-        self._epoch = max(self._epoch, reply.epoch)
+        if reply.epoch > self._epoch:
+            self._epoch = reply.epoch
         if self._announced_epoch is not None and not self._extended:
             self._epoch = max(self._epoch, (yield Blocking(self._announced_epoch)))
-        return with_epoch(reply, self._epoch)
+        return reply if reply.epoch == self._epoch else with_epoch(reply, self._epoch)
 
     def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
         answer = yield from ask_steps(request, self._wait_log, request_s=self._request_s, retry_s=self._retry_s)
-        return expected(answer, kind, request)
+        return answer if isinstance(answer, kind) else expected(answer, kind, request)
 
     def _new_protocol(self) -> ClientProtocol:
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self.known.id)
@@ -265,7 +270,7 @@ class SessionBase(Generic[C]):
 
 def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s: float) -> Steps[Answer]:
     """The answer, `Refused` raised as its error."""
-    began_s: float = yield ReadClock()
+    began_s: float = yield _READ_CLOCK
     pause_s = PAUSE_S
     while True:
         try:

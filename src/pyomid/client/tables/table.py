@@ -293,7 +293,7 @@ class TableBase:
     ) -> Steps[list[list[Exchange]]]:
         tables: list[TableBase] = []
         for index in indexes:
-            with unless_index_dropped():
+            with unless_index_dropped:
                 tables.append((yield from self._transaction.table_steps(index.info.table)))
         exchanges: list[list[Exchange]] = []
         for row, cells in rows:

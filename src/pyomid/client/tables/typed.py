@@ -129,7 +129,7 @@ class IndexScan:
         return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps()))
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        with unless_index_dropped():
+        with unless_index_dropped:
             entries = yield from self._scan.read_steps()
         if entries is None:
             return None
@@ -186,7 +186,7 @@ class TypedTableBase(Generic[RowT]):
         """Begins a scan of the index's rows with these values."""
         self._transaction.check_read()
         rows = readable_index(self.info, index, self._transaction.start_ts)
-        with unless_index_dropped():
+        with unless_index_dropped:
             entries = yield from self._transaction.table_steps(rows.info.table)
         scan = entries.begin_scan(b"", None, rows.prefix(values), None, limit, reverse=reverse)
         return IndexScan(self._transaction, self._table, rows, scan)

@@ -27,7 +27,7 @@ from pyomid.storage.catalog_fields import (
     record_fields,
     records_of,
 )
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Commit, Transaction, release
 from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
 from pyomid.types import (
     ColumnSchema,
@@ -41,6 +41,8 @@ from pyomid.types import (
 _TABLE: Final = b"t"
 _UNKNOWN: Final = b"u"
 _WATERMARK: Final = b"w"
+_ENTRIES_MAX: Final = 1024
+"""Names whose entries are remembered: a program may ask for many that do not exist."""
 
 
 class EmbeddedCatalog(Catalog):
@@ -50,6 +52,8 @@ class EmbeddedCatalog(Catalog):
         self, folder: str | os.PathLike[str], *, create: bool = True, map_bytes: int = MAP_BYTES_DEFAULT
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
+        self._seen: dict[str, tuple[Commit, TableEntry | None]] = {}
+        """By name: the entry, and the newest commit when it was read."""
         self._closed = False
 
     @property
@@ -63,7 +67,18 @@ class EmbeddedCatalog(Catalog):
         )
 
     def entry(self, name: str) -> TableEntry | None:
-        return self._environment.read(lambda transaction: self._entry(transaction, name))
+        """Fresh. As long as nothing was committed since it was read, it is what it was."""
+        seen = self._seen.get(name)
+        if seen is not None and self._environment.newest_commit() == seen[0]:
+            return seen[1]
+        commit, entry = self._environment.read(self._entry_at, name)
+        if len(self._seen) >= _ENTRIES_MAX:
+            self._seen.clear()
+        self._seen[name] = commit, entry
+        return entry
+
+    def _entry_at(self, transaction: Transaction, name: str) -> tuple[Commit, TableEntry | None]:
+        return self._environment.commit_of(transaction), self._entry(transaction, name)
 
     def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
         name, value = new.info.name, _entry_json(new)
