@@ -30,6 +30,7 @@ from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
+from weakref import WeakSet
 
 from pyomid import platforms
 from pyomid.client.drive import Blocking
@@ -37,7 +38,7 @@ from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TRANSACTION, shows
 from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
-from pyomid.client.tables.table import Table, TableBase
+from pyomid.client.tables.table import RowScan, Table, TableBase
 from pyomid.client.tables.typed import RowT, TypedTable
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules, check_was_there
@@ -260,9 +261,13 @@ class TransactionBase(Generic[W]):
         self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
         if self._state in ENDED:
             self._open_start.end()
+            self.end_scans()
             if self._lease is not None:
                 lease, self._lease = self._lease, None
                 self._give_back(lease)
+
+    def end_scans(self) -> None:
+        """Nothing that was read is shown any more."""
 
     def _give_back(self, lease: Lease) -> None:
         """Ends the lease. The end of the transaction was told already, so no error here may look like one of its
@@ -464,6 +469,8 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self._read_only = read_only or bool(begun.read_at)
         self._begun = begun
         self._tables: dict[str, TableT] = {}
+        self._scans: WeakSet[RowScan] = WeakSet()
+        """Those whose rows were handed out. The iterator of a scan keeps it."""
 
     @property
     def read_only(self) -> bool:
@@ -531,6 +538,13 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self.step(Event.WRITE)
         if self._read_only:
             raise Misuse(f"transaction {self.start_ts} was begun read-only", start_ts=self.start_ts)
+
+    def note_scan(self, scan: RowScan) -> None:
+        self._scans.add(scan)
+
+    def end_scans(self) -> None:
+        for scan in list(self._scans):
+            scan.cut()
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
         return self.writes.claimed_rows(TABLES_TOLD_MAX, ROWS_TOLD_MAX + 1)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from pyomid.arrays import NDArray, np
@@ -364,15 +364,25 @@ class TransactionSteps:
         their full names.
         """
         buffer = self._buffers.get(info.name)
-        buffered = buffer.buffered_keys(key_range) if buffer is not None and buffer.buffered_bytes else ()
+        buffered = self._buffered_keys(buffer, key_range)
         if buffer is None or not buffered:
-            return list(
-                chain.from_iterable(visible_rows(*each, list(map(full_name, each[0].columns))) for each in seen)
-            )
+            return list(chain.from_iterable(map(_named_rows, seen)))
         stored = dict(chain.from_iterable(visible_rows(*each, each[0].columns) for each in seen))
         keys = sorted(stored.keys() | set(buffered))
         rows = ((key, overlaid(stored.get(key, {}), buffer.overlay(key), columns)) for key in keys)
         return [(key, named(row)) for key, row in rows if row]
+
+    def shown(
+        self, info: TableInfo, seen: Sequence[SeenBatch], key_range: KeyRange, columns: Sequence[Column] | None
+    ) -> ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]]:
+        """The same, which may be made when they are asked for."""
+        if len(seen) == 1 and not self._buffered_keys(self._buffers.get(info.name), key_range):
+            return _named_rows(seen[0])
+        return self.merged(info, seen, key_range, columns)
+
+    @staticmethod
+    def _buffered_keys(buffer: WriteBuffer | None, key_range: KeyRange) -> Sequence[bytes]:
+        return buffer.buffered_keys(key_range) if buffer is not None and buffer.buffered_bytes else ()
 
     # Ending
 
@@ -440,19 +450,59 @@ SeenBatch = tuple[CellBatch, VisibleCells]
 Name = TypeVar("Name", Column, bytes)
 
 
-def visible_rows(
-    batch: CellBatch, visible: VisibleCells, names: Sequence[Name]
-) -> list[tuple[bytes, dict[Name, bytes]]]:
+class ShownRows(Generic[Name]):
+    """Rows of a batch as objects, each made when it is asked for: rows that the program does not keep are gone before
+    Python's collector counts them, which costs more than to make them.
+
+    `values` are those of all rows, each of which has the columns `names`; without `names` each is a row's cells.
+    """
+
+    __slots__ = ("_keys", "_names", "_values")
+
+    def __init__(self, keys: list[bytes], names: Sequence[Name], values: list[Any]) -> None:
+        self._keys = keys
+        self._names: Sequence[Name] = names
+        self._values = values
+
+    def __iter__(self) -> Iterator[tuple[bytes, dict[Name, bytes]]]:
+        names, values = self._names, self._values
+        if not names:
+            return zip(self._keys, values, strict=False)
+        if len(names) == 1:
+            return self._of_one(names[0])
+        return self._of_some(names)
+
+    def _of_one(self, name: Name) -> Iterator[tuple[bytes, dict[Name, bytes]]]:
+        for key, value in zip(self._keys, self._values, strict=False):
+            yield key, {name: value}
+
+    def _of_some(self, names: Sequence[Name]) -> Iterator[tuple[bytes, dict[Name, bytes]]]:
+        for key, values in zip(self._keys, zip(*[iter(self._values)] * len(names), strict=True), strict=False):
+            yield key, dict(zip(names, values, strict=True))
+
+    def clear(self) -> None:
+        """No more of them are shown, whoever goes through them."""
+        self._keys.clear()
+
+
+def visible_rows(batch: CellBatch, visible: VisibleCells, names: Sequence[Name]) -> ShownRows[Name]:
     """Rows as objects, their columns under `names`, from plain lists and one bytes object: numpy's scalars cost a
     microsecond each."""
     taken, data = visible.cells, batch.buffer.tobytes()
     keys = _cut(data, batch.row_off, batch.row_len)
     values = _cut(data, batch.cell_off[taken], batch.cell_len[taken])
-    columns = map(names.__getitem__, batch.cell_col[taken].tolist())
-    cells = list(zip(columns, values, strict=True))
-    ends = visible.row_cell.tolist()
-    places = zip(keys, ends, islice(ends, 1, None), strict=False)
-    return [(key, dict(cells[first:last])) for key, first, last in places if first < last]
+    columns, ends = batch.cell_col[taken].tolist(), visible.row_cell.tolist()
+    width = ends[1] if keys else 0
+    if width and ends == list(range(0, width * len(keys) + 1, width)) and columns == columns[:width] * len(keys):
+        return ShownRows(keys, [names[column] for column in columns[:width]], values)
+    cells = list(zip(map(names.__getitem__, columns), values, strict=True))
+    places = list(zip(ends, islice(ends, 1, None), strict=False))
+    present = [key for key, (first, last) in zip(keys, places, strict=True) if first < last]
+    return ShownRows(present, (), [dict(cells[first:last]) for first, last in places if first < last])
+
+
+def _named_rows(seen: SeenBatch) -> ShownRows[bytes]:
+    return visible_rows(*seen, list(map(full_name, seen[0].columns)))
 
 
 def _cut(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[bytes]:

@@ -163,7 +163,7 @@ def _has_kernels() -> bool:
 def _rows(batch: CellBatch, visible: VisibleCells) -> list[tuple[bytes, dict[Column, bytes]]]:
     from pyomid.client.transaction_steps import visible_rows
 
-    return visible_rows(batch, visible, batch.columns)
+    return list(visible_rows(batch, visible, batch.columns))
 
 
 def _record_batch(schema: pa.Schema, columns: list[list[Any]]) -> pa.RecordBatch:

@@ -27,7 +27,7 @@ from pyomid.client.public_names import TABLE, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
-from pyomid.client.transaction_steps import Row, SeenBatch, full_name, named, unless_index_dropped
+from pyomid.client.transaction_steps import Row, SeenBatch, ShownRows, full_name, named, unless_index_dropped
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
@@ -461,6 +461,8 @@ class RowScan:
         self._left = limit
         self._scan = transaction.writes.begin_scan(info, key_range)
         self._batches: Iterator[CellBatch] | None = None
+        self._rows: ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
+        """Handed out last."""
         self._is_over = limit == 0 or selection == []
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
@@ -468,11 +470,36 @@ class RowScan:
         return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps()))
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        rows = yield from self.read_steps()
-        return None if rows is None else self._shown(rows)
+        if self._transaction.is_leased or self._left is not None:
+            found = yield from self.read_steps()
+            return None if found is None else self._shown(found)
+        rows = yield from self._all_steps()
+        if rows is None:
+            return None
+        self._rows = rows
+        self._transaction.note_scan(self)
+        return iter(rows)
+
+    def cut(self) -> None:
+        """The transaction ended: no more of the rows that were handed out are shown, and to ask for the next ones is
+        refused."""
+        self._rows.clear()
+        self._is_over = False
 
     def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
         """As `next_steps`, within another call of the transaction."""
+        found = yield from self._seen_steps()
+        if found is None:
+            return None
+        return self._limited(self._transaction.writes.merged(self._info, *found, self._selection))
+
+    def _all_steps(self) -> Steps[ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `read_steps`, of a scan without a limit."""
+        found = yield from self._seen_steps()
+        return None if found is None else self._transaction.writes.shown(self._info, *found, self._selection)
+
+    def _seen_steps(self) -> Steps[tuple[list[SeenBatch], KeyRange] | None]:
+        """What is seen next, and the range that it is all of. None at the end of the scan."""
         if self._is_over:
             return None
         yield from self._transaction.begin_read_steps()
@@ -482,14 +509,13 @@ class RowScan:
         batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
         passed = self._scan.key_range
         if batch is not None and not batch.rows:
-            return []
+            return [], KeyRange(passed.start, passed.start)
         seen = yield from writes.batch_steps(self._info, batch, self._selection)
         if batch is None:
             self._is_over = True
         else:
             passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
-        found = [] if seen is None else [seen]
-        return self._limited(writes.merged(self._info, found, passed, self._selection))
+        return [] if seen is None else [seen], passed
 
     def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
         store = self._transaction.database.deployment.store
@@ -510,7 +536,8 @@ class RowScan:
         return rows
 
     def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Yields as long as the transaction may read. Whose it is was asked for all of them at once."""
+        """Yields as long as the transaction may read, which the loss of a lease may end at any moment. Whose it is was
+        asked for all of them at once."""
         check_open = self._transaction.check_open
         for row in rows:
             check_open()
@@ -519,6 +546,9 @@ class RowScan:
 
 class DescendingScan(RowScan):
     """The same from the last row to the first: by parts of the range, each read as far as it goes and turned round."""
+
+    def _all_steps(self) -> Steps[ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        return self.read_steps()
 
     def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
         if self._is_over:
@@ -687,8 +717,8 @@ class Table(TableBase):
         return self._run(self.wrong_index_rows_steps())
 
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        while (rows := self._run(scan.next_steps())) is not None:
-            yield from rows
+        """In no generator of its own, through which each row would pass."""
+        return chain.from_iterable(iter(lambda: self._run(scan.next_steps()), None))
 
 
 # Arguments, checked

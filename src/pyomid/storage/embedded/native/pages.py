@@ -33,6 +33,8 @@ OUTSIDE: Final = 2
 """A page lies after the end of the mapped bytes: the file has grown, or it is damaged."""
 STRANGE: Final = 3
 """Something that this reader does not know."""
+NO_ROOM: Final = 4
+"""What the caller gave has no room for the next record."""
 
 _PAGE_HEADER: Final = 16
 _NODE_HEADER: Final = 8
@@ -294,7 +296,7 @@ def walk(
                 is_done = newly >= 0 and ended == asked_count
             if copies:
                 if key_len + size > len(out) - written or len(lens) - 2 * records < 2:
-                    return STRANGE, records, written, 0, 0
+                    return NO_ROOM, records, written, 0, 0
                 _copy(pages, key, out, written, key_len)
                 _copy(pages, value, out, written + key_len, size)
                 lens[2 * records] = key_len
