@@ -93,6 +93,9 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 
 ENDED: Final = frozenset({State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN})
 
+_ACTIVE, _READ, _WRITE = State.ACTIVE, Event.READ, Event.WRITE
+"""Not looked up in their classes, which a member of an enumeration takes long for."""
+
 NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 
 
@@ -243,15 +246,19 @@ class TransactionBase(Generic[W]):
     def is_leased(self) -> bool:
         return self._lease is not None
 
-    def step(self, event: Event) -> None:
-        """Moves to the state after `event`. Refuses what thread, process, lease or state do not allow."""
-        if (
-            (event is Event.READ or event is Event.WRITE)
-            and self._state is State.ACTIVE
+    @property
+    def is_plain(self) -> bool:
+        """Active, without a lease, and used where it was begun: it may read and write."""
+        return (
+            self._state is _ACTIVE
             and self._lease is None
             and threading.get_ident() == self._thread
             and platforms.here is self._made_in
-        ):
+        )
+
+    def step(self, event: Event) -> None:
+        """Moves to the state after `event`. Refuses what thread, process, lease or state do not allow."""
+        if (event is _READ or event is _WRITE) and self.is_plain:
             return  # Thousands of puts and rows take this path; what follows says the same.
         self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
@@ -469,8 +476,8 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self._read_only = read_only or bool(begun.read_at)
         self._begun = begun
         self._tables: dict[str, TableT] = {}
-        self._scans: WeakSet[RowScan] = WeakSet()
-        """Those whose rows were handed out. The iterator of a scan keeps it."""
+        self._scans: WeakSet[RowScan] | None = None
+        """Those whose rows were handed out, once there are any. The iterator of a scan keeps it."""
 
     @property
     def read_only(self) -> bool:
@@ -531,19 +538,23 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def check_read(self) -> None:
         """Refuses a read that the state does not allow."""
-        self.step(Event.READ)
+        if not self.is_plain:
+            self.step(Event.READ)
 
     def check_write(self) -> None:
         """Refuses a write that the state does not allow, or that is of a read-only transaction."""
-        self.step(Event.WRITE)
+        if not self.is_plain:
+            self.step(Event.WRITE)
         if self._read_only:
             raise Misuse(f"transaction {self.start_ts} was begun read-only", start_ts=self.start_ts)
 
     def note_scan(self, scan: RowScan) -> None:
+        if self._scans is None:
+            self._scans = WeakSet()
         self._scans.add(scan)
 
     def end_scans(self) -> None:
-        for scan in list(self._scans):
+        for scan in list(self._scans or ()):
             scan.cut()
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:

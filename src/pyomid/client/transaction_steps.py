@@ -138,12 +138,10 @@ class TransactionSteps:
 
     # Writing
 
-    def buffer(
-        self, info: TableInfo, row: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True
-    ) -> bool:
-        """Keeps the writes for the next flush. True when a flush is due. `conflict` False: the commit does not name
-        these cells, unless they are written or claimed otherwise too."""
-        buffer = self._buffer_of(info)
+    def buffer(self, info: TableInfo, row: bytes, cells: dict[Column, bytes | None], *, conflict: bool = True) -> bool:
+        """Keeps the writes for the next flush: `cells` itself, which the caller gives away. True when a flush is due.
+        `conflict` False: the commit does not name these cells, unless they are written or claimed otherwise too."""
+        buffer = self._buffers.get(info.name) or self._buffer_of(info)
         if not conflict or buffer.checked is not None:
             buffer.note_checked(row, cells, conflict=conflict)
         self._buffered_bytes += buffer.put(row, cells)
@@ -587,26 +585,28 @@ class WriteBuffer:
         self._keys: list[bytes] | None = None
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
-        self._scans: WeakSet[OpenScan] = WeakSet()
+        self._scans: WeakSet[OpenScan] | None = None
 
     def begin_scan(self, key_range: KeyRange) -> OpenScan:
         """The scanner keeps it as long as it scans."""
         scan = OpenScan(key_range)
+        if self._scans is None:
+            self._scans = WeakSet()
         self._scans.add(scan)
         return scan
 
-    def put(self, row: bytes, cells: Mapping[Column, bytes | None]) -> int:
-        """Buffers `cells`, over what this transaction wrote to them before. Returns the bytes added."""
-        buffered = self._rows.get(row)
-        if buffered is None:
-            self._rows[row] = dict(cells)
-            self._keys = None
-        else:
-            buffered.update(cells)
+    def put(self, row: bytes, cells: dict[Column, bytes | None]) -> int:
+        """Buffers `cells`, over what this transaction wrote to them before, and may keep the dict. Returns the bytes
+        added."""
         added = len(row) + CELL_OVERHEAD_BYTES * len(cells)
         for value in cells.values():
             if value is not None:
                 added += len(value)
+        buffered = self._rows.setdefault(row, cells)
+        if buffered is cells:
+            self._keys = None
+        else:
+            buffered.update(cells)
         self.buffered_bytes += added
         return added
 
@@ -621,9 +621,9 @@ class WriteBuffer:
         for row, cells in left.items():
             if self.checked is not None:
                 self.note_checked(row, cells, conflict=True)
-            self.put(row, cells)
+            self.put(row, dict(cells))
         for row, cells in buffered.items():
-            self.put(row, cells)
+            self.put(row, dict(cells))
 
     def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
         """Before a put, once the table has cells that the commit does not name."""
@@ -674,11 +674,11 @@ class WriteBuffer:
     def note_batch(self, batch: CellBatch) -> None:
         """These cells may be in the store from now on, without having been buffered."""
         self._batches.append(without_values(batch))
-        for scan in self._scans:
+        for scan in self._scans or ():
             scan.note_left(map(batch.row_key, range(batch.rows)))
 
     def _clear(self) -> None:
-        for scan in self._scans:
+        for scan in self._scans or ():
             scan.note_left(self._rows)
         self._rows = {}
         self._keys = None

@@ -316,7 +316,7 @@ class TableBase:
                     for entry, value in changes:
                         is_due |= self._writes.buffer(entries, entry, {INDEX_COLUMN: value}, conflict=False)
                 if cells:
-                    is_due |= self._writes.buffer(self.info, key, cells, conflict=conflict)
+                    is_due |= self._writes.buffer(self.info, key, dict(cells), conflict=conflict)
                 if is_due:
                     yield from self._transaction.sent_steps()
         except BaseException as error:
@@ -617,7 +617,7 @@ class Table(TableBase):
         """
         if expect is not None:
             self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
-        elif self.info.indexes:
+        elif self._rules.info.indexes:
             self._run(self.put_steps(key, cells, conflict=conflict))
         elif self.buffer_put(key, cells, conflict=conflict):
             self._run(self._transaction.send_steps())
@@ -750,7 +750,7 @@ def check_keys(rules: TableRules, keys: object) -> list[bytes]:
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:
     """Checks the arguments of `put` before anything is buffered."""
     row = rules.row_key(key)
-    if not isinstance(cells, Mapping):
+    if type(cells) is not dict and not isinstance(cells, Mapping):
         raise MisuseType(f"cells {cells!r} is {type(cells).__name__}, not a mapping of column to value", value=cells)
     if not cells:
         raise Misuse(f"table {rules.info.name!r}: a put of row {row!r} without cells would write nothing", row=row)

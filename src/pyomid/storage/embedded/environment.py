@@ -67,7 +67,6 @@ _GROUP_RECORDS_MAX: Final = 4000
 _READER_CHECK_S: Final = 1.0
 """A process that was killed amid a read keeps pages from being used again until somebody looks for it: where a hundred
 commits are made a second the file grows by some megabytes each second."""
-_PATIENCE_STEP_S: Final = 0.001
 _FORK_WAIT_S: Final = 5.0
 WRITER_WAIT_S = 30.0
 """A write waits for so long for those of other processes. One holds the lock for milliseconds."""
@@ -93,12 +92,14 @@ class _Group(Group):
 class _Pending(Member[_Group], Generic[T]):
     """One function that waits for its write transaction; later its result."""
 
-    __slots__ = ("value", "work")
+    __slots__ = ("done", "value", "work")
 
-    def __init__(self, work: Callable[[Transaction], T], records: int) -> None:
+    def __init__(self, work: Callable[[Transaction], T], records: int, *, is_patient: bool) -> None:
         super().__init__(records)
         self.work = work
         self.value: T | None = None
+        self.done = _held_lock() if is_patient else None
+        """Released once its group ended, for a thread that lets others write first."""
 
     def run(self, transaction: Transaction) -> None:
         self.value = self.work(transaction)
@@ -106,6 +107,12 @@ class _Pending(Member[_Group], Generic[T]):
     def result(self) -> T:
         self.raise_error()
         return self.value  # type: ignore[return-value]
+
+
+def _held_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 class Environment:
@@ -205,13 +212,13 @@ class Environment:
         self._guard.check()
         if not self.writable:
             raise Misuse(f"the environment {self._folder} is open for reading only: the TSO alone writes it")
-        pending = _Pending(work, records)
+        pending = _Pending(work, records, is_patient=patience_s > 0)
         try:
             self._queue.append(pending)
-            give_up_s = time.monotonic() + patience_s
-            while patience_s and not pending.is_done and time.monotonic() < give_up_s:
-                time.sleep(_PATIENCE_STEP_S)
-            self._see_to(pending)
+            if pending.done is not None:
+                pending.done.acquire(timeout=patience_s)
+            if not pending.is_done:
+                self._see_to(pending)
         finally:
             pending.is_abandoned = True
         return pending.result()
@@ -289,6 +296,10 @@ class Environment:
             self._make_durable(group)
         if group in self._inside:
             self._inside.remove(group)
+        for member in group.members:
+            if member.done is not None and member.done.locked():
+                with suppress(RuntimeError):  # another thread has released it meanwhile
+                    member.done.release()
         self._group = None
 
     def _take_turn(self, began_s: float) -> None:

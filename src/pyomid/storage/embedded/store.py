@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -125,7 +125,9 @@ class EmbeddedStore(DataStore):
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         check_version(version)
         columns = _columns_of(rows)
-        prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
+        prepared = self._tables.known(table, columns)
+        if prepared is None:
+            prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
         check_writes(rows, prepared.families, LIMITS)
         for part in _parts([write for write in rows if write.cells]):
             self._write_again_if_changed(prepared, partial(self._write_part, version=version, part=part))
@@ -154,7 +156,7 @@ class EmbeddedStore(DataStore):
                 records=len(part),
             )
 
-    def _put_records(self, transaction: Transaction, table: Table, records: list[tuple[bytes, bytes]]) -> None:
+    def _put_records(self, transaction: Transaction, table: Table, records: Iterable[tuple[bytes, bytes]]) -> None:
         self._check_unchanged(transaction, table)
         cells, samples = self._cells, self._samples
         for key, value in records:
@@ -212,28 +214,30 @@ class EmbeddedStore(DataStore):
             batch.arrays(), first, stop, prefix, numbers, version, np.uint32(SAMPLE_MASK)
         )
         data, at = encoded.tobytes(), bounds.tolist()
-        items = [(data[at[i] : at[i + 1]], data[at[i + 1] : at[i + 2]]) for i in range(0, len(at) - 1, 2)]
-        samples = [(items[index][0][:-VERSION_BYTES], b"") for index in np.flatnonzero(sampled).tolist()]
+        keys = [data[first:last] for first, last in zip(at[:-1:2], at[1::2], strict=True)]
+        values = [data[first:last] for first, last in zip(at[1::2], at[2::2], strict=True)]
+        samples = [(keys[index][:-VERSION_BYTES], b"") for index in np.flatnonzero(sampled).tolist()]
         self._environment.write(
-            lambda transaction: self._put_sorted(transaction, table, items, samples), records=len(items)
+            lambda transaction: self._put_sorted(transaction, table, keys, values, samples), records=len(keys)
         )
 
     def _put_sorted(
         self,
         transaction: Transaction,
         table: Table,
-        items: list[tuple[bytes, bytes]],
+        keys: list[bytes],
+        values: list[bytes],
         samples: list[tuple[bytes, bytes]],
     ) -> None:
         self._check_unchanged(transaction, table)
         with transaction.cursor(self._cells) as cursor:
-            append = not cursor.last() or cursor.key() < items[0][0]
+            append = not cursor.last() or cursor.key() < keys[0]
             if append:
-                cursor.putmulti(items, append=True)
+                cursor.putmulti(zip(keys, values, strict=True), append=True)
             else:
-                _, added = cursor.putmulti(items, overwrite=False)
-                if added != len(items):
-                    self._put_records(transaction, table, items)
+                _, added = cursor.putmulti(zip(keys, values, strict=True), overwrite=False)
+                if added != len(keys):
+                    self._put_records(transaction, table, zip(keys, values, strict=True))
         if samples:
             with transaction.cursor(self._samples) as cursor:
                 cursor.putmulti(samples)

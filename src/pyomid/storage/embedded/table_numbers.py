@@ -172,6 +172,11 @@ class Tables:
             self._known[name] = table
         return table
 
+    def known(self, name: str, columns: Collection[Column]) -> Table | None:
+        """As `loaded` last saw it, if it has all of these columns: for a write, which looks whether it is still so."""
+        table = self._known.get(name)
+        return table if table is not None and all(column in table.numbers for column in columns) else None
+
     def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> Table:
         """The table in a read transaction, with every column loaded that a reader of `columns` asks for: a column that
         another process has added since is one of them. Until the next commit it is not looked up again."""
