@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyomid.client.database import Database
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse, MisuseType, TransactionEnded
 
 pytestmark = pytest.mark.fast
 
@@ -93,3 +93,36 @@ def test_a_token_of_another_scan_is_refused(filled: Database) -> None:
         for limit in (0, -1, None):
             with pytest.raises(Misuse):
                 table.page(limit=limit)  # type: ignore[arg-type]
+
+
+def test_a_scan_ends_with_its_transaction(filled: Database) -> None:
+    """In the middle of a batch, and in the last one, behind which nothing would be read."""
+    for shown in (3, 31):
+        for limit in (None, len(KEYS)):
+            tx = filled.begin()
+            rows = tx.table("t").scan(limit=limit)
+            for _ in range(shown):
+                next(rows)
+            tx.rollback()
+            with pytest.raises(TransactionEnded):
+                next(rows)
+
+
+@few
+@given(
+    widths=st.lists(st.sampled_from([(b"a",), (b"b",), (b"a", b"b"), (b"a", b"b", b"c")]), min_size=1, max_size=12),
+    is_even=st.booleans(),
+)
+def test_rows_have_the_columns_that_were_put(db: Database, widths: list[tuple[bytes, ...]], is_even: bool) -> None:
+    """Rows that all have the same columns are made another way than others."""
+    chosen = [widths[0]] * len(widths) if is_even else widths
+    rows = {b"%02d" % at: {b"f:" + name: name * (at + 1) for name in names} for at, names in enumerate(chosen)}
+    with db.begin() as tx:
+        table = tx.table("t")
+        table.delete_rows([key for key, _ in table.scan()])
+        for key, cells in rows.items():
+            table.put(key, cells)
+    with db.snapshot() as tx:
+        assert dict(tx.table("t").scan()) == rows
+        assert list(tx.table("t").scan()) == list(rows.items())
+        assert {key: tx.table("t").get(key) for key in rows} == rows

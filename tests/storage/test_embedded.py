@@ -14,6 +14,7 @@ from pyomid.errors import Corruption
 from pyomid.kernels.compiled import Kernel
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.storage.embedded.records import record_key
+from pyomid.storage.embedded.root_pages import mapped_root_pages
 from pyomid.testing.conformance import (
     FAMILIES,
     CatalogConformance,
@@ -162,3 +163,64 @@ def test_a_watermark_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
             assert mine.read_watermarks() == mine.read_watermarks() == (watermark, 0)
         other.stdin.close()
     mine.close()
+
+
+OTHER_CATALOG = """
+import sys
+from pyomid.storage.embedded import EmbeddedCatalog
+from pyomid.types import TableEntry, TableInfo, TableState
+
+catalog = EmbeddedCatalog(sys.argv[1])
+entry = None
+for line in sys.stdin:
+    other = TableEntry(TableInfo("t", (b"f",), generation=int(line)), TableState.PRESENT, line)
+    assert catalog.change_entry(entry, other)
+    entry = other
+    print(line, end="", flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_table_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
+    mine = EmbeddedCatalog(tmp_path)
+    assert mine.entry("t") is mine.entry("t") is None
+    command = [sys.executable, "-c", OTHER_CATALOG, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        for generation in range(1, 20):
+            other.stdin.write(b"%d\n" % generation)
+            other.stdin.flush()
+            other.stdout.readline()
+            found = mine.entry("t"), mine.entry("t")
+            assert [entry and entry.info.generation for entry in found] == [generation, generation]
+        other.stdin.close()
+    mine.close()
+
+
+def test_the_root_pages_tell_the_commit_that_lmdb_tells(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    environment = store._environment
+    store.create_table(TableInfo("t", (b"f",)))
+    for version in range(50, 1_000, 50):
+        store.write_cells("t", version, [RowWrite(b"r", ((Column(b"f", b"x"), b"v"),))])
+        pages = mapped_root_pages(tmp_path / "data" / "data.mdb", environment.data_file, environment._lmdb)
+        assert environment._roots is not None
+        assert pages is not None
+        told = environment._lmdb.info()["last_txnid"]
+        assert environment._roots.newest() == pages.newest() == told
+        assert environment.newest_commit() in (None, (environment.data_file, told))
+    store.close()
+    assert environment._roots is None
+
+
+def test_root_pages_of_another_file_or_format_are_not_read(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    environment = store._environment
+    strange = tmp_path / "strange"
+    strange.write_bytes(bytes(8192))
+    known = strange.stat().st_dev, strange.stat().st_ino
+    assert mapped_root_pages(strange, environment.data_file, environment._lmdb) is None
+    assert mapped_root_pages(strange, known, environment._lmdb) is None
+    assert mapped_root_pages(tmp_path / "absent", known, environment._lmdb) is None
+    store.close()

@@ -93,6 +93,14 @@ def test_a_request_comes_back_as_it_was_sent(request: Request, request_id: int) 
     assert decode_request(one_payload(encode_request(request, request_id=request_id))) == Incoming(request_id, request)
 
 
+@given(request_ids)
+def test_a_plain_begin_has_the_bytes_of_protobuf(request_id: int) -> None:
+    message = pb.Request(timestamp_request=pb.TimestampRequest())
+    if request_id:
+        message.request_id = request_id
+    assert encode_request(Begin(), request_id=request_id) == frame(message.SerializeToString())
+
+
 @given(answers, request_ids)
 def test_an_answer_comes_back_as_it_was_sent(answer: object, request_id: int) -> None:
     frames = encode_answer(answer, request_id=request_id)  # type: ignore[arg-type]

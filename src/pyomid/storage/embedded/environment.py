@@ -94,7 +94,7 @@ class _Pending(Member[_Group], Generic[T]):
 
     __slots__ = ("done", "value", "work")
 
-    def __init__(self, work: Callable[[Transaction], T], records: int, *, is_patient: bool) -> None:
+    def __init__(self, work: Callable[[Transaction], T], records: int, *, is_patient: bool = False) -> None:
         super().__init__(records)
         self.work = work
         self.value: T | None = None
