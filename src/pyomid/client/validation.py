@@ -117,7 +117,7 @@ class TableRules:
         self._columns: dict[bytes, Column] = {}
 
     def row_key(self, key: object) -> bytes:
-        if type(key) is bytes and 0 < len(key) <= self._limits.row_bytes_max:
+        if type(key) is bytes and 0 < len(key) <= self._surely_fits:
             return key  # as nearly all are: what follows says the same
         if not isinstance(key, bytes):
             raise self._not_bytes("row key", key)
