@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyomid import platforms
 from pyomid.arrays import NDArray, np
@@ -602,9 +602,8 @@ Clock = Callable[[], float]
 Sleep = Callable[[float], None]
 
 
-def boot_clock() -> float:
-    """The system's `Clock`: it goes on while the machine sleeps (T4)."""
-    return platforms.boot_clock()
+boot_clock: Final[Clock] = platforms.boot_clock
+"""The system's: it goes on while the machine sleeps (T4)."""
 
 
 def _never() -> bool:
