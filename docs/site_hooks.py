@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: the site takes its pages where they lie in the repository, not only below docs/.
+"""Hooks of mkdocs.yml: the site takes its pages and pictures where they lie in the repository, not only below docs/.
 
 Every page keeps its path, so a relative link is the same on the site and in the repository, and README.md is the first
 page. What a link names beyond the pages (a source file, a folder) is left out of the site's links.
@@ -21,6 +21,7 @@ PAGES = (
     "benchmarks/README.md",
     "deploy/hbase/README.md",
     "docs/**/*.md",
+    "docs/**/*.svg",
 )
 
 
@@ -46,7 +47,7 @@ def _records(folder: str) -> list[str]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The repository's pages instead of those of docs/ alone; the theme's own files stay."""
-    assets = [file for file in files if not file.is_documentation_page() and Path(file.src_uri).suffix != ".py"]
+    assets = [file for file in files if Path(file.src_uri).suffix not in (".md", ".py", ".svg")]
     return Files([*assets, *_pages(config)])
 
 
