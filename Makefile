@@ -76,8 +76,8 @@ test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
 demo: setup ## the flights pipeline with its faults; report in build/demo/report.html
 	$(RUN) -m examples.flights
 
-demo-hbase: setup ## the same over a real HBase, with its servers' faults; report in build/demo-hbase/report.html
-	$(RUN) -m examples.flights hbase
+demo-hbase: setup ## the same over a real HBase, with its servers' faults; report in build/demo-hbase/report.html; SECURED=1: by Kerberos and TLS
+	$(RUN) -m examples.flights hbase $(if $(SECURED),--secured)
 
 bench: setup ## embedded store and Spark: ratios against raw peers of the same run
 	$(RUN) -m benchmarks

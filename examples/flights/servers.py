@@ -22,21 +22,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from examples.flights import settings
+from examples.flights import security, settings
 from examples.flights.events import Event, all_events, count, note
 from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault
 
 from pyomid.cli.hbase_server import HBaseServer, Process
+from pyomid.config import HBaseAddress, parse_url
 from pyomid.errors import Misuse, OmidError
 from pyomid.row_codec.row_key import key_layout
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
 from pyomid.storage.hbase.coordination import find_tso
-from pyomid.storage.hbase.deployment import create_database
+from pyomid.storage.hbase.deployment import create_database, open_cluster
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.wiring import hbase_options
 
 LEADER_LEASE_SECONDS = 6
 """A standby follows a killed leader after this long (default: 10)."""
@@ -74,7 +75,7 @@ class TsoProcess:
     def address(self) -> str:
         """Empty until it leads."""
         words = self.said.read_text().split()
-        return words[-1] if words else ""
+        return words[words.index("on") + 1] if "on" in words[:-1] else ""
 
 
 @dataclass(slots=True)
@@ -93,13 +94,19 @@ class Injection:
 class Servers:
     """See `places.Place`."""
 
-    title = "an HBase of two region servers, under a pair of TSOs"
+    title = "an HBase of two region servers, under a pair of TSOs" + (
+        ", by Kerberos and TLS" if settings.SECURED else ""
+    )
     deaths = "the leading TSO, a region server"
 
     def __init__(self, folder: Path) -> None:
         # Sessions of ten seconds, which ticks of six (HBase's default) would make twelve.
         ticks = {"hbase.zookeeper.property.tickTime": "2000"}
-        self._hbase = HBaseServer(folder / "hbase", heap_mb=1024, settings=ticks)
+        self._security = security.of_this_run()
+        if self._security is None:
+            self._hbase = HBaseServer(folder / "hbase", heap_mb=1024, settings=ticks)
+        else:
+            self._hbase = self._security.server(folder / "hbase", ticks)
         self._tsos: list[TsoProcess] = []
         self._started = 0
         self._second: tuple[Process, int] | None = None
@@ -121,7 +128,8 @@ class Servers:
 
     @property
     def url(self) -> str:
-        return f"omid+hbase://{self._hbase.quorum}/hbase?{settings.TERMS}"
+        shown = "" if self._security is None else f"&{self._security.options()}"
+        return f"omid+hbase://{self._hbase.quorum}/hbase?{settings.TERMS}{shown}"
 
     @property
     def cluster(self) -> Cluster:
@@ -132,7 +140,9 @@ class Servers:
         print("starting HBase, a second region server and two TSOs …", flush=True)
         settings.LOGS.mkdir(parents=True, exist_ok=True)
         self._hbase.start()
-        self._cluster = Cluster(ZooKeeper(self._hbase.quorum))
+        address, options = parse_url(self.url)
+        assert isinstance(address, HBaseAddress)
+        self._cluster = open_cluster(address.quorum, address.znode, hbase_options(options), deadline_s=60.0)
         create_database(self._cluster)
         self._start_region_server()
         self._start_tso()
@@ -152,6 +162,8 @@ class Servers:
         if self._second is not None:
             self._second[0].send(signal.SIGKILL)
         self._hbase.kill()
+        if self._security is not None:
+            self._security.stop()
 
     def tso_pid(self) -> int:
         try:
@@ -181,6 +193,7 @@ class Servers:
             "--commit-retry": settings.COMMIT_RETRY_SECONDS,
             "--conflict-map-entries": 1 << 20,
             "--log-file": settings.LOGS / f"tso-{number}.log",
+            **({} if self._security is None else self._security.tso_options()),
         }
         command = [sys.executable, "-m", "pyomid", "tso", *(str(word) for pair in options.items() for word in pair)]
         with said.open("wb") as output, (settings.LOGS / f"tso-{number}.err").open("wb") as errors:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Final
 
 STORE: Final = os.environ.get("DEMO_STORE", "embedded")
-FOLDER: Final = Path("build/demo" if STORE == "embedded" else f"build/demo-{STORE}").absolute()
+SECURED: Final = os.environ.get("DEMO_SECURED") == "1"
+"""Kerberos and TLS between all of them."""
+FOLDER: Final = Path("build/demo" if STORE == "embedded" else f"build/demo-{STORE}{'-secured' * SECURED}").absolute()
 DATABASE: Final = FOLDER / "database"
 SOURCE: Final = FOLDER / "source"
 EVENTS: Final = FOLDER / "events.jsonl"
