@@ -391,6 +391,10 @@ class TsoMachine:
         """Nothing decided waits for an answer and no store call is under way: the process may end."""
         return self._store.is_idle and self.windows.is_idle
 
+    def waits_for_process(self, peer: Hashable) -> bool:
+        """Whether a peer that left holds W until it is known to work with nothing: `ProcessEnded` tells that."""
+        return self.open_starts.waits_for(peer)
+
     def count(self, name: str) -> None:
         """One more of what a driver counts itself, among the counters of the machine."""
         self.step.counters[name] += 1

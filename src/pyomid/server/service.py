@@ -267,11 +267,7 @@ class TsoService:
         self._unauthenticated.remove(connection, connection.address)
         self._idle_since_s = self._clock()
         self.feed([PeerGone(connection)])
-        if (
-            sock is not None
-            and self.machine.open_starts.waits_for(connection)
-            and self._processes.watch(connection, sock)
-        ):
+        if sock is not None and self.machine.waits_for_process(connection) and self._processes.watch(connection, sock):
             self.feed([ProcessEnded(connection)])
 
     def note_commit_retry(self, commit_retry_s: float) -> None:
