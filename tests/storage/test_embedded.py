@@ -69,6 +69,7 @@ class TestEmbeddedStoreInPlainPython(TestEmbeddedStore):
     @pytest.fixture(autouse=True)
     def no_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Kernel, "is_ready", False)
+        monkeypatch.setattr(Kernel, "is_ready_for", lambda kernel, rows: False)
 
 
 @pytest.mark.parametrize("columns", [None, [Column(b"f", b"")], [Column(b"f", b"a")], [Column(b"f", b"none")]])

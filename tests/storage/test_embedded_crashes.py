@@ -169,10 +169,13 @@ def test_a_write_behind_a_stopped_writer_ends_and_names_it(
     assert process.wait(60) == 0
 
 
+@pytest.mark.parametrize(("guessed_max", "passes"), [(0, 2), (1 << 16, 1)])
 def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
-    tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, guessed_max: int, passes: int
 ) -> None:
-    """The walk reads pages that the writer frees meanwhile; while it stands still between its two passes, too."""
+    """The walk reads pages that the writer frees meanwhile, in one pass by a guess of its room, or in two; while it
+    stands still before each, too."""
+    monkeypatch.setattr("pyomid.storage.embedded.pages._RECORDS_GUESSED_MAX", guessed_max)
     rng, walk, walks = random.Random(11), pages.walk, 0
 
     def slow_walk(*asked: object) -> object:
@@ -181,7 +184,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
         time.sleep(rng.choice((0, 0, 0.002, 0.02)))  # not to wait for something: the writer goes on meanwhile
         return walk(*asked)
 
-    slow_walk.is_ready = True  # type: ignore[attr-defined]
+    slow_walk.is_ready_for = lambda rows: True  # type: ignore[attr-defined]
     monkeypatch.setattr(pages, "walk", slow_walk)
     with writer(tmp_path, "churn") as process:
         seen: list[int] = []
@@ -194,7 +197,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
             seen.append(int(number))
         assert process.poll() is None
     assert seen == sorted(seen)
-    assert walks >= 2 * len(seen), "it was the walk that read them"
+    assert walks >= passes * len(seen), "it was the walk that read them"
 
 
 def test_full_tmpfs_is_store_full_and_room_helps(tmp_path: Path) -> None:
