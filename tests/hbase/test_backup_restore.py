@@ -473,7 +473,7 @@ def test_init_lets_timestamps_begin_above_a_backup(
     shop.back_up(shop.databases[-1])
     assert tso.stop() == 0
     for said in ("begin above", "are above"):
-        assert main(["init", url, "--above-backup", shop.backup_name]) == 0
+        assert main(["init", url, "--above-backup", shop.backup_name, "--conflict-level", "any"]) == 0
         assert said in capsys.readouterr().out
     with TsoProcess(url, tso.log.with_suffix(".2")) as second:
         second.wait_until_leading()

@@ -36,6 +36,7 @@ from test_spark_verification import (  # noqa: F401
 import pyomid
 import pyomid.spark
 from pyomid.cli.hbase_server import HBaseServer
+from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
@@ -83,7 +84,7 @@ def drop_all(url: str) -> None:
     with pyomid.connect(url) as database:
         confirm_tables(database)
         for table in database.tables():
-            if table.name != KEYS_TABLE:
+            if not is_system(table.name):
                 database.drop_table(table.name)
         remove_entry(database.deployment.catalog, KEYS_TABLE)
         database.deployment.store.drop_table(KEYS_TABLE)
