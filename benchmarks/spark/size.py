@@ -84,7 +84,7 @@ def told(tx: SparkTransaction, table: str, frame: DataFrame, duplicates: str) ->
 def writes(at: Setting, report: Report) -> Callable[[str, int, Callable[[SparkTransaction], int]], None]:
     def write(name: str, rows: int, work: Callable[[SparkTransaction], int]) -> None:
         began = time.monotonic()
-        with most_memory() as most, pyomid.spark.transaction(at.spark, at.url) as tx:
+        with most_memory(at.folder) as most, pyomid.spark.transaction(at.spark, at.url) as tx:
             size = work(tx)
         seconds = time.monotonic() - began
         memory = [most.get(kind, 0) // MB for kind in ("driver", "jvm", "worker", "tso")]
@@ -95,16 +95,16 @@ def writes(at: Setting, report: Report) -> Callable[[str, int, Callable[[SparkTr
 
 
 @contextmanager
-def most_memory() -> Iterator[dict[str, int]]:
+def most_memory(folder: Path) -> Iterator[dict[str, int]]:
     """The most memory of each kind of process, looked at a few times a second; the marks of before are forgotten."""
     most: dict[str, int] = {}
     ended = threading.Event()
-    for pid in _processes():
+    for pid in _processes(folder):
         _forget_mark(pid)
 
     def look() -> None:
         while not ended.wait(0.3):
-            for pid, kind in _processes().items():
+            for pid, kind in _processes(folder).items():
                 most[kind] = max(most.get(kind, 0), _mark(pid))
 
     watcher = threading.Thread(target=look, daemon=True)
@@ -116,22 +116,22 @@ def most_memory() -> Iterator[dict[str, int]]:
         watcher.join()
 
 
-def _processes() -> dict[int, str]:
-    """This process and all below it, and the TSO that it started, by their kinds."""
-    found = {os.getpid(): "driver"}
+def _processes(folder: Path) -> dict[int, str]:
+    """This process and all below it, and the TSO of the folder, by their kinds; those of other programs are not seen."""
+    commands, parents = {}, {}
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-            if entry.stat().st_uid != os.getuid():
-                continue
-        except OSError:
-            continue
-        for mark, kind in ((b"org.apache.spark", "jvm"), (b"pyspark.daemon", "worker"), (b"pyomid tso", "tso")):
-            if mark in command:
-                found[int(entry.name)] = kind
-    return found
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                commands[int(entry.name)] = (entry / "cmdline").read_bytes().split(b"\0")
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    own = {os.getpid()}
+    while below := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= below
+    kinds = {"jvm": b"org.apache.spark.deploy.SparkSubmit", "worker": b"pyspark.daemon"}
+    found = {pid: kind for pid in own for kind, mark in kinds.items() if mark in commands.get(pid, ())}
+    of_folder = bytes(folder / "db")
+    tsos = {pid: "tso" for pid, words in commands.items() if b"tso" in words and of_folder in words}
+    return {os.getpid(): "driver", **found, **tsos}
 
 
 def _mark(pid: int) -> int:

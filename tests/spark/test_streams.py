@@ -7,6 +7,7 @@ import pickle
 import queue
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,21 @@ def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: 
     assert stream.latestOffset(start, stream.getDefaultReadLimit()) == start
     stream._next_look_s, stream._moved_s = 0.0, float("-inf")  # long ago
     assert stream.latestOffset(start, stream.getDefaultReadLimit())["start"] > start["start"]
+
+
+def test_a_stream_whose_looks_take_long_says_nothing_is_new(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move of its place is a batch, though an empty one: where each look ended in one, `processAllAvailable` would
+    wait for ever."""
+    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.streams.REST_S_MAX", 0.0)
+    stream = reader(url)
+    places = [stream.initialOffset()]
+    put(database, "alice", 1)
+    for _ in range(5):
+        places.append(stream.latestOffset(places[-1], stream.getDefaultReadLimit()))
+    assert [one == other for one, other in pairwise(places)] == [False, True, False, True, False]
 
 
 def test_what_committed_before_spark_asked_is_told(

@@ -16,7 +16,8 @@ lease goes on:
 
 Leases live for `bookmarkSeconds`: that is for how long a query may be away. While it runs, the process that plans its
 batches renews them, however long a batch takes; tasks renew what they read by. A query that finds nothing new moves its
-bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests.
+bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests. Between two
+such moves it says at least once that nothing is new: `processAllAvailable` waits for that, and looks may take long.
 
 Whether anything is new is looked for at most once a second, and, where nothing is, for a tenth of the time at most.
 Spark waits so long: what it is told was looked up after it asked.
@@ -141,6 +142,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """A start of this query, to be leased where a place comes above it."""
         self._latest: Place | None = None
         self._next_look_s = self._moved_s = 0.0
+        self._is_told = False
+        """That nothing is new, since the place moved last."""
         self._backlog: Backlog | None = None
         self._last: Bookmark | None = None
         """With the trigger availableNow: where the query ends."""
@@ -198,11 +201,12 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         self._next_look_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
         if found is None:
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
-            if self._last is None and now_s - self._moved_s < rest_s:
+            if self._last is None and not (self._is_told and now_s - self._moved_s >= rest_s):
+                self._is_told = True
                 return start
         elif rows is not None:
             self._next_look_s = 0.0
-        self._moved_s = now_s
+        self._moved_s, self._is_told = now_s, False
         return self._kept_place(conn, found or latest, start, latest)
 
     def _counted(self, start: Bookmark, rows: int) -> tuple[Bookmark, Bookmark] | None:
