@@ -117,8 +117,9 @@ def most_memory(folder: Path) -> Iterator[dict[str, int]]:
 
 
 def _processes(folder: Path) -> dict[int, str]:
-    """This process and all below it, and the TSO of the folder, by their kinds; those of other programs are not seen."""
-    commands, parents = {}, {}
+    """This process and all below it, and the TSO of the folder, by their kinds; no other programs."""
+    commands: dict[int, list[bytes]] = {}
+    parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
