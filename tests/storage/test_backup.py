@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -12,11 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from test_embedded_crashes import small_disk
 
 import pyomid
+from at_points import meanwhile
 from pyomid import crashpoints
 from pyomid.cli import main
-from pyomid.errors import Corruption, Misuse, Unavailable
+from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
 from pyomid.server.leadership import holder, is_held
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.storage.embedded.copies.backup import _Moment, back_up, restore
@@ -210,6 +213,51 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> No
     restore(tmp_path / "backup", tmp_path / "again")
     assert looked
     open_folder(tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["begun", "states_held", "held", "compared", "copied", "completed"],
+)
+def test_a_disk_that_fills_up_leaves_nothing_of_a_backup(tmp_path: Path, point: str) -> None:
+    open_folder(tmp_path / "db")
+    back_up(tmp_path / "db", tmp_path / "whole", snapshot_ts=50)
+    with small_disk(tmp_path, "2m") as disk:
+        if disk is None:
+            pytest.skip("mounting a tmpfs needs the right to mount")
+        for since in (None, tmp_path / "whole") if point != "compared" else (tmp_path / "whole",):
+            with meanwhile(f"storage.backup.{point}", lambda: use_up(disk)), pytest.raises(StoreFull):
+                back_up(tmp_path / "db", disk / "backup", snapshot_ts=50, since=since)
+            assert os.listdir(disk) == ["ballast"]
+            os.unlink(disk / "ballast")
+            back_up(tmp_path / "db", disk / "backup", snapshot_ts=50, since=since)
+            shutil.rmtree(disk / "backup")
+
+
+@pytest.mark.parametrize("point", ["begun", "copied", "applied"])
+def test_a_disk_that_fills_up_leaves_nothing_of_a_restore(tmp_path: Path, point: str) -> None:
+    open_folder(tmp_path / "db")
+    back_up(tmp_path / "db", tmp_path / "whole", snapshot_ts=50)
+    back_up(tmp_path / "db", tmp_path / "changes", snapshot_ts=50, since=tmp_path / "whole")
+    with small_disk(tmp_path, "2m") as disk:
+        if disk is None:
+            pytest.skip("mounting a tmpfs needs the right to mount")
+        for backup in ("whole", "changes"):
+            with meanwhile(f"storage.restore.{point}", lambda: use_up(disk)), pytest.raises(StoreFull):
+                restore(tmp_path / backup, disk / "again")
+            assert os.listdir(disk) == ["ballast"]
+            os.unlink(disk / "ballast")
+            restore(tmp_path / backup, disk / "again")
+            open_folder(disk / "again")
+            shutil.rmtree(disk / "again")
+
+
+def use_up(disk: Path) -> None:
+    """Its last byte."""
+    with open(disk / "ballast", "wb", 0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    assert shutil.disk_usage(disk).free == 0
 
 
 def test_a_damaged_backup_is_not_restored(tmp_path: Path) -> None:

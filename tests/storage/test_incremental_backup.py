@@ -252,6 +252,18 @@ def test_a_chain_is_restored_from_wherever_it_lies(tmp_path: Path, chain: list[P
             assert tx.table("t").get(b"k") == {b"f:v": b"%d" % number}
 
 
+def test_what_cannot_be_read_hides_no_link_of_a_chain(tmp_path: Path, chain: list[Path]) -> None:
+    """Where the link lay, and beside it: a dead mount, or a folder of the system's on the back-ups' disk."""
+    (tmp_path / "archive").mkdir()
+    for link in chain:
+        shutil.move(link, tmp_path / "archive" / link.name)
+    for unreadable in (chain[0], tmp_path / "archive" / "a"):
+        unreadable.symlink_to("n" * 300)
+        with pytest.raises(OSError, match="too long"):
+            unreadable.exists()
+    restore(tmp_path / "archive" / chain[2].name, tmp_path / "again")
+
+
 @pytest.mark.parametrize("link", [0, 1, 2])
 def test_a_damaged_link_is_neither_restored_nor_gone_on_from(tmp_path: Path, chain: list[Path], link: int) -> None:
     file = chain[link] / "data" / ("changes" if link else "data.mdb")

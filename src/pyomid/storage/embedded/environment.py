@@ -43,7 +43,8 @@ from typing import Any, Final, Generic, TypeVar
 import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
-from pyomid.owned_files import FileId, file_id, file_mode, is_shared
+from pyomid.owned_files import FileId, file_id, file_mode, is_shared, open_own
+from pyomid.platforms import reserve
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.commit_log.memory_order import IS_STRONG
 from pyomid.storage.embedded.group_commit import Group, Member, next_members
@@ -56,6 +57,9 @@ Transaction = Any
 Commit = tuple[FileId, int]
 """Which data file, and the number of LMDB's transaction in it."""
 _DATA: Final = "data.mdb"
+_LOCK: Final = "lock.mdb"
+_LOCK_BYTES: Final = 1 << 14
+"""Of LMDB's lock file: its head, and the slots of 200 readers at a time."""
 
 MAP_BYTES_DEFAULT: Final = 1 << 40
 """Address space, not disk: the file grows with its content. 1 TiB of the 128 TiB that Linux gives a process."""
@@ -439,6 +443,10 @@ class Environment:
 
     def _open_map(self) -> None:
         map_bytes = self._map_bytes
+        try:
+            make_lock_file(self._folder, shared=is_shared(self._folder.parent))
+        except OSError as error:
+            raise self._mapped(error) from error
         while True:
             try:
                 self._lmdb = self._open_with(map_bytes)
@@ -539,6 +547,20 @@ class HeldState:
             self._transaction = None
         if self in self._environment._inside:
             self._environment._inside.remove(self)
+
+
+def make_lock_file(folder: Path, *, shared: bool) -> None:
+    """LMDB maps its lock file, which begins as a hole: to touch that on a full disk ends the process. So what is
+    touched first gets its room before. Not where LMDB has it open: a close here would release its locks there."""
+    path = folder / _LOCK
+    with suppress(FileNotFoundError):
+        if os.stat(path).st_size >= _LOCK_BYTES:
+            return
+    file = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
+    try:
+        reserve(file, _LOCK_BYTES)
+    finally:
+        os.close(file)
 
 
 def _is_open(transaction: Transaction) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,14 @@ import lmdb
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
+from pyomid.storage.embedded.environment import (
+    MAP_BYTES_DEFAULT,
+    READERS_MAX,
+    Environment,
+    make_lock_file,
+    mapped,
+    open_environment,
+)
 
 LAYOUT_VERSION: Final = 1
 _UPGRADES: dict[int, Callable[[Path], None]] = {}
@@ -38,6 +45,8 @@ BACKUP_FILE: Final = "BACKUP"
 """What makes a folder a back-up: what it is of, and its files with their checksums."""
 UNFINISHED_FILE: Final = "UNFINISHED"
 """In a folder into which a back-up or a restored database is being written, or was when that ended half-way."""
+UNFINISHED_SUFFIX: Final = ".new"
+"""Of a file that `write_durably` writes: what a kill leaves has it."""
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
@@ -140,6 +149,7 @@ def make_database(path: Path, *, shared: bool, version: int = LAYOUT_VERSION) ->
 
 def _create_environment(path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
     make_folder(path, shared=shared)
+    make_lock_file(path, shared=shared)
     size, mode = _MAP_BYTES_TO_CREATE, file_mode(shared)
     with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX, mode=mode) as environment:
         for database in databases:
@@ -191,13 +201,18 @@ def locked(path: Path, *, shared: bool) -> Iterator[None]:
 
 
 def write_durably(path: Path, text: str, *, shared: bool) -> None:
-    unfinished = path.with_suffix(".new")
-    descriptor = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    unfinished = path.with_suffix(UNFINISHED_SUFFIX)
+    try:
+        descriptor = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
     sync_folder(path.parent)
     sync_folder(path.parent.parent)
 

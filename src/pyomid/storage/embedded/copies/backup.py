@@ -59,6 +59,7 @@ from pyomid.storage.embedded.layout import (
     ENVIRONMENTS,
     LOCK_FILE,
     UNFINISHED_FILE,
+    UNFINISHED_SUFFIX,
     is_there,
     locked,
     make_database,
@@ -102,7 +103,8 @@ def back_up(
         crash_point("storage.backup.begun")
         database_id, records = _copy(_Moment(source / "commits", data, commits), path, chain)
         crash_point("storage.backup.completed")
-        files = {name: file_sum(path / name) for name in file_names(is_whole=not chain)}
+        with _mapped_errors(path):
+            files = {name: file_sum(path / name) for name in file_names(is_whole=not chain)}
         made = Backup(
             folder=os.fspath(source),
             database_id=database_id.hex(),
@@ -111,7 +113,8 @@ def back_up(
             size_bytes=sum(size for size, _ in files.values()),
             since=os.fspath(chain[-1].folder) if chain else None,
         )
-        describe(path, made, files, chain[-1] if chain else None, records)
+        with _mapped_errors(path):
+            describe(path, made, files, chain[-1] if chain else None, records)
         crash_point("storage.backup.described")
     with suppress(OSError):
         os.unlink(path / LOCK_FILE)
@@ -295,11 +298,12 @@ def _copy(moment: _Moment, path: Path, chain: list[Link]) -> tuple[bytes, list[i
         database_id = forget_identity(commits)
     finally:
         release(commits)
-    for name in ("lock.mdb", WRITER_FILE):
-        os.unlink(path / "commits" / name)
-    for name in file_names(is_whole=not chain):
-        _sync(path / name)
-        sync_folder((path / name).parent)
+    with _mapped_errors(path):
+        for name in ("lock.mdb", WRITER_FILE):
+            os.unlink(path / "commits" / name)
+        for name in file_names(is_whole=not chain):
+            _sync(path / name)
+            sync_folder((path / name).parent)
     return database_id, records
 
 
@@ -360,8 +364,9 @@ def _marked(path: Path) -> int:
 def _clear(path: Path) -> None:
     """What makes it a database or a back-up goes first."""
     for name in (LAYOUT_FILE, BACKUP_FILE):
-        with suppress(FileNotFoundError):
-            os.unlink(path / name)
+        for file in (path / name, (path / name).with_suffix(UNFINISHED_SUFFIX)):
+            with suppress(FileNotFoundError):
+                os.unlink(file)
     for name in ENVIRONMENTS:
         with suppress(FileNotFoundError):
             shutil.rmtree(path / name)

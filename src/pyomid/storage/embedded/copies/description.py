@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyomid.errors import Corruption, Misuse
+from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
     ENVIRONMENTS,
@@ -118,7 +118,7 @@ def chain_of(path: Path) -> list[Link]:
 def _former_of(link: Link) -> Link:
     """Where it lay when the link was made, or beside the link."""
     for folder in _places(link):
-        with suppress(Misuse, Corruption):
+        with suppress(OmidError):  # a place that cannot be read is not the one that is meant
             former = read_link(folder)
             if _is_meant(former, link):
                 return former
@@ -138,7 +138,7 @@ def _is_meant(former: Link, link: Link) -> bool:
 def _places(link: Link) -> Iterator[Path]:
     yield Path(str(link.backup.since))
     with suppress(OSError):
-        yield from sorted(each for each in link.folder.parent.iterdir() if (each / BACKUP_FILE).exists())
+        yield from sorted(link.folder.parent.iterdir())
 
 
 def file_sum(path: Path) -> FileSum:
