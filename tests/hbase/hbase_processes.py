@@ -30,6 +30,18 @@ def confirm_tables(database: Database) -> None:
     confirm(database.deployment, database.deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
 
 
+def forget_others(database: Database) -> None:
+    """What other tests left in the shared HBase and would hold W or shut sanitising: leases of killed owners, marks of
+    tables that are gone, the one of an unconfirmed change of TSO."""
+    for start_ts in database.status().tso.leases:
+        database.deployment.tso.end_lease(start_ts)
+    confirm_tables(database)
+    catalog = database.deployment.catalog
+    for number, nonce in catalog.unknown_tables().items():
+        if number != TABLES_UNCONFIRMED:
+            catalog.remove_unknown_mark(number, nonce)
+
+
 class TsoProcess:
     """`pyomid tso` over HBase on a free port. `wait_until_leading` returns its address.
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables
+from hbase_processes import TsoProcess, forget_others
 from test_hbase_cleaning import Cleaned
 
 import pyomid
@@ -32,7 +32,7 @@ from pyomid.storage.hbase.copies.restore import HBaseRestore
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.snapshots import Snapshots
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.types import TABLES_UNCONFIRMED, Backup, Column, CommitRequest, RowWrite, ShadowWrite
+from pyomid.types import Backup, Column, CommitRequest, RowWrite, ShadowWrite
 
 VALUE = b"f:v"
 PLACE = Column(b"f", b"v")
@@ -395,12 +395,7 @@ def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Clu
 
 @pytest.fixture
 def clean(database: Database) -> Database:
-    """Other tests leave marks of tables that are gone."""
-    confirm_tables(database)
-    catalog = database.deployment.catalog
-    for number, nonce in catalog.unknown_tables().items():
-        if number != TABLES_UNCONFIRMED:
-            catalog.remove_unknown_mark(number, nonce)
+    forget_others(database)
     return database
 
 
@@ -411,12 +406,6 @@ def killed_at(point: str, *arguments: str) -> None:
     command = [sys.executable, "-m", "pyomid", *arguments]
     done = subprocess.run(command, env=os.environ | {"PYOMID_CRASH_AT": point}, timeout=300)
     assert done.returncode == -signal.SIGKILL
-
-
-def end_leases(database: Database) -> None:
-    """A lease whose owner was killed holds W in other tests, too."""
-    for start_ts in database.status().tso.leases:
-        database.deployment.tso.end_lease(start_ts)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +422,7 @@ def test_whoever_was_killed_begins_anew(
         tx.table(table).put(b"a", {VALUE: b"1"})
     name, new = f"b{table}", f"{table}_new"
     killed_at(backup_dies_at, "backup", url, name)
-    end_leases(clean)
+    forget_others(clean)  # the lease of the killed one
     assert main(["restore", name, url]) == 1, "it is no back-up"
     assert main(["backup", url, name]) == 0
     killed_at(restore_dies_at, "restore", name, url, "--as", f"{table}={new}")
