@@ -10,11 +10,12 @@ old values leave the totals, its new ones join them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from examples.flights.again import again
-from examples.flights.events import note
+from examples.flights.events import Event, note
 from examples.flights.sessions import session
 from examples.flights.settings import (
     ALL_IN,
@@ -114,6 +115,13 @@ def followed(spark: SparkSession, since: str) -> bool:
         note(LANE, "interrupted", error=str(error).partition("\n")[0][:200])
         return False
     return True
+
+
+def merged_batches(events: Iterable[Event]) -> set[int]:
+    """Those that changed a total. The others moved the query's place, for nothing was new for a while."""
+    of_stream = [event.values for event in events if event.lane == LANE]
+    changed = {values["start_ts"] for values in of_stream if any(values.get("rows", ()))}
+    return {values["batch"] for values in of_stream if "batch" in values and values["start_ts"] in changed}
 
 
 def main(since: str) -> None:

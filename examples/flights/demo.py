@@ -228,8 +228,10 @@ def finish_faults(run: Run) -> None:
     corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
     tso.outcome = f"{'; '.join(map(faults.after, run.in_flight))}; {corrected} corrections, each once"
     known = [event.values["batch"] for event in all_events() if event.lane == carriers.LANE and event.kind == "already"]
-    batches = len({e.values["batch"] for e in all_events() if e.lane == carriers.LANE and e.kind == "committed"})
-    run.faults["stream"].outcome = f"batch {known} is committed already; {batches} others, each merged once"
+    others = len(carriers.merged_batches(all_events()) - set(known))
+    run.faults[
+        "stream"
+    ].outcome = f"batch {', '.join(map(str, known))} was committed already; {others} others, each merged once"
     run.require(len(known) == 1, f"one batch of the stream was found by its id: {known}")
     run.place.finish()
     run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
@@ -253,7 +255,8 @@ def show_progress(run: Run, shown: int) -> int:
                 f"{daily} days, {routes} routes ({done} of {settings.MONTHS})"
             )
         elif event.kind == "committed" and event.lane == carriers.LANE:
-            run.say(f"stream: batch {event.values['batch']:2} of changes merged into carriers")
+            if event.values["batch"] in carriers.merged_batches(events):
+                run.say(f"stream: batch {event.values['batch']:2} of changes merged into carriers")
         elif event.kind == "conflict":
             run.say(f"pipeline {event.lane}: month {event.values['month']:2} lost a race, runs again")
         elif event.kind == "already" and event.lane in PIPELINES:

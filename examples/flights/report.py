@@ -41,7 +41,7 @@ def growth_text(place: Place) -> str:
     example = EXAMPLE_RATE * EXAMPLE_FAILING * SECONDS_A_YEAR * EXAMPLE_ENTRY_BYTES
     words, here = place.growth()
     return (
-        f"without sanitising the commit table would grow by {example / 1e9:.0f} GB a year at {EXAMPLE_RATE:,} tx/s × "
+        f"Without sanitising the commit table would grow by {example / 1e9:.0f} GB a year at {EXAMPLE_RATE:,} tx/s × "
         f"{EXAMPLE_FAILING:.0%} failing × {EXAMPLE_ENTRY_BYTES} B; this store {words}: {here / 1e12:.1f} TB"
     )
 
@@ -53,7 +53,7 @@ def write(run: Run) -> None:
         f"<h1>Flights of 2013, in transactions</h1><p class='lead'>{_verdict(run)}</p>",
         _tiles(run, events),
         "<h2>What happened</h2>",
-        _timeline(events),
+        _wide(_timeline(events)),
         _legend(),
         "<h2>Faults</h2>",
         _table(
@@ -61,7 +61,7 @@ def write(run: Run) -> None:
             [(f.what, "yes" if f.hit else "no", f.outcome, f"{f.orphans:,}") for f in run.faults.values()],
         ),
         "<h2>The store before and after cleaning</h2>",
-        _sizes(run),
+        _wide(_sizes(run)),
         f"<p>{html.escape(growth_text(run.place))}.</p>",
         "<h2>Against the source</h2>",
         _table(
@@ -95,10 +95,10 @@ def _tiles(run: Run, events: Sequence[Event]) -> str:
     flights = next((c.database for c in run.comparisons if c.what == "rows in flights"), 0)
     seconds = events[-1].at - events[0].at if events else 0
     figures = [
-        (f"{flights:,}".replace(",", " "), "flights"),
+        (f"{flights:,}", "flights"),
         (str(MONTHS), "months, one transaction each"),
         (str(kinds("conflict")), "conflicts, tried again"),
-        (str(sum(event.lane == carriers.LANE and event.kind == "committed" for event in events)), "batches of changes"),
+        (str(len(carriers.merged_batches(events))), "batches of changes, merged by the stream"),
         (str(corrected), "flights corrected by the service"),
         (str(run.snapshots), f"snapshots checked, {run.torn} torn"),
         (f"{seconds:.0f} s", "on this machine"),
@@ -247,8 +247,17 @@ def _sizes(run: Run) -> str:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
     lines = "".join("<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    return _wide(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+
+
+def _wide(picture: str) -> str:
+    """What a narrow window scrolls sideways."""
+    return f"<div class='wide'>{picture}</div>"
 
 
 def _number(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, tuple):
+        return "; ".join(map(_number, value))
+    return str(value) if value else "none"

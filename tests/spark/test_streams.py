@@ -216,6 +216,28 @@ def test_a_query_started_again_reads_the_same_batch_and_goes_on(database: Databa
     assert end["start"] not in leases(database), "what an earlier run leased ends too"
 
 
+@pytest.mark.parametrize("options", [{}, {"maxRowsPerTrigger": "1"}], ids=["all", "limited"])
+def test_the_first_batch_is_handed_out_again_from_where_it_began(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """Spark keeps no note of that, and asks each time: where a query begins that names no place has moved since."""
+    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.0)
+    first = reader(url, **options)
+    start = first.initialOffset()
+    put(database, "alice", 1)
+    end, rows = next_batch(first, start)
+    assert json.loads(json.dumps(first.latestOffset(end, first.getDefaultReadLimit()))) == end, "nothing is new"
+    put(database, "bob", 2)
+    assert first.initialOffset() == start, "in one run too"
+    for _ in range(2):
+        again = reader(url, **options)
+        assert batch(again, again.initialOffset(), end) == rows == [("alice", "insert", 1)]
+    again.commit(end)
+    later, rows = next_batch(again, end)
+    assert rows == [("bob", "insert", 2)]
+    assert "began" not in later
+
+
 def test_a_limited_batch_ends_at_a_commit(database: Database, url: str) -> None:
     stream = reader(url, maxRowsPerTrigger="2")
     start = stream.initialOffset()

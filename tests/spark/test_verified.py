@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from test_writer import compact, prepared, push_watermark_past, written
 
+import pyomid
 from pyomid.client import idempotency
 from pyomid.client.upkeep.jobs import verify as verify_here
-from pyomid.client.upkeep.verification import Verification
+from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.verification import Verification, look, verified
 from pyomid.spark.databases import Connection, connection
-from pyomid.types import CellVersion, Column, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
+from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
 
 pytestmark = pytest.mark.fast
 
@@ -109,3 +113,21 @@ def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
     _, branches, _ = large_commit(conn, transactionId="load")
     (cells,) = conn.deployment.store.read_rows(idempotency.KEYS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
     assert [(idempotency.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]
+
+
+def test_what_compaction_drops_during_the_look_is_no_doubt(conn: Connection) -> None:
+    """A folder's TSO compacts by itself: orphans were read before they went, the watermark was recorded after."""
+    with pyomid.connect(conn.url) as db:
+        db.create_table("t", families=["d"])
+    info = conn.deployment.catalog.table("t")
+    orphan = conn.deployment.tso.begin().start_ts
+    conn.deployment.store.write_cells("t", orphan, [RowWrite(b"b", ((COLUMN, b"1"),))])
+    push_watermark_past(conn, orphan)
+
+    def looked() -> Iterator[dict[str, Any]]:
+        yield look(conn.deployment, Partition(info.name, info.generation, KeyRange()))
+        compact(conn, info)
+
+    found = verified(conn.deployment, [info], looked)
+    assert (found.orphan_starts, found.doubts) == ({orphan: 1}, [])
+    assert [table.cleaned_to >= orphan for table in verify(conn).tables if table.table == "t"] == [True]

@@ -53,7 +53,8 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 @dataclass(slots=True)
 class TableReport:
-    """Counts of stored cells, tombstones included. `cleaned_to`: the lowest recorded watermark of its regions."""
+    """Counts of stored cells, tombstones included. `cleaned_to`: the lowest watermark of its regions that was recorded
+    before they were read."""
 
     table: str
     rows: int = 0
@@ -168,24 +169,23 @@ def verified(
     """What is found in the tables and the commit table. `looked` runs `look` on every part of them, perhaps twice."""
     began = time.monotonic()
     named = _named_branches(deployment)
-    reports, starts = _gathered(infos, looked())
+    reports, starts = _gathered(deployment, infos, looked)
     statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
     if statuses.starts("torn"):
-        reports, starts = _gathered(infos, looked())
+        reports, starts = _gathered(deployment, infos, looked)
         statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
     for info in infos:
         _count(reports[info.name], starts.get(info.name), statuses)
-        records = [r for r in deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
-        reports[info.name].cleaned_to = covered_watermark(records)
     return _result(deployment, reports, starts, statuses, named, time.monotonic() - began)
 
 
 def _gathered(
-    infos: Sequence[TableInfo], rows: Iterable[dict[str, Any]]
+    deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
 ) -> tuple[dict[str, TableReport], dict[str, _Starts]]:
-    reports = {info.name: TableReport(info.name) for info in infos}
+    """Recorded watermarks are read first: a compaction that ends while cells are read did not leave what was found."""
+    reports = {info.name: TableReport(info.name, cleaned_to=_cleaned_to(deployment, info)) for info in infos}
     found: dict[str, list[_Starts]] = {}
-    for row in rows:
+    for row in looked():
         table = reports[row["table"]]
         table.rows += row["rows"]
         table.cells += row["cells"]
@@ -193,6 +193,11 @@ def _gathered(
         part = _Starts(*(np.frombuffer(bytes(row[name]), np.int64) for name in ("starts", "commits", "counts")))
         found.setdefault(row["table"], []).append(part)
     return reports, {table: _Starts.merged(parts) for table, parts in found.items()}
+
+
+def _cleaned_to(deployment: Deployment, info: TableInfo) -> int:
+    records = [r for r in deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
+    return covered_watermark(records)
 
 
 def _named_branches(deployment: Deployment) -> frozenset[int]:

@@ -3,6 +3,8 @@ transaction a batch.
 
     offset   {"table", "generation", "database", "start", "watermark", …}: a `Place`, durable in Spark's checkpoint
 
+    initialOffset  a bookmark: where a new query begins. Spark keeps it nowhere, and asks again where the first batch is
+                   handed out again: the end of that batch says where it began
     latestOffset   a new bookmark, leased before Spark hears of it          F4: what a checkpoint names is kept …
     partitions     the changes between two bookmarks, the same whenever Spark asks again
     commit         Spark noted that the batch is done: leases below it end      … until the next one is noted
@@ -29,7 +31,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +69,8 @@ POLL_S: Final = 1.0
 LOOK_SHARE: Final = 10
 REST_S_MAX: Final = 60.0
 OFFSET: Final = {"table", "generation", "database", "start", "watermark", "leased", "own", "noted", "time"}
+BEGAN: Final = "began"
+"""In the end of the first batch alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ class Place:
     """This query's start. Else the mark that the caller gave, whose lease is the caller's to end."""
     times: KnownTimes
     """Of the batch that ends here."""
+    began: Place | None = None
+    """Where that began, if it is the query's first one."""
 
     @property
     def start_ts(self) -> int:
@@ -141,6 +147,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         self._drawn_ts = 0
         """A start of this query, to be leased where a place comes above it."""
         self._latest: Place | None = None
+        self._initial: Place | None = None
         self._next_look_s = self._moved_s = 0.0
         self._is_told = False
         """That nothing is new, since the place moved last."""
@@ -152,15 +159,18 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         with coded_errors():
-            conn = self._connection()
-            given = self._plan.starting
-            if given is None:
-                self._latest = self._begun(conn)
-            else:
-                check_table(self._info(conn), given)
-                self._latest = Place(given, given.start_ts, is_own=False, times=known_times(conn))
-                self._keep(conn, self._latest)
-            return self._offset(self._latest)
+            if self._initial is None:
+                self._initial = self._latest = self._first_place(self._connection())
+            return self._offset(self._initial)
+
+    def _first_place(self, conn: Connection) -> Place:
+        given = self._plan.starting
+        if given is None:
+            return self._begun(conn)
+        check_table(self._info(conn), given)
+        place = Place(given, given.start_ts, is_own=False, times=known_times(conn))
+        self._keep(conn, place)
+        return place
 
     def latestOffset(self, *given: Any) -> dict[str, Any]:
         """(start, limit) from Spark 4.2 on; nothing before, where Spark knows no limits."""
@@ -220,7 +230,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def _kept_place(self, conn: Connection, mark: Bookmark, start: Place, latest: Bookmark) -> Place:
         place = self._leased_place(conn, mark, start, latest.start_ts)
         self._keep(conn, place)
-        return place
+        is_first = self._initial is not None and start.mark == self._initial.mark
+        return replace(place, began=start) if is_first else place
 
     def _leased_place(self, conn: Connection, mark: Bookmark, start: Place, latest_ts: int) -> Place:
         """A place after `start`, whose lease holds W below all starts that were drawn since."""
@@ -260,6 +271,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             conn = self._connection()
             since, last = self._read_offset(conn, start), self._read_offset(conn, end)
             self._latest = last
+            since = last.began or since
             if last.start_ts <= since.start_ts:
                 return []
             plan = self._plan
@@ -332,6 +344,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def _offset(self, place: Place) -> dict[str, Any]:
         conn = self._connection()
+        began = {} if place.began is None else {BEGAN: self._offset(place.began)}
         return {
             "table": self._plan.table,
             "generation": self._info(conn).generation,
@@ -342,12 +355,13 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             "own": place.is_own,
             "noted": place.times.noted_ts,
             "time": place.times.now_ms,
+            **began,
         }
 
     def _read_offset(self, conn: Connection, offset: dict[str, Any]) -> Place:
         """`Misuse` where the checkpoint is another stream's, or its table is not there any more."""
         table = self._plan.table
-        if set(offset) != OFFSET:
+        if set(offset) - {BEGAN} != OFFSET:
             raise Misuse(f"the query's checkpoint is not one of a stream of table {table!r}: it holds {offset!r}")
         if offset["table"] != table:
             raise Misuse(
@@ -369,7 +383,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             )
         mark = Bookmark(int(offset["start"]), int(offset["watermark"]))
         times = KnownTimes(int(offset["noted"]), int(offset["time"]))
-        return Place(mark, int(offset["leased"]), bool(offset["own"]), times)
+        began = self._read_offset(conn, offset[BEGAN]) if BEGAN in offset else None
+        return Place(mark, int(offset["leased"]), bool(offset["own"]), times, began)
 
 
 def _check_types(info: TableInfo, plan: StreamPlan) -> None:
