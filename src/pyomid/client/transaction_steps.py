@@ -582,7 +582,8 @@ class WriteBuffer:
         self.checked: dict[tuple[bytes, Column], None] | None = None
         """The written cells that the commit names; None while these are all."""
         self._rows: BufferedRows = {}
-        self._keys: list[bytes] | None = None
+        self._keys: list[bytes] = []
+        """Those of `_rows`, sorted, when they were asked for last."""
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
         self._scans: WeakSet[OpenScan] | None = None
@@ -602,12 +603,10 @@ class WriteBuffer:
         for value in cells.values():
             if value is not None:
                 added += len(value)
+        self.buffered_bytes += added  # first: an interrupt must not leave rows that count as none
         buffered = self._rows.setdefault(row, cells)
-        if buffered is cells:
-            self._keys = None
-        else:
+        if buffered is not cells:
             buffered.update(cells)
-        self.buffered_bytes += added
         return added
 
     def copied_rows(self) -> BufferedRows:
@@ -617,7 +616,7 @@ class WriteBuffer:
     def go_back(self, buffered: BufferedRows, left: BufferedRows) -> None:
         """Buffers this alone. Cells of `left`, which the store holds otherwise by now, are conflict-checked: what they
         held is not to hide what others wrote meanwhile."""
-        self._rows, self._keys, self.buffered_bytes = {}, None, 0
+        self._rows, self._keys, self.buffered_bytes = {}, [], 0
         for row, cells in left.items():
             if self.checked is not None:
                 self.note_checked(row, cells, conflict=True)
@@ -638,7 +637,7 @@ class WriteBuffer:
 
     def buffered_keys(self, key_range: KeyRange) -> Sequence[bytes]:
         """Rows with buffered cells in the range, ascending."""
-        if self._keys is None:
+        if len(self._keys) != len(self._rows):  # rows come one by one, and go all at once
             self._keys = sorted(self._rows)
         first = bisect_left(self._keys, key_range.start)
         last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
@@ -680,8 +679,7 @@ class WriteBuffer:
     def _clear(self) -> None:
         for scan in self._scans or ():
             scan.note_left(self._rows)
-        self._rows = {}
-        self._keys = None
+        self._rows, self._keys = {}, []
         self.buffered_bytes = 0
 
     def restore(self, rows: BufferedRows) -> None:
