@@ -10,7 +10,7 @@ from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
 from pyomid.errors import Unavailable
-from pyomid.types import LeaderStateChanges
+from pyomid.types import KeyRange, LeaderStateChanges
 
 pytestmark = pytest.mark.fast
 
@@ -93,6 +93,58 @@ def test_a_region_is_due_when_its_record_is_old_and_w_moved(memory_db: Database,
     assert max(records(memory_db, "t")) == second, "W did not move"
 
 
+def test_a_record_of_a_clock_that_was_ahead_puts_nothing_off(memory_db: Database, hand: Hand) -> None:
+    rounds = rounds_of(hand)
+    put(memory_db, "t")
+    publish(memory_db)
+    hand.now_s += 1e8  # three years
+    rounds.round(memory_db)
+    (ahead,) = records(memory_db, "t")
+    publish(memory_db)
+    hand.now_s -= 1e8
+    rounds.round(memory_db)
+    (right,) = memory_db.deployment.catalog.region_watermarks("t")
+    assert right.watermark > ahead
+    assert right.recorded_at_s == hand.now_s
+
+
+def test_what_does_not_answer_comes_behind_all_others(memory_db: Database, hand: Hand) -> None:
+    """One region that stays away for hours: the others are compacted meanwhile."""
+    for table in ("a", "b"):
+        memory_db.create_table(table, ["f"])
+        put(memory_db, table)
+    publish(memory_db)
+    rounds = rounds_of(hand, tables=["a", "b"])
+    store, merge = memory_db.deployment.store, memory_db.deployment.store.flush_and_merge
+    tried: list[str] = []
+
+    def away(table: str, region: KeyRange) -> None:
+        tried.append(table)
+        if table == "a":
+            raise Unavailable("the region of 'a' is in transition")
+        merge(table, region)
+
+    store.flush_and_merge = away  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            rounds.round(memory_db)
+    assert tried == ["a", "b", "a"]
+    assert records(memory_db, "b")
+    store.flush_and_merge = merge  # type: ignore[method-assign]
+    rounds.round(memory_db)
+    assert records(memory_db, "a")
+
+
+def test_a_named_table_that_is_gone_holds_up_no_other(
+    memory_db: Database, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(memory_db, "t")
+    publish(memory_db)
+    assert rounds_of(hand, tables=["gone", "t"]).round(memory_db) > 0
+    assert records(memory_db, "t")
+    assert "there is no table 'gone'" in caplog.text
+
+
 def test_a_service_that_is_told_to_end_ends_amid_a_region(memory_db: Database, hand: Hand) -> None:
     put(memory_db, "t")
     publish(memory_db)
@@ -129,6 +181,24 @@ def test_an_outage_ends_no_service(memory_db: Database, hand: Hand) -> None:
     assert tries == 3
     assert turn.released == 3
     assert len(records(memory_db, "t")) == 1
+
+
+def test_who_waits_after_an_error_has_no_turn() -> None:
+    """What fails here alone is done by another process meanwhile."""
+    turn, released = Turn(), []
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            released.append(turn.released)
+            self.set()
+            return True
+
+    def opened() -> Database:
+        raise Unavailable("no route to HBase from here")
+
+    stop = Waits()
+    serve(opened, turn, SanitizingRounds(1.0, stop, turn.is_held), stop)
+    assert released == [1]
 
 
 def test_what_will_not_pass_ends_the_service() -> None:

@@ -79,9 +79,11 @@ class Rounds:
 
 def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, stop: threading.Event) -> None:
     """Works whenever it is this process's turn, until `stop`. What fails is logged and tried again: an outage of HBase,
-    of ZooKeeper or of the TSO ends no service."""
+    of ZooKeeper or of the TSO ends no service. Who waits after an error has no turn: what fails here alone (a network,
+    a ticket that ran out) is done by another process meanwhile."""
     while turn.acquire(stop):
         log.info("it is the turn of this process")
+        wait_s = 0.0
         try:
             with closing(open_database()) as database:
                 while not stop.is_set() and turn.is_held():
@@ -92,9 +94,10 @@ def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, sto
             if not error.values.get("may_pass", True):
                 raise
             log.warning("failed, tries again: %s", error)
-            stop.wait(min(AFTER_ERROR_S, rounds.every_s))
+            wait_s = min(AFTER_ERROR_S, rounds.every_s)
         finally:
             turn.release()
+        stop.wait(wait_s)
 
 
 class CompactionRounds(Rounds):
@@ -116,26 +119,39 @@ class CompactionRounds(Rounds):
         self._wall_clock = wall_clock
         self._failed: dict[str, str] = {}
         """Tables whose compaction failed in the last round, and why."""
+        self._put_off: set[Partition] = set()
+        """Parts that did not answer: they come behind all others, or one region that stays away would end each round
+        before these."""
 
     def round(self, database: Database) -> float:
         deployment = database.deployment
-        expires_in_s = self._expire(database)
-        due = self._due(deployment)
+        tables = self._present(deployment)
+        expires_in_s = self._expire(database, tables)
         now_s = self._wall_clock()
+        due = self._due(deployment, tables, now_s)
         ready = [partition for due_s, partition in due if due_s <= now_s]
         if ready:
-            report = self._compact(deployment, ready)
+            report = self._compact(deployment, tables, ready)
             log.info("compacted", extra=_told(report, len(ready)))
         next_s = min((due_s for due_s, _ in due if due_s > now_s), default=now_s + self.every_s) - now_s
         pause_s = min(LOOK_S_MAX, self.every_s, next_s, expires_in_s)
         return max(pause_s, min(AFTER_ERROR_S, self.every_s)) if self._failed else max(0.0, pause_s)
 
-    def _due(self, deployment: Deployment) -> list[tuple[float, Partition]]:
-        """(from when on it is due, part), the one that waits the longest first, without those that are clean up to
-        W."""
+    def _present(self, deployment: Deployment) -> list[str] | None:
+        """The tables that were named, without those that are no more: they hold up no other."""
+        if self._tables is None:
+            return None
+        known = {info.name for info in deployment.catalog.tables()}
+        for name in sorted(set(self._tables) - known):
+            log.warning("there is no table %r to compact", name)
+        return [name for name in self._tables if name in known]
+
+    def _due(self, deployment: Deployment, tables: Sequence[str] | None, now_s: float) -> list[tuple[float, Partition]]:
+        """(from when on it is due, part), the one that waits the longest first, without those that are clean up to W. A
+        record of the future was made by a clock that was wrong, and says nothing of when."""
         found: list[tuple[float, Partition]] = []
         watermark, _ = deployment.leader_state.read_watermarks()
-        for info in chosen_tables(deployment.catalog, self._tables):
+        for info in chosen_tables(deployment.catalog, tables):
             try:
                 partitions = partitions_of(deployment, info)
                 records = deployment.catalog.region_watermarks(info.name)
@@ -144,13 +160,17 @@ class CompactionRounds(Rounds):
             last_s: dict[KeyRange, float] = {}
             for record in records:
                 if record.generation == info.generation:
-                    since_s = inf if record.watermark >= watermark else record.recorded_at_s
-                    last_s[record.key_range] = max(since_s, last_s.get(record.key_range, 0.0))
+                    recorded_s = record.recorded_at_s if record.recorded_at_s <= now_s else -self.every_s
+                    since_s = inf if record.watermark >= watermark else recorded_s
+                    last_s[record.key_range] = max(since_s, last_s.get(record.key_range, -self.every_s))
             parts = [(last_s.get(each.key_range, -self.every_s) + self.every_s, each) for each in partitions]
             found += [(due_s, each) for due_s, each in parts if due_s < inf]
-        return sorted(found, key=lambda each: (each[0], each[1].table, each[1].key_range.start))
+        self._put_off &= {partition for _, partition in found}
+        return sorted(
+            found, key=lambda each: (each[1] in self._put_off, each[0], each[1].table, each[1].key_range.start)
+        )
 
-    def _compact(self, deployment: Deployment, ready: Sequence[Partition]) -> Compaction:
+    def _compact(self, deployment: Deployment, tables: Sequence[str] | None, ready: Sequence[Partition]) -> Compaction:
         driver, cache = Driver(deployment), CommitCache()
         read_range = driver.handlers[effects.ReadRange]
 
@@ -169,7 +189,7 @@ class CompactionRounds(Rounds):
                 if partition.table not in self._failed and (partition.table, partition.generation) in present:
                     yield from self._clean(driver, cache, partition, watermark)
 
-        return compacted(deployment, driver.run, self._tables, clean, grace_seconds=self._grace_s, sleep=self.pause)
+        return compacted(deployment, driver.run, tables, clean, grace_seconds=self._grace_s, sleep=self.pause)
 
     def _clean(
         self, driver: Driver, cache: CommitCache, partition: Partition, watermark: int | None
@@ -178,6 +198,7 @@ class CompactionRounds(Rounds):
         try:
             cleaned = compact_partition(driver.run, cache, partition, watermark)
         except Unavailable:
+            self._put_off.add(partition)
             raise
         except UnknownTable:
             return
@@ -185,14 +206,15 @@ class CompactionRounds(Rounds):
             self._failed[partition.table] = str(error)
             log.warning("table %r is not compacted, others go on: %s", partition.table, error)
             return
+        self._put_off.discard(partition)
         log.debug("cleaned %r from %r", partition.table, partition.key_range.start)
         crash_point("client.upkeep.cleaned")
         yield cleaned
 
-    def _expire(self, database: Database) -> float:
+    def _expire(self, database: Database, tables: Sequence[str] | None) -> float:
         """Has values and keys expire. Returns the seconds after which it is to be done again."""
-        database.expire(self._tables)
-        times = [info.ttl_seconds for info in chosen_tables(database.deployment.catalog, self._tables)]
+        database.expire(tables)
+        times = [info.ttl_seconds for info in chosen_tables(database.deployment.catalog, tables)]
         return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times if ttl_s), default=LOOK_S_MAX))
 
 
