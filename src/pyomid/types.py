@@ -530,6 +530,8 @@ class BackupManifest:
     newest_ts: int
     taken: str
     database_id: str
+    commits: str
+    """The snapshot of the commit table."""
     tables: tuple[TableInBackup, ...]
 
 

@@ -136,7 +136,7 @@ def taken(world: World) -> tuple[int, BackupManifest, dict[int, int], Cells]:
     for row in ROWS:
         some(world)
         cells |= {key: commit for key, commit in world.cells.items() if key[0] == row}
-    manifest = BackupManifest("b", moment, epoch, horizon, world.tick(), "", "", ())
+    manifest = BackupManifest("b", moment, epoch, horizon, world.tick(), "", "", "", ())
     return moment, manifest, entries, cells
 
 
@@ -222,7 +222,7 @@ def test_the_universe_has_late_entries_healed_in_part() -> None:
 
 
 def test_a_cut_may_be_repeated() -> None:
-    manifest = BackupManifest("b", 1000, 0, 0, 2000, "", "", ())
+    manifest = BackupManifest("b", 1000, 0, 0, 2000, "", "", "", ())
     cells = {(b"r0", 50): 0, (b"r0", 100): 1500, (b"r1", 150): 200}
     once = cut(manifest, {50: 60}, cells)
     assert once == {(b"r0", 50): 60, (b"r1", 150): 200}

@@ -390,6 +390,46 @@ def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Clu
         young.close()
 
 
+# Two at a time
+
+
+@pytest.mark.parametrize("point", ["hbase.backup.commits", "hbase.backup.table", "hbase.backup.noted"])
+def test_of_two_backups_of_one_name_the_later_one_is_whole(shop: Shop, point: str) -> None:
+    """A scheduler that repeats what it takes for lost. The earlier one says that it failed, and takes nothing away."""
+    shop.put({b"a": b"1"})
+    made: list[Backup] = []
+
+    def later() -> None:
+        shop.put({b"a": b"2"})
+        made.append(shop.back_up())
+
+    with meanwhile(point, later), pytest.raises(pyomid.ConflictError, match=r"another back-up .* began"):
+        shop.back_up()
+    assert {each for each in Snapshots(shop.cluster).names() if each.startswith(f"{shop.backup_name}.")} == set(
+        made[0].snapshots
+    )
+    assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"2"))
+
+
+def test_a_restore_makes_no_table_of_another_ones_copy(shop: Shop) -> None:
+    """Another one began, and its copies are as they were taken: later commits are in them, and halves of some."""
+    shop.put({b"a": b"1"})
+    with meanwhile("hbase.backup.commits", lambda: shop.put({b"a": b"2", b"later": b"2"})):
+        shop.back_up()
+    one, other = shop.tables
+    names = {one: f"{one}_back", other: f"{other}_back"}
+
+    def begin_another() -> None:
+        second = HBaseRestore(shop.cluster, shop.backup_name)
+        second.copy(second.manifest.tables).close()
+
+    first = HBaseRestore(shop.cluster, shop.backup_name)
+    with meanwhile("client.create.begun", begin_another), pytest.raises(pyomid.ConflictError, match="another restore"):
+        restore(shop.db.deployment, first, names)
+    assert not any(shop.db.deployment.catalog.entry(name) for name in names.values())
+    assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"1"))
+
+
 # The commands, on the cluster's own database
 
 

@@ -19,7 +19,7 @@ from pyomid.client.drive import Driver
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.client.validation import check_table_name
-from pyomid.errors import Misuse
+from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import CommitTable, Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Steps
@@ -91,6 +91,7 @@ def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | 
     in the catalog on return.
 
     `Misuse`, and no change, where one of the names is taken, or this database's timestamps are below the back-up's.
+    `ConflictError` where another restore of the back-up began meanwhile: the tables that were made are whole.
     """
     chosen = _chosen(source.manifest.tables, tables)
     _check_above(deployment, source.manifest)
@@ -111,6 +112,11 @@ def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | 
             info = each.source.info
             indexes = tuple(replace(index, table=made[index.table]) for index in info.indexes)
             _make(deployment, source, each, replace(info, indexes=indexes))
+    except UnknownTable as error:
+        raise ConflictError(
+            f"another restore of {source.manifest.name!r} began, and removed the copies that this one works on: what "
+            "this one has made is whole; restore the tables that are left (--table) when the other one has ended"
+        ) from error
     finally:
         source.forget()
     return [each.target for each in chosen]

@@ -29,6 +29,8 @@ from pyomid.storage.hbase.copies.manifest import (
     is_of,
     is_whole,
     manifest_snapshot,
+    new_mark,
+    under_way,
 )
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.meta_cells import MetaCells
@@ -51,10 +53,23 @@ class HBaseBackup:
         self._cells = MetaCells(cluster, table=leader_state.table)
 
     def take(self, destination: object, moment: BackupMoment) -> Backup:
-        """Durable on return. What an earlier call of that name left unfinished goes first; so does what this one leaves
-        if it fails. `Misuse` if there is a whole back-up of that name."""
-        name = check_name(destination)
+        """Durable on return. What an earlier call of that name left unfinished goes first, and one that is under way
+        fails; what this one leaves if it fails goes. `Misuse` if there is a whole back-up of that name."""
+        name, mark = check_name(destination), new_mark()
         self._check_tables(moment)
+        self._check_free(name)
+        self._cells.change(ROW + name.encode(), QUALIFIER, lambda _: under_way(mark))
+        self._snapshots.delete([each for each in self._check_free(name) if is_of(each, name)])
+        try:
+            manifest = self._take(name, mark, moment)
+        except OmidError:
+            self._forget(name, mark)
+            raise
+        self._finish(manifest, mark)
+        return described(manifest, self._cluster)
+
+    def _check_free(self, name: str) -> list[str]:
+        """The snapshots that there are; `Misuse` if they have a whole back-up of that name."""
         found = self._snapshots.names()
         if is_whole(found, name):
             raise Misuse(
@@ -62,20 +77,20 @@ class HBaseBackup:
                 f"delete_all_snapshot '{name}[.].*'",
                 backup=name,
             )
-        self._snapshots.delete([each for each in found if is_of(each, name)])
-        try:
-            return self._take(name, moment)
-        except OmidError:
-            with contextlib.suppress(OmidError):
-                self._snapshots.delete([each for each in self._snapshots.names() if is_of(each, name)])
-            raise
+        return found
 
-    def _take(self, name: str, moment: BackupMoment) -> Backup:
-        self._snapshots.take(commits_snapshot(name), self._commits)
+    def _forget(self, name: str, mark: str) -> None:
+        with contextlib.suppress(OmidError):
+            self._snapshots.delete([each for each in self._snapshots.names() if is_of(each, name, mark)])
+            self._changed(name, under_way(mark), b"")
+
+    def _take(self, name: str, mark: str, moment: BackupMoment) -> BackupManifest:
+        commits = commits_snapshot(name, mark)
+        self._snapshots.take(commits, self._commits)
         crash_point("hbase.backup.commits")
         _, horizon = self._leader_state.read_watermarks()
         tables = tuple(
-            TableInBackup(info, data_snapshot(name, number), moment.expired_to.get(info.name, 0))
+            TableInBackup(info, data_snapshot(name, mark, number), moment.expired_to.get(info.name, 0))
             for number, info in enumerate(moment.tables)
         )
         for each in tables:
@@ -83,7 +98,7 @@ class HBaseBackup:
             crash_point("hbase.backup.table")
         newest_ts = moment.newest_ts()
         self._check_still(moment)
-        manifest = BackupManifest(
+        return BackupManifest(
             name,
             moment.snapshot_ts,
             moment.epoch,
@@ -91,16 +106,34 @@ class HBaseBackup:
             newest_ts,
             datetime.now(UTC).isoformat(timespec="seconds"),
             self._leader_state.database_id().hex(),
+            commits,
             tables,
         )
-        row = ROW + name.encode()
-        self._cells.change(row, QUALIFIER, lambda _: encode(manifest))
+
+    def _finish(self, manifest: BackupManifest, mark: str) -> None:
+        """The row goes from the mark to the manifest, and to nothing once the snapshot has it: while it did, no other
+        back-up had the name. Where HBase does not say whether it took the snapshot all is left as it is, because it may
+        be whole."""
+        name, written = manifest.name, encode(manifest)
+        if not self._changed(name, under_way(mark), written):
+            self._forget(name, mark)
+            raise _superseded(name)
         crash_point("hbase.backup.noted")
         try:
             self._snapshots.take(manifest_snapshot(name), self._leader_state.table)
-        finally:
-            self._cells.change(row, QUALIFIER, lambda _: b"")
-        return described(manifest, self._cluster)
+        except OmidError as error:
+            if self._cells.read(ROW + name.encode(), QUALIFIER) == written:
+                raise
+            self._forget(name, mark)
+            raise _superseded(name) from error
+        if not self._changed(name, written, b""):
+            self._snapshots.delete([manifest_snapshot(name)])
+            self._forget(name, mark)
+            raise _superseded(name)
+
+    def _changed(self, name: str, old: bytes, new: bytes) -> bool:
+        """False, and no change, where another back-up of that name began since."""
+        return self._cells.change(ROW + name.encode(), QUALIFIER, lambda found: new if found == old else None)
 
     def _check_tables(self, moment: BackupMoment) -> None:
         """Marks are read after the moment: every commit below it that named an unregistered table has left its own."""
@@ -136,6 +169,13 @@ class HBaseBackup:
                 raise ConflictError(f"table {info.name!r} was dropped meanwhile: take the back-up again")
 
 
+def _superseded(name: str) -> ConflictError:
+    return ConflictError(
+        f"another back-up {name!r} began while this one was taken, and goes on: nothing of this one is left; take two "
+        "at a time under two names"
+    )
+
+
 def described(manifest: BackupManifest, cluster: Cluster, tables: Sequence[str] | None = None) -> Backup:
     return Backup(
         folder=f"{cluster.zookeeper.quorum}{cluster.zookeeper.znode}",
@@ -146,7 +186,7 @@ def described(manifest: BackupManifest, cluster: Cluster, tables: Sequence[str] 
         tables=tuple(each.info.name for each in manifest.tables) if tables is None else tuple(tables),
         snapshots=(
             manifest_snapshot(manifest.name),
-            commits_snapshot(manifest.name),
+            manifest.commits,
             *(each.snapshot for each in manifest.tables),
         ),
     )

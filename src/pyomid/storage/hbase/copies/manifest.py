@@ -3,15 +3,20 @@
 The manifest lies in a row of PYOMID_META while that table's snapshot is taken, so it goes wherever the snapshots go.
 That snapshot is the last: where it is, the back-up is whole.
 
-    monday.commits       the commit table
-    monday.0, monday.1   data tables
-    monday.manifest      PYOMID_META
+    monday.5f02c1d9.commits     the commit table
+    monday.5f02c1d9.0, ….1      data tables
+    monday.manifest             PYOMID_META
+
+The row says before whose back-up of that name is under way, by its *mark*, which is in the names of its snapshots. So
+of two at a time the later one takes the name, and the earlier one, which finds the other's mark, has failed: no back-up
+has snapshots of two, and none takes away what the other has.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 from typing import Final
 
 from pyomid.errors import Corruption, Misuse
@@ -22,7 +27,8 @@ ROW: Final = b"backup/"
 """With the back-up's name behind it."""
 QUALIFIER: Final = b"manifest"
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_MARK: Final = b"under way "
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -62,21 +68,31 @@ def check_name(name: object) -> str:
     return name
 
 
+def new_mark() -> str:
+    """Of one back-up that is taken, and of no other."""
+    return secrets.token_hex(4)
+
+
+def under_way(mark: str) -> bytes:
+    """What the row holds until the manifest."""
+    return _MARK + mark.encode()
+
+
 def manifest_snapshot(name: str) -> str:
     return f"{name}.manifest"
 
 
-def commits_snapshot(name: str) -> str:
-    return f"{name}.commits"
+def commits_snapshot(name: str, mark: str) -> str:
+    return f"{name}.{mark}.commits"
 
 
-def data_snapshot(name: str, number: int) -> str:
-    return f"{name}.{number}"
+def data_snapshot(name: str, mark: str, number: int) -> str:
+    return f"{name}.{mark}.{number}"
 
 
-def is_of(snapshot: str, name: str) -> bool:
-    """Whether the snapshot is one of this back-up."""
-    return snapshot.rpartition(".")[0] == name
+def is_of(snapshot: str, name: str, mark: str = "") -> bool:
+    """Whether the snapshot is one of this back-up; with a mark, of the one that has it."""
+    return snapshot.startswith(f"{name}.{mark}." if mark else f"{name}.")
 
 
 def is_whole(snapshots: list[str], name: str) -> bool:

@@ -1,10 +1,11 @@
 """A back-up's snapshots as tables: copies of its commit table and its data to work on, and what becomes of them.
 
-    monday.commits ─► PYOMID_RESTORE.monday.commits     entries of the moment, read and never written
-    monday.0       ─► PYOMID_RESTORE.monday.0           is cut to the moment, then:
-                        ─► its snapshot ─► the table, under its name     HBase copies no file for that
+    monday.….commits ─► PYOMID_RESTORE.monday.MARK.commits    entries of the moment, read and never written
+    monday.….0       ─► PYOMID_RESTORE.monday.MARK.0          is cut to the moment, then:
+                           ─► its snapshot ─► the table, under its name     HBase copies no file for that
 
-Nobody finds the copies by a catalog. What a restore that died left of them goes at the beginning of the next.
+Nobody finds the copies by a catalog. What a restore that died left of them goes at the beginning of the next; so do the
+copies of one that is under way, which then fails: by its own mark it never takes another one's copy, which is not cut.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, UnknownTable
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.copies.manifest import (
     QUALIFIER,
     ROW,
     check_name,
-    commits_snapshot,
     decode,
     is_whole,
     manifest_snapshot,
+    new_mark,
 )
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.regions.snapshots import Snapshots
@@ -38,7 +39,7 @@ class HBaseRestore:
     def __init__(self, cluster: Cluster, name: object) -> None:
         self._cluster = cluster
         self._name = check_name(name)
-        self._prefix = f"{PREFIX}{self._name}."
+        self._prefix = f"{PREFIX}{self._name}.{new_mark()}."
         self._snapshots = Snapshots(cluster)
         found = self._snapshots.names()
         if not is_whole(found, self._name):
@@ -49,9 +50,9 @@ class HBaseRestore:
                 + f"; a back-up is whole where the snapshot {manifest_snapshot(self._name)} is",
                 backup=self._name,
             )
-        self.forget()
+        self._forget(f"{PREFIX}{self._name}.")
         self.manifest = self._read()
-        missing = sorted({commits_snapshot(self._name), *(each.snapshot for each in self.manifest.tables)} - set(found))
+        missing = sorted({self.manifest.commits, *(each.snapshot for each in self.manifest.tables)} - set(found))
         if missing:
             raise Misuse(f"the back-up {self._name!r} lacks its snapshots {', '.join(missing)}: export these, too")
 
@@ -60,7 +61,7 @@ class HBaseRestore:
         for each in tables:
             self._snapshots.clone(each.snapshot, self.copy_of(each))
         commits = f"{self._prefix}commits"
-        self._snapshots.clone(commits_snapshot(self._name), commits)
+        self._snapshots.clone(self.manifest.commits, commits)
         crash_point("hbase.restore.cloned")
         return HBaseCommitTable(self._cluster, table=commits)
 
@@ -73,10 +74,13 @@ class HBaseRestore:
         return self._snapshots.exists(table)
 
     def put(self, table: TableInBackup, target: str) -> None:
-        """Makes the table `target` of the copy as it is now. `Misuse` if there is one."""
+        """Makes the table `target` of the copy as it is now. `Misuse` if there is one, `UnknownTable` without a
+        copy."""
         if self._snapshots.exists(target):
             raise taken(target)
         copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
+        if not self._snapshots.exists(copy):
+            raise UnknownTable(f"the copy {copy} is gone", table=copy)
         self._snapshots.take(made, copy)
         crash_point("hbase.restore.cut")
         self._snapshots.clone(made, target)
@@ -85,9 +89,12 @@ class HBaseRestore:
 
     def forget(self) -> None:
         """The copies go, and snapshots of them."""
-        self._snapshots.delete([each for each in self._snapshots.names() if each.startswith(self._prefix)])
+        self._forget(self._prefix)
+
+    def _forget(self, prefix: str) -> None:
+        self._snapshots.delete([each for each in self._snapshots.names() if each.startswith(prefix)])
         for table in self._snapshots.tables():
-            if table.startswith(self._prefix):
+            if table.startswith(prefix):
                 self._snapshots.drop_table(table)
 
     def _read(self) -> BackupManifest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pyomid.errors import UnknownTable
+from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.regions.admin import Admin, pause_steps
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     DeleteSnapshotRequest,
@@ -64,6 +64,11 @@ class Snapshots(Admin):
         return sorted(snapshot.name for snapshot in reply.snapshots)
 
     def delete(self, names: Sequence[str]) -> None:
+        """Idempotent: what is not there was deleted before, by another one or by this call, whose answer was lost."""
         for name in names:
             request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
-            self._master("DeleteSnapshot", request, DeleteSnapshotResponse, f"deleting snapshot {name}")
+            try:
+                self._master("DeleteSnapshot", request, DeleteSnapshotResponse, f"deleting snapshot {name}")
+            except (Misuse, Unavailable) as error:
+                if "SnapshotDoesNotExistException" not in error.message:
+                    raise
