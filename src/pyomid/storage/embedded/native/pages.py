@@ -71,9 +71,10 @@ def _order(data: Bytes, at: Int, length: Int, key: Bytes) -> Int:
 
 @kernel(f"boolean({READ_BYTES}, int64, int64, int64)", _nrt=False)
 def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
-    one, other = np.uint64(left), np.uint64(right)
-    for index in range(np.uint64(length)):  # noqa: SIM110 (numba compiles a loop better than a generator)
-        if data[one + index] != data[other + index]:
+    """From the end: rows next to each other have long beginnings in common."""
+    one, other = np.uint64(left + length), np.uint64(right + length)
+    for index in range(np.uint64(1), np.uint64(max(length, 0)) + np.uint64(1)):
+        if data[one - index] != data[other - index]:
             return False
     return True
 
@@ -154,17 +155,16 @@ def _version(pages: Bytes, key: Int, key_len: Int) -> Int:
     return TIMESTAMP_MAX - max(inverted, 0)
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, Fields(Limits), int64[::1], int64)", _nrt=False)
-def _ended_by(pages: Bytes, at: Int, end: Int, limits: Any, ended_in: Int64s, row: Int) -> Int:
+@kernel(f"int64({READ_BYTES}, int64, int64, int64, {READ_BYTES}, int64[::1], int64)", _nrt=False)
+def _ended_by(pages: Bytes, at: Int, end: Int, committed_below: Int, asked: Bytes, ended_in: Int64s, row: Int) -> Int:
     """How many asked columns a record is the last needed one of, of those that `ended_in` does not know for this row.
     -1: the reader does not see it. A record that is damaged ends no more than is written in it: its reader refuses it.
     """
     if end - at < HEADER_BYTES:
         return np.int64(-1)
     commit_ts = _u64(pages, at + 4)
-    if commit_ts <= 0 or commit_ts >= limits[4]:
+    if commit_ts <= 0 or commit_ts >= committed_below:
         return np.int64(-1)
-    asked = limits[5]
     ended = np.int64(0)
     count, place = varint(pages, at + HEADER_BYTES, end)
     for _ in range(count):
@@ -245,8 +245,14 @@ def walk(
         if nodes < 0 or index < 0:
             return STRANGE, records, written, 0, 0
         seeking = False
+        within = False  # whether the page's last key, and so every one, lies before the stop
+        if index < nodes:
+            node = _node(pages, page, page_bytes, nodes - 1)
+            within = node >= 0 and _order(pages, node + _NODE_HEADER, _u16(pages, node + 6), stop) < 0
         each = index
         while each < nodes:
+            if is_done and not _is_of_row(pages, page, page_bytes, each, last, last_len, tail_bytes):
+                is_done = False
             if is_done:  # the rest of this row is passed over, by leaves first
                 high = nodes - 1
                 if _is_of_row(pages, page, page_bytes, high, last, last_len, tail_bytes):
@@ -278,7 +284,7 @@ def walk(
                 return STRANGE, records, written, 0, 0
             if size > end - value or key_len < tail_bytes:
                 return STRANGE, records, written, 0, 0
-            if _order(pages, key, key_len, stop) >= 0:
+            if not within and _order(pages, key, key_len, stop) >= 0:
                 return WHOLE, records, written, 0, 0
             if committed_below > 0 and _version(pages, key, key_len) >= below:
                 continue
@@ -291,14 +297,17 @@ def walk(
             if committed_below > 0:
                 if is_new:
                     row, ended = row + 1, np.int64(0)
-                newly = _ended_by(pages, value, value + size, limits, ended_in, row)
+                newly = _ended_by(pages, value, value + size, committed_below, asked, ended_in, row)
                 ended += max(newly, 0)
                 is_done = newly >= 0 and ended == asked_count
             if copies:
                 if key_len + size > len(out) - written or len(lens) - 2 * records < 2:
                     return NO_ROOM, records, written, 0, 0
-                _copy(pages, key, out, written, key_len)
-                _copy(pages, value, out, written + key_len, size)
+                if value == key + key_len:  # as in every node but one of a big value
+                    _copy(pages, key, out, written, key_len + size)
+                else:
+                    _copy(pages, key, out, written, key_len)
+                    _copy(pages, value, out, written + key_len, size)
                 lens[2 * records] = key_len
                 lens[2 * records + 1] = size
             records += 1
