@@ -40,7 +40,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
@@ -48,7 +48,14 @@ from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar,
 from pyomid.arrays import NDArray, np
 from pyomid.kernels.cache import cache_folder, keep_in, kept_in, python_tag
 from pyomid.kernels.digests import digest_of, names_in
-from pyomid.kernels.loading import can_compile, is_ready, is_worth_loading, tell_of_compiling, tell_of_no_folder
+from pyomid.kernels.loading import (
+    can_compile,
+    is_ready,
+    is_worth_loading,
+    tell_of_compiling,
+    tell_of_no_folder,
+    undisturbed,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +130,9 @@ class Kernel(Generic[P, R]):
 
     def compiled(self) -> Callable[P, R]:
         """The machine code, loaded from disk or compiled now."""
+        return self._compiled or undisturbed(self._compiled_once)
+
+    def _compiled_once(self) -> Callable[P, R]:
         with _compiling:
             if self._compiled is None:
                 self._compiled = self._compile()
@@ -205,6 +215,7 @@ class Kernel(Generic[P, R]):
     def _compile(self) -> Callable[P, R]:
         import numba
 
+        _keep_unpickled()
         signature, linked, options = self._numba_signature(), self._linked(), {"nogil": True, **self._options}
         folder = kept_in(self.source, self._file_name)
         if folder is None:
@@ -280,6 +291,17 @@ def _numba_type(named: type) -> Any:
     known = {name: _numba_type(each) for name, each in _named_in(" ".join(members.values()), named).items()}
     each_type = [eval(member, {}, {**vars(types), **known}) for member in members.values()]
     return types.BaseTuple.from_types(each_type, named)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _keep_unpickled() -> None:
+    """numba asks a Python function for the type of each array that a kernel returns, and goes on whatever that raises:
+    Ctrl-C there becomes a `SystemError`, or a tuple with a hole in it that ends the process. Behind a cache written in
+    C no interrupt comes up in it after the first call. Before the first kernel is called: numba keeps the function.
+    """
+    from numba.core import serialize
+
+    serialize._numba_unpickle = lru_cache(maxsize=None)(serialize._numba_unpickle)
 
 
 class Instruction:

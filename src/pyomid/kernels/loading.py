@@ -20,11 +20,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.arrays import is_numpy
 from pyomid.kernels.cache import CACHE_VARIABLE, cache_folder
@@ -36,6 +36,8 @@ FEW_ROWS: Final = 1_000
 """In plain Python they take a tenth of a second; loading numba and a few kernels takes half of one."""
 MANY_ROWS: Final = 5_000
 _COMPILE_S_MAX: Final = 300.0
+
+T = TypeVar("T")
 
 
 class Loadable(Protocol):
@@ -97,6 +99,31 @@ def anything_is_loaded() -> bool:
     """Whether this process has paid for its first kernel: importing numba takes half a second, a further kernel
     milliseconds."""
     return "numba" in sys.modules
+
+
+def undisturbed(load: Callable[[], T]) -> T:
+    """Loads where no signal's handler raises, which the main thread waits for: what Ctrl-C broke off in numba it would
+    never load again in this process (its lists of functions are generators, and have ended)."""
+    if threading.current_thread() is not threading.main_thread():
+        return load()
+    loaded: list[T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            loaded.append(load())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="pyomid-kernels", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be had now
+        return load()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return loaded[0]
 
 
 @cache

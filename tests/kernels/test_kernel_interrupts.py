@@ -1,0 +1,61 @@
+"""No interrupt comes up inside of numba, which goes on with what is not there, or never loads again what broke off.
+
+CPython raises what a signal's handler raises at the first instruction of a Python function, in the main thread alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyomid.protocol.native.visibility import unexpired_cells, unresolved
+
+pytest.importorskip("numba", reason="numba is not installed: kernels run as Python")
+
+BORDERS, COMMITS = np.arange(4, dtype=np.int64), np.array([50, 100, 150])
+CALLS: dict[str, Callable[[], Any]] = {
+    "an array": lambda: unresolved(COMMITS, BORDERS[:3], 120, BORDERS[:0]),
+    "a tuple of arrays": lambda: unexpired_cells(BORDERS, COMMITS, BORDERS[:3], BORDERS, 50),
+}
+
+
+def began_of_numbas(call: Callable[[], Any]) -> list[str]:
+    """Python functions of numba's that began in this thread."""
+    began: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and "numba" in frame.f_code.co_filename:
+            began.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return began
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("what", CALLS)
+def test_a_kernel_that_was_called_runs_no_python_of_numbas(what: str) -> None:
+    """An array that is missing in a tuple ends the process that looks at it."""
+    CALLS[what]()
+    assert began_of_numbas(CALLS[what]) == []
+
+
+@pytest.mark.fast
+def test_a_kernel_is_loaded_beside_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    monkeypatch.setattr(unresolved, "_compiled", None)
+    assert began_of_numbas(unresolved.compiled) == []
+    assert unresolved.is_loaded
+    monkeypatch.setattr(unresolved, "_compiled", None)
+    monkeypatch.setattr(unresolved, "_compile", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        unresolved.compiled()
