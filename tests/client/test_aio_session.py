@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -54,6 +55,42 @@ def test_a_cancellation_beside_the_answer_is_not_lost(
         with pytest.raises(asyncio.CancelledError):
             await task
         monkeypatch.undo()
+        await session.begin()
+
+    with_session(embedded_url, body)
+
+
+def test_a_client_is_refused_in_another_event_loop(embedded_url: str) -> None:
+    """Not left to wait for answers that come to the first one. It is closed from wherever."""
+
+    async def first(*, is_closed_elsewhere: bool) -> AsyncDatabase:
+        db = await pyomid.aio.connect(embedded_url)
+        await (await db.begin()).rollback()
+        if is_closed_elsewhere:
+            await asyncio.to_thread(lambda: asyncio.run(second(db)))
+            with pytest.raises(Misuse, match="closed"):
+                await db.begin()
+        return db
+
+    async def second(db: AsyncDatabase) -> None:
+        with pytest.raises(Misuse, match="belongs to the event loop that used it first"):
+            await db.begin()
+        await db.close()
+
+    asyncio.run(second(asyncio.run(first(is_closed_elsewhere=False))))
+    asyncio.run(first(is_closed_elsewhere=True))
+
+
+def test_a_forked_childs_close_leaves_its_parents_connection(embedded_url: str) -> None:
+    """The child has the parent's epoll: what it no longer watches, the parent does not hear."""
+
+    async def body(db: AsyncDatabase, session: AsyncTsoSession) -> None:
+        session._request_s = 1e6  # nothing but an answer ends the begin below
+        pid = os.fork()
+        if pid == 0:
+            asyncio.run(db.close())
+            os._exit(0)
+        assert os.waitpid(pid, 0) == (pid, 0)
         await session.begin()
 
     with_session(embedded_url, body)

@@ -75,6 +75,8 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._connect = connect
         self._has_moved = has_moved
         self._connecting = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That of its first request; its connections are of that one."""
         self._telling: asyncio.TimerHandle | None = None
         """What is open will be told then; None: the TSO knew it when it was looked at last, and no begin came since."""
 
@@ -104,10 +106,23 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._telling = asyncio.get_running_loop().call_later(TELL_S, tell)
 
     async def close(self) -> None:
+        """Wherever it is called: the loop of another process (a child of fork has that in common with its parent), or
+        one that does not run, is not touched."""
         self._closed = True
+        loop = self._loop
+        if platforms.here is not self._made_in or loop is None or not loop.is_running():
+            if self._connection is not None:
+                self._connection.forget()
+            self._connection = None
+        elif loop is asyncio.get_running_loop():
+            await self._close()
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
+
+    async def _close(self) -> None:
         if self._telling is not None:
             self._telling.cancel()
-        if platforms.here is self._made_in and self._connection is not None:
+        if self._connection is not None:
             self.tell_open()
             await asyncio.sleep(0)  # uvloop writes at the end of a step
         connection, self._connection = self._connection, None
@@ -130,6 +145,13 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._check_open()
         if platforms.here is not self._made_in:
             raise Misuse("an asyncio session belongs to the process that made it: connect again after a fork")
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise Misuse(
+                    "a client of pyomid.aio belongs to the event loop that used it first: connect again in this one"
+                )
+            self._loop = loop
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection
@@ -269,6 +291,11 @@ class _Connection(asyncio.Protocol):
                 future.set_exception(why)
         if self._transport is not None:
             self._transport.abort()
+
+    def forget(self) -> None:
+        """Its loop is no more: nothing is told, and the socket is closed with the transport, which nobody else has."""
+        self.broken = True
+        self._transport = None
 
     # ── asyncio's side ───────────────────────────────────────────────────────────────────────────────────────────
 
