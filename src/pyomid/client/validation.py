@@ -25,6 +25,11 @@ def shown(data: bytes) -> str:
     return f"{text}… ({len(data)} bytes)" if len(data) > _SHOWN_MAX else text
 
 
+def plain(data: bytes) -> bytes:
+    """Of a subclass, as numpy has one: what compares, hashes and measures itself in its own way is kept by nobody."""
+    return data if type(data) is bytes else bytes(data)
+
+
 def check_table_name(name: object) -> str:
     """A new table's name: what HBase takes as well."""
     if not isinstance(name, str):
@@ -121,6 +126,7 @@ class TableRules:
             return key  # as nearly all are: what follows says the same
         if not isinstance(key, bytes):
             raise self._not_bytes("row key", key)
+        key = plain(key)
         if not key:
             raise Misuse(f"table {self.info.name!r}: a row key must not be empty")
         if len(key) > self._surely_fits and (why := self._limits.why_too_long(key)):
@@ -133,7 +139,7 @@ class TableRules:
         """A border of a range: any bytes."""
         if not isinstance(key, bytes):
             raise self._not_bytes(what, key)
-        return key
+        return plain(key)
 
     def column(self, name: object) -> Column:
         """One column by its full name, b"family:qualifier"."""
@@ -171,6 +177,7 @@ class TableRules:
     def value(self, key: bytes, name: object, value: object) -> bytes:
         if not isinstance(value, bytes):
             raise self._not_bytes(f"row {shown(key)}: value of {name!r}", value)
+        value = plain(value)
         if not value:
             raise Misuse(
                 f"table {self.info.name!r}, row {shown(key)}: the value of {name!r} is empty, which is how a deleted "
@@ -190,6 +197,7 @@ class TableRules:
     def _parsed(self, name: object) -> Column:
         if not isinstance(name, bytes):
             raise self._not_bytes("column", name)
+        name = plain(name)
         family, colon, qualifier = name.partition(b":")
         if not colon:
             raise Misuse(
