@@ -221,7 +221,7 @@ def test_what_may_differ_in_another_process_is_no_part_of_a_kernel() -> None:
 
 @pytest.mark.fast
 def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in the shipped unit and container: else `auto` is the reference for ever."""
+    """As in the shipped unit and container: else a TSO says that it compiles, and begins late."""
     from numba.core import caching, config
 
     source = Path(startup.__file__).parents[1] / "oracle" / "native" / "decide.py"

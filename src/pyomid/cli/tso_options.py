@@ -97,7 +97,7 @@ OPTIONS: Final = (
     Option("transaction-id-days", float, 30.0, "omid:///folder: an idempotency key is so old when it shrinks to a hash "
            "of its id; 0: never", "upkeep"),
     Option("kernel", _one_of("on", "off", "auto"), "on", "on: compiled decisions, where numba is installed; off: "
-           "plain; auto: on if compiled before", "oracle"),
+           "plain; auto: plain until the kernels are there, which another process compiles if need be", "oracle"),
     Option("flushes-in-flight", int, 2, "flushes of the commit table at once; more where it is far away", "batches",
            former="flights"),
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),

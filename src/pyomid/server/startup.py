@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from pyomid.errors import Deposed, OmidError, Unavailable
 from pyomid.kernels.cache import cache_folders, python_tag
-from pyomid.kernels.loading import can_compile
+from pyomid.kernels.loading import are_kept, can_compile
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
@@ -34,6 +35,8 @@ from pyomid.server.store_calls import TsoStores, take_over
 from pyomid.server.watched import UpkeepReport, Watched
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Listener = tuple[socket.socket, ssl.SSLContext | None]
 
@@ -101,7 +104,7 @@ class ServiceOptions:
             token=token,
             metrics=options["metrics"],
             kernel=options["kernel"] == "on" and can_compile(),
-            kernel_soon=options["kernel"] == "auto" and is_compiled(),
+            kernel_soon=options["kernel"] == "auto" and can_compile(),
         )
 
 
@@ -391,26 +394,54 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
 
 
 async def _switch_to_native_soon(service: TsoService) -> None:
-    """Loads the kernels on another thread, and switches between two steps of the loop. Compiles nothing."""
+    """Loads the kernels on another thread, after a process has compiled those that are not kept, and switches between
+    two steps of the loop."""
     try:
-        is_loaded = await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels)
+        is_loaded = await _by_a_daemon(_load_kept_kernels)
     except Exception:  # no thread, no memory
-        log.exception("decides by the reference: its kernel could not be loaded")
+        log.exception("decides by the reference: its kernels could not be loaded")
         return
     if not is_loaded:
-        log.info("decides by the reference: its kernel was compiled for another version; `pyomid warm-up` makes it")
+        log.warning("decides by the reference: its kernels are not kept; `pyomid warm-up` makes them")
         return
     try:
         service.switch_to_native()
     except Exception as error:
         service.fail(error)
+    log.info("decides by compiled code")
     gc.freeze()
 
 
-def _load_kept_kernels() -> bool:
-    from pyomid.server.native.socket_loop import kernels_are_kept, load_kernels
+async def _by_a_daemon(call: Callable[[], T]) -> T:
+    """The result of `call`, on a thread that the end of this process does not wait for: it may compile."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
 
-    if not kernels_are_kept():
+    def tell(result: T | None, error: Exception | None) -> None:
+        if ended.done():  # cancelled
+            return
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(cast("T", result))
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = call()
+        except Exception as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(tell, result, failed)
+
+    threading.Thread(target=work, name="pyomid-kernels", daemon=True).start()
+    return await ended
+
+
+def _load_kept_kernels() -> bool:
+    from pyomid.server.native.socket_loop import KERNELS, load_kernels
+
+    if not are_kept(KERNELS):
         return False
     load_kernels()
     return True

@@ -37,7 +37,7 @@ SEGMENTS_MAX: Final = 1024
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-_KERNELS: Final = (
+KERNELS: Final = (
     decide_frames,
     sockets.wait_ready,
     sockets.read_ready,
@@ -49,13 +49,8 @@ _KERNELS: Final = (
 
 def load_kernels() -> None:
     """All that the TSO calls: now, and not between two steps of its loop."""
-    for kernel in _KERNELS:
+    for kernel in KERNELS:
         kernel.compiled()
-
-
-def kernels_are_kept() -> bool:
-    """Whether they are only to be loaded."""
-    return all(kernel.is_kept for kernel in _KERNELS)
 
 
 class SocketReplies:
