@@ -1,13 +1,15 @@
 """One contender of `benchmarks.spark.peers`, in a process and an environment of its own: prints its figures as JSON.
 
-    python _peer.py pyomid|delta|parquet cold|tiny SETTINGS
+    python _peer.py pyomid|delta|iceberg|parquet cold|tiny|stream SETTINGS
 
-Nothing of pyomid is imported but by its own contender: the environment of Delta Lake does not have it. `cold`: the load
-comes first in a fresh session, then everything else. `tiny`: a frame of 20 rows comes first.
+Nothing of pyomid is imported but by its own contender: the environment of the others does not have it. `cold`: the load
+comes first in a fresh session, then everything else. `tiny`: a frame of 20 rows comes first. `stream`: upserts alone,
+for some minutes.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -150,6 +152,50 @@ class Delta(Contender):
         self.spark.sql(f"VACUUM delta.`{self.folder}/{table}` RETAIN 0 HOURS")
 
 
+class Iceberg(Contender):
+    """Merge on read, by which its upserts are fastest."""
+
+    @classmethod
+    def configured(cls, builder: Any, jars: str) -> Any:
+        return (
+            builder.config("spark.jars", jars)
+            .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+            .config("spark.sql.catalog.ice", "org.apache.iceberg.spark.SparkCatalog")
+            .config("spark.sql.catalog.ice.type", "hadoop")
+        )
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder)
+        spark.conf.set("spark.sql.catalog.ice.warehouse", str(folder))
+
+    def load(self, rows: DataFrame, table: str) -> None:
+        writer = rows.writeTo(f"ice.db.{table}").using("iceberg").tableProperty("format-version", "2")
+        for what in ("merge", "update", "delete"):
+            writer = writer.tableProperty(f"write.{what}.mode", "merge-on-read")
+        writer.create()
+
+    def read(self, table: str) -> DataFrame:
+        return self.spark.table(f"ice.db.{table}")
+
+    def upsert(self, rows: DataFrame, table: str) -> None:
+        rows.createOrReplaceTempView("source")
+        same = " and ".join(f"source.{name} = target.{name}" for name in KEY)
+        rows.sparkSession.sql(
+            f"MERGE INTO ice.db.{table} AS target USING source ON {same} "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+
+    def upkeep(self, table: str) -> None:
+        now = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S.%f}"
+        every = f"table => 'db.{table}', options => map('rewrite-all', 'true')"
+        self.spark.sql(f"CALL ice.system.rewrite_data_files({every})")
+        self.spark.sql(f"CALL ice.system.rewrite_position_delete_files({every})")
+        self.spark.sql(
+            f"CALL ice.system.expire_snapshots(table => 'db.{table}', retain_last => 1, "
+            f"older_than => TIMESTAMP '{now}')"
+        )
+
+
 class Parquet(Contender):
     can_upsert = False
 
@@ -166,7 +212,7 @@ class Parquet(Contender):
         raise NotImplementedError
 
 
-CONTENDERS: dict[str, type[Contender]] = {"pyomid": Pyomid, "delta": Delta, "parquet": Parquet}
+CONTENDERS: dict[str, type[Contender]] = {"pyomid": Pyomid, "delta": Delta, "iceberg": Iceberg, "parquet": Parquet}
 
 
 def session(contender: type[Contender], jars: str) -> SparkSession:
@@ -209,7 +255,7 @@ def tiny_first(at: Contender, flights: DataFrame) -> dict[str, Any]:
     return {name: timed(lambda table=name: at.load(rows, table)) for name in ("tiny_first", "tiny_again")}
 
 
-def everything(at: Contender, flights: DataFrame, source: DataFrame, settings: dict[str, Any]) -> dict[str, Any]:
+def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {"load_first": timed(lambda: at.load(flights, "flights"))}
     found["bytes_loaded"] = at.bytes()
     found["load_again"] = timed(lambda: at.load(flights, "again"))
@@ -244,8 +290,6 @@ def everything(at: Contender, flights: DataFrame, source: DataFrame, settings: d
         many = ["flights", "again", "third"]
         at.upsert_many(changes[1_000], many)
         found["three_tables"] = median_of(lambda _: at.upsert_many(changes[1_000], many), 4)
-    if settings["stream_seconds"]:
-        found |= stream(at, source, settings["stream_seconds"])
     return found
 
 
@@ -266,9 +310,13 @@ def reads(at: Contender, expected: DataFrame) -> dict[str, float]:
 
 def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
     """A batch of new and changed rows each second, an upsert each; upkeep goes on beside it where it can."""
-    taken: list[tuple[float, int]] = []
+    if not at.can_upsert:
+        return {}
+    taken: list[tuple[float, float, int]] = []
+    """When it ended, its seconds, its rows."""
     base = source.limit(STREAM_ROWS).localCheckpoint()
     at.load(base, "streamed")
+    begun, upkeeps, errors = time.monotonic(), 0, list[Exception]()
     ended = threading.Event()
 
     def upsert(batch: DataFrame, number: int) -> None:
@@ -276,11 +324,18 @@ def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
         values = [f.lit(base.first()[name]).alias(name) for name in source.columns if name != "flight"]
         rows = numbers.select(*values, f.col("number").alias("flight")).select(source.columns)
         count = batch.count()
-        taken.append((timed(lambda: at.upsert(rows, "streamed")), count))
+        spent = timed(lambda: at.upsert(rows, "streamed"))
+        taken.append((time.monotonic() - begun, spent, count))
 
     def keep_up() -> None:
+        nonlocal upkeeps
         while at.can_keep_up and not ended.wait(15):
-            at.upkeep("streamed")
+            try:
+                at.upkeep("streamed")
+            except Exception as error:
+                errors.append(error)
+                return
+            upkeeps += 1
 
     beside = threading.Thread(target=keep_up)
     beside.start()
@@ -291,13 +346,21 @@ def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
     running.stop()
     ended.set()
     beside.join()
-    full = [second for second, count in taken if count]
-    part = max(1, len(full) // 4)
+    if errors:
+        raise errors[0]
+    full = [(at_s, spent) for at_s, spent, count in taken if count]
+    spent = [spent for _, spent in full]
+    part = max(1, len(spent) // 4)
+    minutes = [[spent for at_s, spent in full if at_s // 60 == minute] for minute in range(int(seconds / 60))]
     return {
-        "stream_rows_per_second": sum(count for _, count in taken) / seconds,
-        "stream_first": statistics.median(full[:part]),
-        "stream_last": statistics.median(full[-part:]),
-        "stream_slowest": max(full),
+        "stream_seconds": seconds,
+        "stream_upkeeps": upkeeps,
+        "stream_rows_per_second": sum(count for *_, count in taken) / seconds,
+        "stream_first": statistics.median(spent[:part]),
+        "stream_last": statistics.median(spent[-part:]),
+        "stream_slowest": max(spent),
+        "stream_minutes": [[len(each), statistics.median(each), max(each)] for each in minutes if each],
+        "stream_bytes": at.bytes(),
     }
 
 
@@ -312,8 +375,13 @@ def main() -> int:
     source = source.repartition(2).cache()
     assert source.count() == settings["rows"]
     at = CONTENDERS[name](spark, folder)
-    found = tiny_first(at, source) if what == "tiny" else everything(at, source, source, settings)
-    found["versions"] = f"{name} on PySpark {spark.version}"
+    works: dict[str, Callable[[], dict[str, Any]]] = {
+        "tiny": lambda: tiny_first(at, source),
+        "cold": lambda: everything(at, source, source),
+        "stream": lambda: stream(at, source, settings["stream_seconds"]),
+    }
+    found = works[what]()
+    found["pyspark"] = spark.version
     at.end()
     print("measured " + json.dumps(found), flush=True)
     return 0

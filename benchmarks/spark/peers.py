@@ -1,9 +1,11 @@
-"""pyomid, Delta Lake and plain Parquet on the flights of 2013, each in a process of its own: same rows, same work.
+"""pyomid, Delta Lake, Iceberg and plain Parquet on the flights of 2013, each in its own process: same rows, same work.
 
-    python -m benchmarks.spark.peers [--rows 336776] [--stream-seconds 600] [--only pyomid,delta,parquet]
+    python -m benchmarks.spark.peers [--rows 336776] [--stream-seconds 600] [--only pyomid,delta,iceberg,parquet]
+        [--work tiny,cold,stream]
 
-Delta Lake runs in an environment of its own (build/peers), on the PySpark that it supports; Maven brings its jars. What
-is read is compared by checksum with the source. The result is a Markdown table, also in build/peers.txt.
+Delta Lake and Iceberg run in an environment of their own (build/peers), on a PySpark that both support; Maven brings
+their jars. What is read is compared by checksum with the source. The result is a Markdown table, also in
+build/peers.txt.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from benchmarks.spark._setting import ROWS, unpacked
 from pyomid.cli.jars import Bundle, class_path
 
 DELTA: Final = "4.3.1"
+ICEBERG: Final = "1.12.0"
 ENVIRONMENT: Final = Path("build/peers")
 REPORT: Final = Path("build/peers.txt")
-CONTENDERS: Final = ("pyomid", "delta", "parquet")
+CONTENDERS: Final = ("pyomid", "delta", "iceberg", "parquet")
+WORKS: Final = ("tiny", "cold", "stream")
+"""Each in a process of its own."""
 TIMEOUT_S: Final = 3_600
 
 Found = dict[str, Any]
@@ -92,6 +97,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--stream-seconds", type=float, default=600.0)
     parser.add_argument("--only", default=",".join(CONTENDERS))
+    parser.add_argument("--work", default=",".join(WORKS))
     asked = parser.parse_args()
     chosen = asked.only.split(",")
     found: dict[str, Found] = {}
@@ -101,14 +107,15 @@ def main() -> int:
             "rows": asked.rows,
             "folder": name,
             "stream_seconds": asked.stream_seconds,
-            "jars": delta_jars() if "delta" in chosen else "",
         }
         for contender in chosen:
-            python = delta_python() if contender == "delta" else sys.executable
+            has_jars = contender in ("delta", "iceberg")
+            python = python_with_jars() if has_jars else sys.executable
+            settings["jars"] = jars(contender) if has_jars else ""
             found[contender] = {}
-            for what in ("tiny", "cold"):
+            for what in asked.work.split(","):
                 found[contender] |= measured(python, contender, what, settings)
-    report = "\n".join([*heading(asked.rows, found), "", *table(found)])
+    report = "\n".join([*heading(asked.rows, found), "", *table(found), *minutes(found)])
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(report + "\n", encoding="utf-8")
     print(report)
@@ -126,7 +133,7 @@ def measured(python: str, contender: str, what: str, settings: Found) -> Found:
     return measurements
 
 
-def delta_python() -> str:
+def python_with_jars() -> str:
     """An environment with Delta Lake and the PySpark that it asks for; made once."""
     python, ready = ENVIRONMENT / "bin" / "python", ENVIRONMENT / f".ready-{DELTA}"
     if not ready.exists():
@@ -136,16 +143,21 @@ def delta_python() -> str:
     return str(python.absolute())
 
 
-def delta_jars() -> str:
+def jars(contender: str) -> str:
     """For the PySpark of that environment."""
-    asked = [delta_python(), "-c", "import pyspark; print(pyspark.__version__)"]
+    asked = [python_with_jars(), "-c", "import pyspark; print(pyspark.__version__)"]
     pyspark = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    artifact = f"io.delta:delta-spark_{'.'.join(pyspark.split('.')[:2])}_2.13:{DELTA}"
-    return ",".join(map(str, class_path(Bundle("delta", (artifact,)))))
+    spark = ".".join(pyspark.split(".")[:2])
+    artifact = {
+        "delta": f"io.delta:delta-spark_{spark}_2.13:{DELTA}",
+        "iceberg": f"org.apache.iceberg:iceberg-spark-runtime-{spark}_2.13:{ICEBERG}",
+    }[contender]
+    return ",".join(map(str, class_path(Bundle(contender, (artifact,)))))
 
 
 def heading(rows: int, found: dict[str, Found]) -> list[str]:
-    versions = "; ".join(each["versions"].replace("delta", f"Delta Lake {DELTA}") for each in found.values())
+    names = {"delta": f"Delta Lake {DELTA}", "iceberg": f"Iceberg {ICEBERG}"}
+    versions = "; ".join(f"{names.get(name, name)} on PySpark {each['pyspark']}" for name, each in found.items())
     what = f"{rows} rows of 19 columns, local[2], {datetime.date.today().isoformat()}; seconds unless said otherwise"
     return [what, *(line.replace("   ", ": ") for line in machine_lines()), f"formats: {versions}"]
 
@@ -154,12 +166,28 @@ def table(found: dict[str, Found]) -> list[str]:
     lines = [f"| work | {' | '.join(found)} | goal |", f"| --- |{' --- |' * len(found)} --- |"]
     for line in LINES:
         cells = [", ".join(line.shown(each[n]) for n in line.names if n in each) or "–" for each in found.values()]
+        if not any(name in each for name in line.names for each in found.values()):
+            continue
         lines.append(f"| {line.work} | {' | '.join(cells)} | {_goal(line, found)} |")
     return lines
 
 
+def minutes(found: dict[str, Found]) -> list[str]:
+    """How a stream went on, minute by minute."""
+    lines = []
+    for name, each in found.items():
+        told = [
+            f"{count} batches, {median:.2f}, {slowest:.2f}" for count, median, slowest in each.get("stream_minutes", ())
+        ]
+        if told:
+            lines += ["", f"{name}, {each['stream_seconds']:.0f} s, {each['stream_upkeeps']} times upkeep, "
+                      f"{megabytes(each['stream_bytes'])} at the end; each minute: batches, their median, the slowest",
+                      *(f"| {at} | {text} |" for at, text in enumerate(told, 1))]  # fmt: skip
+    return lines
+
+
 def _goal(line: Line, found: dict[str, Found]) -> str:
-    if line.most is None or not {"delta", "parquet", "pyomid"} <= set(found):
+    if line.most is None or not set(CONTENDERS) <= set(found) or line.names[0] not in found["pyomid"]:
         return line.goal
     return f"{line.goal}: {'met' if found['pyomid'][line.names[0]] <= line.most(found) else 'MISSED'}"
 
