@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import queue
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,73 @@ def test_a_query_that_was_away_too_long_is_told(database: Database, url: str, mo
     monkeypatch.setattr(leader_state, "read_watermarks", lambda: (start["start"] + 50, 0))
     with pytest.raises(SnapshotTooOld, match="not kept any more"):
         batch(stream, start, end)
+
+
+class Query:
+    """One checkpoint as Spark keeps it: the ends of batches, noted before they run, and how many are done. Each `run`
+    goes as far as it comes, from another process's point of view."""
+
+    def __init__(self, url: str, starting: str) -> None:
+        self.url, self.starting = url, starting
+        self.noted: list[str] = []
+        self.done = 0
+        self.told: list[list[tuple[str, str, int]]] = []
+
+    def run(self, rng: random.Random, steps: int, write: Callable[[], None], *, dies: float = 0.15) -> None:
+        options = {} if rng.random() < 0.5 else {"maxRowsPerTrigger": str(rng.randint(1, 3))}
+        begins = {"starting": self.starting} if not self.noted else {}
+        stream = reader(self.url, **options, **begins)
+        for _ in range(steps):
+            if rng.random() < 0.5:
+                write()
+            start = json.loads(self.noted[self.done - 1]) if self.done else stream.initialOffset()
+            if len(self.noted) == self.done:
+                limit = stream.getDefaultReadLimit()
+                end = json.dumps(stream.latestOffset(start, limit))
+                if self.noted and end == self.noted[-1]:
+                    continue
+                self.noted.append(end)
+                if rng.random() < dies:
+                    return
+            rows = batch(stream, start, json.loads(self.noted[self.done]))
+            if len(self.told) > self.done:
+                assert self.told.pop() == rows, "the same again"
+            self.told.append(rows)
+            if rng.random() < dies:
+                return
+            self.done += 1
+            if rng.random() < dies:
+                return
+            stream.commit(json.loads(self.noted[self.done - 1]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_query_that_dies_anywhere_tells_each_change_once(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """With a limit or none, another one each time; that it names a place where it begins is forgotten."""
+    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.streams.LOOK_SHARE", 0)
+    monkeypatch.setattr("pyomid.spark.source.streams.REST_S_MAX", 0.0)
+    rng, balances_now, expected = random.Random(seed), dict[str, int](), list[tuple[str, str, int]]()
+    put(database, "alice", 0)
+    balances_now["alice"] = 0
+    mark = database.bookmark(keep_seconds=60)
+
+    def write() -> None:
+        with database.begin() as tx:
+            for name in rng.sample(["alice", "bob", "cleo"], rng.randint(1, 2)):
+                before, after = balances_now.get(name), rng.randint(1, 1 << 40)
+                tx.table("t", codec=dict).put({"name": name, "balance": after})
+                balances_now[name] = after
+                known = [] if before is None else [(name, "update_preimage", before)]
+                expected.extend([*known, (name, "insert" if before is None else "update_postimage", after)])
+
+    query = Query(url, f"{mark.start_ts}:{mark.watermark}")
+    for _ in range(5):
+        query.run(rng, rng.randint(1, 6), write)
+    query.run(rng, 60, lambda: None, dies=0.0)
+    assert sorted(row for rows in query.told for row in rows) == sorted(expected)
 
 
 # ---------------------------------------------------------------- writing
