@@ -1,0 +1,52 @@
+"""The whole API of the client by random programs, of three clients in two processes, against a model of dicts."""
+
+from __future__ import annotations
+
+import random
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+from client_model import Client, Play, RemoteClient, options_of, serve
+from forked_processes import Processes
+
+from pyomid.client import changes
+
+
+def play(processes: Processes, folder: Path, seed: int, steps: int) -> Play:
+    url = f"omid://{folder}?idleExitSeconds=1&commitRetrySeconds=1"
+    here, there = Pipe()
+    clients = [Client(url, options_of(seed, 0)), Client(url, options_of(seed, 1)), RemoteClient(here)]
+    other = processes.start(serve, there, url, options_of(seed, 2))
+    try:
+        played = Play(seed, clients)
+        played.play(steps)
+    finally:
+        for client in clients:
+            client.close()
+    assert processes.finish(other) == 0
+    return played
+
+
+@pytest.fixture(autouse=True)
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`options_of` sets those of the change feed."""
+    for name in ("INSERTS_LEAST", "INSERTS_AT_ONCE", "ROWS_AT_ONCE"):
+        monkeypatch.setattr(changes, name, getattr(changes, name))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_random_program_of_many_clients_is_its_model(processes: Processes, tmp_path: Path, seed: int) -> None:
+    played = play(processes, tmp_path / "db", seed, 300)
+    assert played.done["refused"] > 0
+    assert played.done["_commit"] > 10
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_many_random_programs_of_many_clients_are_their_models(processes: Processes, tmp_path: Path) -> None:
+    first = random.randrange(1 << 40)
+    for seed in range(first, first + 200):
+        print("seed", seed)
+        play(processes, tmp_path / str(seed), seed, 600)
