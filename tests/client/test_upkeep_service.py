@@ -140,9 +140,11 @@ def test_a_named_table_that_is_gone_holds_up_no_other(
 ) -> None:
     put(memory_db, "t")
     publish(memory_db)
-    assert rounds_of(hand, tables=["gone", "t"]).round(memory_db) > 0
+    rounds = rounds_of(hand, tables=["gone", "t"])
+    for _ in range(2):
+        assert rounds.round(memory_db) > 0
     assert records(memory_db, "t")
-    assert "there is no table 'gone'" in caplog.text
+    assert caplog.text.count("there is no table 'gone'") == 1
 
 
 def test_a_service_that_is_told_to_end_ends_amid_a_region(memory_db: Database, hand: Hand) -> None:

@@ -119,6 +119,8 @@ class CompactionRounds(Rounds):
         self._wall_clock = wall_clock
         self._failed: dict[str, str] = {}
         """Tables whose compaction failed in the last round, and why."""
+        self._gone: set[str] = set()
+        """Named tables that are no more: each is told once."""
         self._put_off: set[Partition] = set()
         """Parts that did not answer: they come behind all others, or one region that stays away would end each round
         before these."""
@@ -142,8 +144,10 @@ class CompactionRounds(Rounds):
         if self._tables is None:
             return None
         known = {info.name for info in deployment.catalog.tables()}
-        for name in sorted(set(self._tables) - known):
+        gone = set(self._tables) - known
+        for name in sorted(gone - self._gone):
             log.warning("there is no table %r to compact", name)
+        self._gone = gone
         return [name for name in self._tables if name in known]
 
     def _due(self, deployment: Deployment, tables: Sequence[str] | None, now_s: float) -> list[tuple[float, Partition]]:

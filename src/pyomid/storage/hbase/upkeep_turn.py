@@ -47,7 +47,7 @@ class UpkeepTurn:
             except (KazooException, Unavailable) as error:
                 if isinstance(error, Unavailable) and not error.values.get("may_pass", True):
                     raise
-                log.warning("waiting for ZooKeeper: %s", error)
+                log.warning("waiting for ZooKeeper: %s", _text(error))
             stop.wait(_LOOK_S)
         return False
 
@@ -57,7 +57,7 @@ class UpkeepTurn:
             stat = self._zookeeper.ask("exists", self._path)
             return stat is not None and stat.ephemeralOwner == self._session_id()
         except (KazooException, Unavailable) as error:
-            log.warning("ZooKeeper does not say whose turn it is: %s", error)
+            log.warning("ZooKeeper does not say whose turn it is: %s", _text(error))
             return False
 
     def release(self) -> None:
@@ -66,7 +66,7 @@ class UpkeepTurn:
             if self.is_held():
                 self._zookeeper.ask("delete", self._path)
         except (KazooException, Unavailable) as error:
-            log.warning("the turn was not given back: %s", error)
+            log.warning("the turn was not given back: %s", _text(error))
 
     def close(self) -> None:
         self._zookeeper.close()
@@ -89,3 +89,8 @@ class UpkeepTurn:
     def _session_id(self) -> int:
         identity = self._zookeeper.session().client_id
         return int(identity[0]) if identity else -1
+
+
+def _text(error: Exception) -> str:
+    """kazoo's errors have a name, and often nothing else."""
+    return str(error) or type(error).__name__
