@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from test_values import ARRAY
 
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption, Misuse
+from pyomid.kernels.compiled import Kernel
 from pyomid.protocol.visibility import visible_cells
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
@@ -23,6 +26,7 @@ from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.sentinel import SENTINEL_QUALIFIER
 from pyomid.row_codec.values import encode_value
+from pyomid.spark.source.key_runs import RUN_VARIABLE, in_runs
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
 
 ARRAY_OF_DATES = '{"containsNull":true,"elementType":"date","type":"array"}'
@@ -133,6 +137,44 @@ def test_the_last_row_of_a_key_depends_on_no_batchs_border(
     sentinel = Column(b"d", SENTINEL_QUALIFIER)
     assert {key: {**cells, sentinel: None} for key, cells in stored.items()} == {
         key: {**cells, sentinel: None} for key, cells in whole.items()
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    frame=frames(),
+    nulls=st.sampled_from(Nulls),
+    draw=st.randoms(use_true_random=False),
+    run_bytes=st.sampled_from(["0", "200", ""]),
+)
+def test_kernels_that_get_ready_amid_a_run_change_nothing(
+    frame: tuple[TableSchema, list[dict[str, Any]]], nulls: Nulls, draw: random.Random, run_bytes: str
+) -> None:
+    """Each piece of work goes by a kernel or by plain Python, as a coin falls: written and read it is the same."""
+    schema, rows = frame
+    try:
+        expected = plain_cells(schema, rows, nulls)
+    except Misuse:
+        return
+    encoder, sentinel = (
+        RowEncoder(schema, FAMILIES, duplicates=Duplicates.LAST, nulls=nulls),
+        {Column(b"d", SENTINEL_QUALIFIER): None},
+    )
+    names = [column.name for column in schema.columns]
+    whole = decoded(schema, encoder.encode(record_batch(schema, rows)), names)
+    stored: dict[bytes, dict[Column, bytes | None]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RUN_VARIABLE, run_bytes)
+        patch.setattr(Kernel, "for_rows", lambda kernel, rows: draw.choice([kernel, kernel.python]))
+        patch.setattr(Kernel, "is_ready_for", lambda kernel, rows: draw.choice([False, True]))
+        borders = sorted({0, len(rows), *(draw.randrange(len(rows) + 1) for _ in range(3))})
+        parts = [record_batch(schema, rows).slice(first, last - first) for first, last in pairwise(borders)]
+        for batch in in_runs(encoder, parts, 3):
+            for key, cells in cells_by_row(encoder.encode(batch)).items():
+                stored.setdefault(key, {}).update(cells)
+        assert decoded(schema, encoder.encode(record_batch(schema, rows)), names).equals(whole)
+    assert {key: cells | sentinel for key, cells in stored.items()} == {
+        key: cells | sentinel for key, cells in expected.items()
     }
 
 
