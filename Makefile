@@ -12,9 +12,9 @@ PYTEST := $(BIN)/pytest
 # The tests start Python some thousand times: what one has compiled, the next one takes.
 export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
-test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
+test-pysparks test-spark test-hbase test-hbases: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak soak-service record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase test-hbases demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,9 @@ test-spark: setup ## a real Spark, and a part of it once more over Spark Connect
 test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
 	$(PYTEST) -m "hbase and not soak"
 
+test-hbases: setup ## a deployment over HBase 2.4, 2.5 and 3.0, and over one with Apache Phoenix: not in CI
+	$(PYTEST) tests/hbase/test_versions.py tests/hbase/test_phoenix.py -m hbase
+
 demo: setup ## the flights pipeline with its faults; report in build/demo/report.html
 	$(RUN) -m examples.flights
 
@@ -98,6 +101,7 @@ bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the 
 
 bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
 	$(RUN) -m benchmarks.hbase.run
+	$(RUN) -m benchmarks.hbase.build_up
 	$(RUN) -m benchmarks.hbase.tso
 	$(RUN) -m benchmarks.hbase.spark
 

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from benchmarks._report import Report, Sample
@@ -97,7 +98,7 @@ class Setting:
             server, cluster = started_hbase(stack, folder)
             create_database(cluster)
             url = f"omid+hbase://{server.quorum}/hbase"
-            address = stack.enter_context(our_tso(url, folder / "tso.log"))
+            address = stack.enter_context(our_tso(url, folder / "tso.log")).address
             database = stack.enter_context(pyomid.connect(url))
             port = server.ports.zookeeper
             # The Java side works on tables of its own and under its own TSO, with the same commit table.
@@ -123,9 +124,13 @@ def java_peer(zookeeper_port: int, tso: str) -> JavaClient:
     return JavaClient(peers, "127.0.0.1", zookeeper_port, tso, main="org.apache.omid.transaction.Peer")
 
 
+class OurTso(NamedTuple):
+    address: str
+    pid: int
+
+
 @contextmanager
-def our_tso(url: str, log: Path, *options: str) -> Iterator[str]:
-    """Its address."""
+def our_tso(url: str, log: Path, *options: str) -> Iterator[OurTso]:
     command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url, *options]
     with open(log, "ab") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -134,7 +139,7 @@ def our_tso(url: str, log: Path, *options: str) -> Iterator[str]:
         line = process.stdout.readline()
         if not line:
             raise SystemExit(f"the TSO did not start: {log.read_text()[-1000:]}")
-        yield line.split()[-1]
+        yield OurTso(line.split()[-1], process.pid)
     finally:
         process.terminate()
         process.wait()

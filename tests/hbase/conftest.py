@@ -1,4 +1,4 @@
-"""One real HBase for the whole session, started from its jars at first use.
+"""One real HBase for the whole session, and one with Kerberos, each started from its jars at first use.
 
 Without Java: skipped on a person's machine, with the reason; a failure where CI=true.
 """
@@ -17,6 +17,8 @@ from led_tables import led_row
 
 import pyomid
 from java_tools import OMID, missing
+from kdc import Kdc
+from kerberized import TOKENS, kdc_of_servers, kerberized_hbase
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import HBASE, JavaMissing, class_path
 from pyomid.client.database import Database
@@ -69,6 +71,21 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
     server.start()
     yield server
     server.kill()  # nothing of it is wanted any more; an orderly end takes twenty seconds
+
+
+@pytest.fixture(scope="session")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    needs_java()
+    with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
+    """A running HBase and ZooKeeper of that KDC's realm, which give delegation tokens."""
+    settings = {"hbase.coprocessor.region.classes": TOKENS}
+    with kerberized_hbase(tmp_path_factory.mktemp("secured"), kdc, settings) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import needs_java
 from kdc import Kdc
 from kerberized import (
-    TOKENS,
-    kdc_of_servers,
     kerberized_hbase,
     kerberos_options,
     opened,
@@ -38,20 +35,6 @@ pytestmark = pytest.mark.hbase
 
 VALUE = bytes(range(256)) * 400
 PROTECTIONS = [Protection.AUTHENTICATION, Protection.INTEGRITY]
-
-
-@pytest.fixture(scope="module")
-def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    needs_java()
-    with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
-    settings = {"hbase.coprocessor.region.classes": TOKENS}
-    with kerberized_hbase(tmp_path_factory.mktemp("secured"), kdc, settings) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,11 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 import pyomid
-from conftest import needs_java
 from kdc import REALM, Kdc
 from kerberized import (
     ALICE,
     SERVERS,
     ZOOKEEPER,
-    kdc_of_servers,
-    kerberized_hbase,
     kerberos_options,
     opened,
     url_by_keytab,
@@ -47,19 +44,6 @@ from pyomid.types import KeyRange
 pytestmark = pytest.mark.hbase
 
 VALUE: Final = bytes(range(256)) * 400
-
-
-@pytest.fixture(scope="module")
-def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    needs_java()
-    with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
-    with kerberized_hbase(tmp_path_factory.mktemp("secured"), kdc) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

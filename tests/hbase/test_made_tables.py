@@ -10,10 +10,12 @@ from hbase_processes import TsoProcess
 
 from pyomid.cli import main
 from pyomid.client.database import Database
-from pyomid.errors import Misuse
+from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
+from region_admin import OperatorsAdmin
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,37 @@ def test_without_its_namespace_no_table_is_made(
     assert main(["tables", url, "create", "nowhere:t", "f"]) == 1
     assert "create_namespace" in capsys.readouterr().err
     assert "nowhere:t" not in [info.name for info in database.tables()]
+
+
+def test_a_table_of_a_namespace_is_as_any_other(
+    url: str, database: Database, own_cluster: Cluster, table_name: str
+) -> None:
+    OperatorsAdmin(own_cluster).create_namespace(f"ns_{table_name}")
+    name = f"ns_{table_name}:orders"
+    assert main(["tables", url, "create", name, "f", "--split-keys", "m"]) == 0
+    with database.begin() as tx:
+        for row in (b"a", b"z"):
+            tx.table(name).put(row, {b"f:q": row})
+    with database.begin(lease=True) as tx:
+        assert [row for row, _ in tx.table(name).scan()] == [b"a", b"z"]
+    assert len(database.compact(name).tables) == 1
+    assert database.verify(name).ok
+    assert main(["tables", url, "drop", name, "--yes"]) == 0
+    assert name not in OperatorsAdmin(own_cluster).tables()
+
+
+def test_a_level_changes_while_transactions_go_on(url: str, database: Database, table: str) -> None:
+    """Who began before aborts; from then on two columns of a row conflict."""
+    before = database.begin()
+    before.table(table).put(b"r", {b"f:a": b"v"})
+    assert main(["tables", url, "alter", table, "--conflict-level", "row"]) == 0
+    with pytest.raises(ConflictError):
+        before.commit()
+    first, second = database.begin(), database.begin()
+    first.table(table).put(b"r", {b"f:a": b"first"})
+    second.table(table).put(b"r", {b"f:b": b"second"})
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {b"f:a": b"first"}

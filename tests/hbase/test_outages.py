@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from hbase_processes import TsoProcess
 import pyomid
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Unavailable, UnknownTable
+from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.codec.layout import META_TABLE
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -22,6 +24,7 @@ from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import TableInfo
 from region_admin import OperatorsAdmin
+from zookeeper_process import ZooKeeperProcess, announce_hbase
 
 FOR_EVER_S = 3600.0
 """A wait of so long ends these tests, unless it is cut short."""
@@ -138,3 +141,52 @@ def test_a_table_that_goes_while_it_is_waited_for_is_unknown(
     with pytest.raises(UnknownTable, match=table_name):
         patient.rows(table_name, [RowGet(b"r")])
     patient.close()
+
+
+@pytest.fixture
+def own_zookeeper(hbase: HBaseServer, cluster: Cluster, tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    """In which TSOs and clients find the shared HBase."""
+    made = ZooKeeperProcess(tmp_path / "zookeeper")
+    made.start()
+    try:
+        here = ZooKeeper(made.quorum, connect_s_max=120.0)
+        announce_hbase(cluster.zookeeper, here)
+        here.close()
+        yield made
+    finally:
+        made.kill()
+
+
+def test_a_standby_and_clients_outlive_zookeeper(
+    own_zookeeper: ZooKeeperProcess, tmp_path: Path, table_name: str
+) -> None:
+    """Killed, and stopped for longer than sessions live. The leader ends, as its lease does; who stands by leads once
+    ZooKeeper is back, and a client that was there before commits."""
+    url = f"omid+hbase://{own_zookeeper.quorum}/hbase"
+    options = ("--store-retry", "2")
+    with TsoProcess(url, tmp_path / "one.log", lease_s=3.0, options=options) as first:
+        first.wait_until_leading()
+        with (
+            TsoProcess(url, tmp_path / "two.log", lease_s=3.0, options=options) as second,
+            pyomid.connect(url, storeRetrySeconds=FOR_EVER_S, commitRetrySeconds=FOR_EVER_S) as database,
+        ):
+            second.wait_until_standing_by()
+            database.create_table(table_name, ["f"])
+            own_zookeeper.kill()
+            assert first.process.wait() == DOUBT_EXIT_CODE
+            wait_for_log(second.log, "ZooKeeper")
+            assert second.process.poll() is None
+            own_zookeeper.start()
+            second.wait_until_leading()
+            with database.begin() as tx:
+                tx.table(table_name).put(b"r", {b"f:q": b"v"})
+            with TsoProcess(url, tmp_path / "three.log", lease_s=3.0, options=options) as third:
+                third.wait_until_standing_by()
+                own_zookeeper.send(signal.SIGSTOP)
+                assert second.process.wait() == DOUBT_EXIT_CODE
+                own_zookeeper.send(signal.SIGCONT)
+                third.wait_until_leading()
+                with database.begin() as tx:
+                    assert tx.table(table_name).get(b"r") == {b"f:q": b"v"}
+                database.drop_table(table_name)
+                assert third.stop() == 0

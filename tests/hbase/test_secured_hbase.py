@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +16,8 @@ from hbase_processes import TsoProcess
 import pyomid.aio
 from certificates import PASSWORD, make_certificates, make_java_stores
 from conftest import needs_java
-from java_omid import free_port
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.cli.jars import HBASE, class_path, java, join
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
@@ -28,6 +25,7 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting
+from zookeeper_process import ZooKeeperProcess, announce_hbase
 
 pytestmark = pytest.mark.hbase
 
@@ -60,23 +58,22 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     make_java_stores(folder)
     (folder / "others").mkdir()
     make_certificates(folder / "others")
-    port = free_port()
     server = HBaseServer(folder / "hbase", heap_mb=512, settings=_hbase_settings(folder))
-    zookeeper = _zookeeper(folder, port)
+    zookeeper = _zookeeper(folder)
+    zookeeper.start()
     server.start()
     try:
         files = {"Ca": "ca.pem", "Cert": "client.pem", "Key": "client.key"}
         given = {
             f"{who}Tls{what}": str(folder / file) for who in ("hbase", "zookeeper") for what, file in files.items()
         }
-        quorum = f"127.0.0.1:{port}"
-        made = Secured(folder, quorum, server.quorum, f"omid+hbase://{quorum}/hbase?{urlencode(given)}")
+        url = f"omid+hbase://{zookeeper.quorum}/hbase?{urlencode(given)}"
+        made = Secured(folder, zookeeper.quorum, server.quorum, url)
         _announce_hbase(made)
         assert main(["init", made.url]) == 0
         yield made
     finally:
         zookeeper.kill()
-        zookeeper.wait()
         server.kill()
 
 
@@ -97,26 +94,20 @@ def _hbase_settings(folder: Path) -> dict[str, str]:
     }
 
 
-def _zookeeper(folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _zookeeper(folder: Path) -> ZooKeeperProcess:
     """One that has a port for TLS alone, and wants certificates."""
-    (folder / "zoo.cfg").write_text(
-        f"dataDir={folder}/zookeeper\nsecureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n"
-        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\nadmin.enableServer=false\n"
+    return ZooKeeperProcess(
+        folder / "zookeeper",
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
         f"ssl.keyStore.location={folder}/server.p12\nssl.keyStore.password={PASSWORD}\n"
-        f"ssl.trustStore.location={folder}/trust.p12\nssl.trustStore.password={PASSWORD}\n"
+        f"ssl.trustStore.location={folder}/trust.p12\nssl.trustStore.password={PASSWORD}\n",
+        port_setting="secureClientPort",
     )
-    main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-    given = "-Xmx128m", "-XX:+UseSerialGC", "-Dio.netty.transport.noNative=true"  # HBase's jars hold another's library
-    command = java(*given, "-cp", join(class_path(HBASE)), main_class, str(folder / "zoo.cfg"))
-    with open(folder / "zookeeper.log", "wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _announce_hbase(secured: Secured) -> None:
-    """A standalone HBase has a ZooKeeper of its own: where its servers are is told to ours, by TLS."""
     own, ours = ZooKeeper(secured.plain), ZooKeeper(secured.quorum, tls=secured.trusted(), connect_s_max=120.0)
-    for name in ("meta-region-server", "master"):
-        ours.ask("create", f"/hbase/{name}", own.read_hbase(name), makepath=True)
+    announce_hbase(own, ours)
     own.close()
     ours.close()
 

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from hbase_processes import TsoProcess
 
-from conftest import needs_java
 from kdc import Kdc
-from kerberized import ALICE, SERVERS, TOKENS, kdc_of_servers, kerberized_hbase, url_by_keytab, url_by_ticket
+from kerberized import ALICE, SERVERS, TOKENS, kerberized_hbase, url_by_keytab, url_by_ticket
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token
@@ -28,14 +27,8 @@ LIFE_S = 60
 
 
 @pytest.fixture(scope="module")
-def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    needs_java()
-    with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
+    """Whose tokens live for a minute."""
     settings = {
         "hbase.coprocessor.region.classes": TOKENS,
         "hbase.auth.token.max.lifetime": str(1000 * LIFE_S),

@@ -112,12 +112,14 @@ def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
     def load(**options: str) -> Any:
         return spark.read.format("omid").options(url=url, table="s", **options).load()
 
-    rows = spark.range(0, 50, 1, 2).select("id", f.lit("x").alias("text"))
-    written = rows.write.format("omid").option("url", url).option("table", "s").option("rowKey", "id")
-    written.mode("append").save()
+    def write(text: str, mode: str) -> None:
+        rows = spark.range(0, 50, 1, 2).select("id", f.lit(text).alias("text"))
+        rows.write.format("omid").options(url=url, table="s", rowKey="id").mode(mode).save()
+
+    write("x", "append")
     with pyomid.connect(url) as database:
         since = database.bookmark(keep_seconds=600)
-    written.mode("overwrite").save()
+    write("y", "overwrite")
     changes = pyomid.spark.changes(spark, url, "s", starting=since)
     pyomid.spark.register_views(spark, url, prefix="v_")
     frame = load().where("id < 20")

@@ -1,10 +1,16 @@
-"""What an operator does to HBase's tables and pyomid never does: alter, merge."""
+"""What an operator does to HBase and pyomid never does: alter and merge tables, make a namespace."""
 
 from __future__ import annotations
 
 from pyomid.storage.hbase.regions.admin import TableDescriptor, name_of, schema_of
 from pyomid.storage.hbase.regions.snapshots import Snapshots
-from pyomid.storage.hbase.rpc.hbase_pb2 import MergeTableRegionsRequest, ModifyTableRequest, RegionSpecifier
+from pyomid.storage.hbase.rpc.hbase_pb2 import (
+    CreateNamespaceRequest,
+    MergeTableRegionsRequest,
+    ModifyTableRequest,
+    NamespaceDescriptor,
+    RegionSpecifier,
+)
 
 
 class OperatorsAdmin(Snapshots):
@@ -14,6 +20,10 @@ class OperatorsAdmin(Snapshots):
         """Sets attributes and families to those of the descriptor."""
         request = ModifyTableRequest(table_name=name_of(descriptor.name), table_schema=schema_of(descriptor))
         self._procedure("ModifyTable", request, f"altering table {descriptor.name}")
+
+    def create_namespace(self, name: str) -> None:
+        request = CreateNamespaceRequest(namespace_descriptor=NamespaceDescriptor(name=name.encode()))
+        self._procedure("CreateNamespace", request, f"creating namespace {name}")
 
     def flush(self, table: str) -> None:
         for region in self._cluster.regions(table):

@@ -94,6 +94,13 @@ class HBaseServer:
         return f"127.0.0.1:{self.ports.zookeeper}"
 
     @property
+    def pid(self) -> int:
+        """Of the process with master, region server and ZooKeeper."""
+        if self._master is None:
+            raise Misuse(f"no HBase was ever started in {self.folder}")
+        return self._master.pid
+
+    @property
     def log(self) -> Path:
         return self.folder / "hbase.log"
 

@@ -45,7 +45,7 @@ from pyomid.storage.hbase.regions.row_reads import WantedCells, absent_cells_ste
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.split_keys import keys_between
 from pyomid.storage.hbase.rpc.client import Cluster, Scan
-from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.rpc.failures import RemoteFailure, is_denied
 from pyomid.storage.hbase.rpc.group_commit import GroupCommit, Results
 from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
@@ -276,10 +276,22 @@ class HBaseStore(DataStore):
         A table that exists is enabled: a client that withdrew it for a drop, and sleeps, can then not delete it.
         """
         wanted = tuple(FamilyDescriptor(family) for family in info.families)
-        if self._admin.create_table(TableDescriptor(info.name, wanted), split_keys):
-            return
+        try:
+            if self._admin.create_table(TableDescriptor(info.name, wanted), split_keys):
+                return
+        except Misuse as error:
+            # Who may not make tables may use one that is there: HBase looks at rights before it looks for the table.
+            if not is_denied(error) or not self._is_there(info.name):
+                raise
         self.check_table(info.name, info.families)
         self._admin.enable_again(info.name)
+
+    def _is_there(self, table: str) -> bool:
+        try:
+            self._admin.table(table)
+        except UnknownTable:
+            return False
+        return True
 
     def withdraw_table(self, table: str) -> object | None:
         """Disables the table. HBase deletes by name, only disabled tables, and a new table is enabled: so this names

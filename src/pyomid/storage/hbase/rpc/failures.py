@@ -63,6 +63,11 @@ class RemoteFailure(Exception):
         return kind(text, remote_class=self.class_name)
 
 
+def is_denied(error: OmidError) -> bool:
+    """Whether HBase's access control refused what was asked for."""
+    return str(error.values.get("remote_class", "")).endswith(".AccessDeniedException")
+
+
 class ConnectionLost(Exception):
     """The connection ended or was never made. Calls under way may or may not have taken effect."""
 
@@ -151,7 +156,7 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "TableNotFoundException": (UnknownTable, "create it, or correct its name"),
     "NamespaceNotFoundException": (Misuse, "make the namespace: in HBase's shell, create_namespace 'NAME'"),
     "NoSuchColumnFamilyException": (Misuse, "the table has no such family"),
-    "AccessDeniedException": (Misuse, "permission denied: grant the user read, write and create on it"),
+    "AccessDeniedException": (Misuse, "permission denied: grant the user that right there"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
 }
 

@@ -607,6 +607,18 @@ class SplitTableRegionRequest(_message.Message):
     split_row: bytes
     def __init__(self, region_info: _Optional[_Union[RegionInfo, _Mapping]] = ..., split_row: _Optional[bytes] = ...) -> None: ...
 
+class NamespaceDescriptor(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: bytes
+    def __init__(self, name: _Optional[bytes] = ...) -> None: ...
+
+class CreateNamespaceRequest(_message.Message):
+    __slots__ = ("namespace_descriptor",)
+    NAMESPACE_DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    namespace_descriptor: NamespaceDescriptor
+    def __init__(self, namespace_descriptor: _Optional[_Union[NamespaceDescriptor, _Mapping]] = ...) -> None: ...
+
 class MergeTableRegionsRequest(_message.Message):
     __slots__ = ("region", "forcible")
     REGION_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,130 @@
+"""One deployment after another over HBase 2.4, 2.5 and 3.0: what the suite does over 2.6 is tried over each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from hbase_processes import TsoProcess
+
+import pyomid.aio
+from conftest import needs_java
+from pyomid.cli import main
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.jars import class_path
+from pyomid.client.database import Database
+from pyomid.errors import ConflictError
+from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import RowMutation, puts
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from versions import OTHERS
+
+pytestmark = [pytest.mark.hbase, pytest.mark.soak]
+
+ROWS: Final = {b"%05d" % number: {b"f:q": b"%d" % number * 100} for number in range(3000)}
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a deployment with a leading TSO, over that HBase."""
+    needs_java()
+    jars = OTHERS[request.param]
+    class_path(jars)
+    folder = tmp_path_factory.mktemp("version")
+    server = HBaseServer(folder, heap_mb=512, jars=jars)
+    server.start()
+    try:
+        made = f"omid+hbase://{server.quorum}/hbase"
+        assert main(["init", made, "--commit-table-regions", "4"]) == 0
+        with TsoProcess(made, folder / "tso.log", options=("--timestamps", "world-time")) as tso:
+            tso.wait_until_leading()
+            yield made
+            assert tso.stop() == 0
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    with pyomid.connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(url: str) -> Iterator[Cluster]:
+    made = Cluster(ZooKeeper(url.removeprefix("omid+hbase://").removesuffix("/hbase")))
+    yield made
+    made.close()
+
+
+def test_what_is_committed_is_read_in_every_way(database: Database, url: str) -> None:
+    """By bulk and one by one, leased and not, from both ends; of two writers of a cell one commits."""
+    database.create_table("t", ["f"], split_keys=[b"01000", b"02000"])
+    with database.begin(lease=True) as tx:
+        for row, cells in ROWS.items():
+            tx.table("t").put(row, cells)
+    first, second = database.begin(), database.begin()
+    first.table("t").put(b"one", {b"f:q": b"first"})
+    second.table("t").put(b"one", {b"f:q": b"second"})
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    wanted = {**ROWS, b"one": {b"f:q": b"first"}}
+    with database.begin(lease=True) as tx:
+        table = tx.table("t")
+        assert list(table.scan()) == sorted(wanted.items())
+        assert list(table.scan(reverse=True)) == sorted(wanted.items(), reverse=True)
+        assert list(table.scan(prefix=b"000", columns=[b"f:q"])) == sorted(wanted.items())[:100]
+        assert table.get(b"one") == {b"f:q": b"first"}
+    done = database.run_once("once", lambda tx: tx.table("t").delete(b"one"))
+    assert done is None
+
+    async def on_a_loop() -> dict[bytes, bytes]:
+        async with await pyomid.aio.connect(url) as opened, opened.begin() as tx:
+            await (await tx.table("t")).put(b"loop", {b"f:q": b"v"})
+        async with await pyomid.aio.connect(url) as opened, opened.begin() as tx:
+            return await (await tx.table("t")).get(b"loop")
+
+    assert asyncio.run(on_a_loop()) == {b"f:q": b"v"}
+
+
+def test_regions_split_and_are_cleaned(database: Database, cluster: Cluster) -> None:
+    database.create_table("split", ["f"])
+    for value in (b"old", b"new"):
+        with database.begin() as tx:
+            for row in ROWS:
+                tx.table("split").put(row, {b"f:q": value})
+    since = database.bookmark(keep_seconds=600)
+    with database.begin() as tx:
+        tx.table("split").delete(b"00000")
+        admin = Admin(cluster)
+        admin.split("split", b"01500")
+    assert len(cluster.regions("split")) == 2
+    assert [change.row for change in database.changes("split", since)] == [b"00000"]
+    database.release_bookmark(since)
+    database.compact("split")
+    assert database.verify().ok
+    with database.begin() as tx:
+        assert list(tx.table("split").scan()) == [(row, {b"f:q": b"new"}) for row in [*ROWS][1:]]
+
+
+def test_plain_cells_are_adopted(database: Database, cluster: Cluster, url: str) -> None:
+    Admin(cluster).create_table(TableDescriptor("plain", (FamilyDescriptor(b"f"),)))
+    cluster.rows("plain", [RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", LATEST, b"v")]),))])
+    assert main(["adopt", url, "plain", "f"]) == 0
+    with database.begin() as tx:
+        assert tx.table("plain").get(b"r") == {b"f:q": b"v"}
+
+
+def test_a_backup_is_restored(database: Database, url: str) -> None:
+    database.create_table("kept", ["f"])
+    with database.begin() as tx:
+        tx.table("kept").put(b"r", {b"f:q": b"v"})
+    assert main(["backup", url, "monday"]) == 0
+    assert main(["restore", "monday", url, "--table", "kept", "--as", "kept=back"]) == 0
+    with database.begin() as tx:
+        assert tx.table("back").get(b"r") == {b"f:q": b"v"}
