@@ -61,6 +61,21 @@ def test_an_untyped_table_is_read_as_bytes(db: Database) -> None:
             table.to_arrow(columns=["f:x"])
 
 
+class Stream:
+    """What DuckDB and Polars see of a reader."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self.__arrow_c_stream__ = reader.__arrow_c_stream__
+
+
+def test_others_take_a_reader_as_it_is(typed: Database) -> None:
+    """By Arrow's C stream alone, and pandas."""
+    with typed.snapshot() as tx:
+        table = tx.table("t")
+        assert pa.table(Stream(table.to_arrow())).to_pylist() == ROWS
+        assert table.to_arrow().read_pandas()["name"].tolist() == [row["name"] for row in ROWS]
+
+
 def test_a_reader_works_in_any_thread_and_ends_with_its_transaction(typed: Database) -> None:
     """DuckDB and others read in threads of their own."""
     found: list[int] = []

@@ -83,6 +83,26 @@ def records(database: Database, table: str) -> list[RegionWatermark]:
     return database.deployment.catalog.region_watermarks(table)
 
 
+def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided: str) -> None:
+    """Of short transactions it follows the last, far below their age; it waits for the one that is open."""
+
+    def work_until(reached: Callable[[int], bool]) -> None:
+        while not reached(database.status().tso.watermark):
+            database.run(lambda tx: tx.table(divided).put(b"a", {b"f:q": b"w"}))
+
+    reader = database.begin()
+    seen = reader.table(divided).get(b"a")
+    work_until(lambda w: w == reader.start_ts - 1)
+    for number in range(20):
+        database.run(lambda tx, number=number: tx.table(divided).put(b"a", {b"f:q": b"%d" % number}))
+    assert reader.table(divided).get(b"a") == seen
+    status = database.status().tso
+    assert status.watermark == reader.start_ts - 1
+    assert f"process {os.getpid()}" in status.held_back_by
+    reader.commit()
+    work_until(lambda w: w >= reader.start_ts)
+
+
 def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Database, divided: str, start: Start) -> None:
     every = ("--table", divided, "--every", "3600")
     first = start("compact", *every, crash_at="client.upkeep.cleaned")
