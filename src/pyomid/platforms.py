@@ -87,8 +87,21 @@ def peer_process(sock: socket.socket) -> int | None:
         return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except ProcessLookupError:
         raise
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.EINVAL and _tells_of_peers():  # what Linux 6.5 to 6.15 says of one that was reaped
+            raise ProcessLookupError("the peer was reaped") from error
         return None
+
+
+def _tells_of_peers() -> bool:
+    """Of a process that is alive, this one."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            os.close(ours.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        except OSError:
+            return False
+    return True
 
 
 @contextlib.contextmanager

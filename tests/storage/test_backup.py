@@ -187,6 +187,8 @@ def test_only_an_absent_or_empty_folder_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "full" / "mine").read_text() == "x"
     with pytest.raises(Misuse, match="is no back-up"):
         restore(tmp_path / "db", tmp_path / "new")
+    with pytest.raises(Unavailable, match="File name too long"):
+        back_up(tmp_path / "db", tmp_path / ("n" * 300), snapshot_ts=50)
     with pytest.raises(Misuse, match="restored into a folder"):
         pyomid.restore(tmp_path / "backup", "omid-memory:x")
     assert not (tmp_path / "new").exists()

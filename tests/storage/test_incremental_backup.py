@@ -298,6 +298,16 @@ def test_a_link_is_named_by_where_it_lies(tmp_path: Path, chain: list[Path]) -> 
     assert made.since == os.fspath(chain[2])
 
 
+def test_a_chain_is_no_longer_than_its_files_can_be_opened(
+    tmp_path: Path, chain: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyomid.storage.embedded.copies.backup.LINKS_MAX", 3)
+    with pytest.raises(Misuse, match=r"goes on from 2 other back-ups, .* without since"):
+        back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=chain[2])
+    assert not (tmp_path / "next").exists()
+    back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=chain[1])
+
+
 def test_two_backups_may_go_on_from_one(tmp_path: Path, chain: list[Path]) -> None:
     """At the same time, in one process: lmdb opens no file twice."""
     errors: list[BaseException] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,47 @@ def test_a_socket_in_a_long_path_is_reached_and_its_owner_told(tmp_path: Path) -
             client.connect(path)
         assert platforms.peer_uid(client, folder / "s") == os.geteuid()
     os.close(fd)
+
+
+class WithReapedPeer(socket.socket):
+    """Says what a kernel says whose process is gone."""
+
+    number = 0
+
+    def getsockopt(self, *arguments: Any) -> Any:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize(
+    ("number", "is_told"),
+    [(errno.ESRCH, True), (errno.EINVAL, True), (errno.ENOPROTOOPT, False), (errno.EMFILE, False)],
+)
+def test_a_peer_that_was_reaped_is_told_as_each_kernel_says_it(
+    monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
+) -> None:
+    """EINVAL: Linux 6.5 to 6.15. Where the system tells of no peer at all, that says nothing."""
+    ours, theirs = socket.socketpair()
+    with theirs, WithReapedPeer(fileno=ours.detach()) as sock:
+        sock.number = number
+        for tells in (True, False):
+            monkeypatch.setattr(platforms, "_tells_of_peers", lambda tells=tells: tells)
+            if is_told and (tells or number == errno.ESRCH):
+                with pytest.raises(ProcessLookupError):
+                    platforms.peer_process(sock)
+            else:
+                assert platforms.peer_process(sock) is None
+
+
+def test_an_option_that_the_kernel_does_not_know_tells_of_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        told = platforms.peer_process(ours)
+        assert platforms._tells_of_peers() == (told is not None)
+        if told is not None:
+            os.close(told)
+        monkeypatch.setattr(platforms, "_SO_PEERPIDFD", 0x7FFF)
+        assert platforms.peer_process(ours) is None
+        assert not platforms._tells_of_peers()
 
 
 @pytest.mark.usefixtures("side")

@@ -38,6 +38,7 @@ from pyomid.storage.embedded.commit_log.segment import Rows, parse_segment
 from pyomid.storage.embedded.copies.description import (
     CHANGES_FILE,
     DATA_FILE,
+    LINKS_MAX,
     Link,
     chain_of,
     check_file,
@@ -129,6 +130,12 @@ def _whole_chain(since: Path, commits: Environment) -> list[Link]:
     if found != known:
         raise Misuse(
             f"{since} is of another database, {known} in place of {found}: begin with a whole back-up, without since",
+            folder=os.fspath(since),
+        )
+    if len(chain) >= LINKS_MAX:
+        raise Misuse(
+            f"{since} goes on from {len(chain) - 1} other back-ups, and none goes on from more: begin with a whole "
+            "one, without since",
             folder=os.fspath(since),
         )
     for name in file_names(is_whole=True)[:1]:
@@ -314,7 +321,7 @@ def _copy(moment: _Moment, path: Path, chain: list[Link]) -> tuple[bytes, list[i
 def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
     """The folder, absent or empty before, is whole at the end. What an error leaves is removed; what a kill leaves is
     refused by everybody, until the next one who writes there removes it. Without the mark it may be in use."""
-    is_new = not path.exists()
+    is_new = not is_there(path)
     with _mapped_errors(path):
         make_folder(path, shared=shared)
         check_owner(path, shared=False)

@@ -29,6 +29,9 @@ from pyomid.types import Backup
 
 DATA_FILE: Final = "data.mdb"
 CHANGES_FILE: Final = "changes"
+LINKS_MAX = 200
+"""In a chain. The next one opens the changes of all of them at once, and a Mac's process has 256 descriptors; it reads
+them too, and each that is missing takes all after it along."""
 _WHOLE, _INCREMENTAL = 1, 2
 """Formats of BACKUP. A pyomid that knows the first alone refuses the second."""
 
