@@ -228,6 +228,15 @@ def test_what_is_not_of_the_type_is_corruption_by_its_column(memory_db: Database
             tx.table("t", codec=dict).get("a")
 
 
+def test_a_key_beyond_the_calendar_is_told_by_its_row(memory_db: Database) -> None:
+    """Spark's calendar has more years than Python's, and may have written it."""
+    memory_db.table_schema("t", {"day": date, "n": int}, row_key="day")
+    with memory_db.begin() as tx:
+        tx.table("t").put(b"\xff" * 4, {b"f:n": bytes(8)})
+        with pytest.raises(Corruption, match=r"table 't', key of row b'\\xff\\xff\\xff\\xff'"):
+            list(tx.table("t", codec=dict).scan())
+
+
 def test_asyncio_has_typed_tables_too(memory_url: str) -> None:
     asyncio.run(typed_over_asyncio(memory_url))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +15,8 @@ from spark_values import VALUES
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema
+
+FIRST_EAST_OF_GREENWICH = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
 
 pytestmark = pytest.mark.fast
 
@@ -75,6 +77,9 @@ def test_zero_and_nan_have_one_key_each() -> None:
         ([("date", False)], ["2013"], MisuseType, "date is needed"),
         ([("long", False), ("long", False)], [1], Misuse, "needs 2 values"),
         ([("decimal(4,2)", False)], [Decimal("1.234")], MisuseType, "digits"),
+        ([("decimal(4,2)", False)], [Decimal("-1E+999999")], MisuseType, "digits"),
+        ([("decimal(4,2)", False)], [Decimal("sNaN")], MisuseType, "digits"),
+        ([("timestamp", True)], [FIRST_EAST_OF_GREENWICH], MisuseType, "outside of the years 1 to 9999"),
     ],
 )
 def test_what_has_no_key_is_refused_by_name(

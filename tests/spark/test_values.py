@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -96,6 +96,10 @@ def test_nested_values_are_plain_json(value: Any, name: str, stored: bytes) -> N
         ("1", "double"),
         (1, "string"),
         (Decimal("0.001"), "decimal(9,2)"),
+        (Decimal("1E+999999"), "decimal(9,2)"),
+        (Decimal("sNaN"), "decimal(9,2)"),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), "timestamp"),
+        (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), "timestamp"),
     ],
 )
 def test_a_value_of_another_type_is_refused(value: Any, name: str) -> None:

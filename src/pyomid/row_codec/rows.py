@@ -105,7 +105,10 @@ class RowCodec:
         """All columns by name, None where nothing is stored. `Corruption` names the column that does not hold its
         type."""
         row: dict[str, Any] = dict.fromkeys(self.types)
-        row.update(zip(self.layout.names, self.layout.decode(key), strict=True))
+        try:
+            row.update(zip(self.layout.names, self.layout.decode(key), strict=True))
+        except (ValueError, OverflowError) as error:  # Python's calendar: it has fewer years than Spark's
+            raise Corruption(f"table {self._table!r}, key of row {key!r}: {error}") from error
         for place, stored in cells.items():
             name = self._names.get(place)
             if name is not None:

@@ -86,7 +86,7 @@ def number_of(value: Any, kind: ColumnType) -> int:
         moment = _require(value, datetime)
         if moment.tzinfo is None:
             raise TypeError("a timestamp is a moment, and a datetime without a time zone is none")
-        return (moment - _EPOCH_UTC) // _MICROSECOND
+        return (_in_utc(moment) - _EPOCH_UTC) // _MICROSECOND
     if kind.name == "timestamp_ntz":
         local = _require(value, datetime)
         if local.tzinfo is not None:
@@ -95,6 +95,14 @@ def number_of(value: Any, kind: ColumnType) -> int:
     if kind.name.startswith("interval"):
         return _require(value, timedelta) // _MICROSECOND
     return _require(value, int)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """As it is read back."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("in UTC it lies outside of the years 1 to 9999") from None
 
 
 def python_value(number: int, kind: ColumnType) -> Any:
@@ -111,11 +119,14 @@ def python_value(number: int, kind: ColumnType) -> Any:
 
 def unscaled_of(value: Any, kind: ColumnType) -> int:
     """A decimal's digits at the type's scale; ValueError where digits would be lost."""
-    scaled = _WIDE.multiply(_require(value, Decimal), Decimal(1).scaleb(kind.scale))
-    is_exact = _WIDE.scaleb(scaled, -kind.scale) == value
-    if not is_exact or scaled != scaled.to_integral_value() or _WIDE.abs(scaled) >= 10**kind.precision:
-        raise ValueError(f"needs more than {kind.precision} digits with {kind.scale} after the point")
-    return int(scaled)
+    try:
+        scaled = _WIDE.multiply(_require(value, Decimal), Decimal(1).scaleb(kind.scale))
+        is_exact = _WIDE.scaleb(scaled, -kind.scale) == value
+        if is_exact and scaled == scaled.to_integral_value() and _WIDE.abs(scaled) < 10**kind.precision:
+            return int(scaled)
+    except ArithmeticError:  # no number, or one of a million digits
+        pass
+    raise ValueError(f"needs more than {kind.precision} digits with {kind.scale} after the point")
 
 
 def scaled_value(unscaled: int, scale: int) -> Decimal:
