@@ -142,6 +142,8 @@ def test_transactions_and_savepoints_are_those_of_the_client(
         ("begin\nput t k f:a=1\nrollback to nowhere\ncommit", "no savepoint 'nowhere'"),
         ("commit", "no transaction is open"),
         ("get orders 2026-02-28", "a key of orders has 2 parts"),
+        ("scan t limit 2", "'limit' is not start=, stop=, prefix=, limit= or reverse"),
+        ("scan t lmit=2", "'lmit=2' is not start="),
     ],
     ids=itertools.count(),
 )

@@ -68,7 +68,10 @@ def _back_up(arguments: argparse.Namespace) -> int:
 def _restore(arguments: argparse.Namespace) -> int:
     import pyomid
 
-    return _show(pyomid.restore(arguments.backup, arguments.url, tables=_chosen(arguments)), arguments)
+    restored = pyomid.restore(arguments.backup, arguments.url, tables=_chosen(arguments))
+    if not arguments.json:
+        print(f"{arguments.url} is made of {arguments.backup}:")
+    return _show(restored, arguments)
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, str] | None:

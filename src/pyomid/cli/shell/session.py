@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyomid.client.transaction import Transaction
 
 INTERRUPTED: Final = 130
+OF_A_SCAN: Final = "start=, stop=, prefix=, limit= or reverse"
 
 
 class Leave(Exception):
@@ -174,13 +175,13 @@ class Session:
             if word.text == "reverse":
                 reverse = True
                 continue
-            name, value = pair_of(word)
+            name, value = pair_of(word, OF_A_SCAN)
             if name == "limit":
                 limit = _limit(value.text)
             elif name in ("start", "stop", "prefix"):
                 bounds[name] = value
             else:
-                raise Misuse(f"scan takes start=, stop=, prefix=, limit= and reverse, not {word.text!r}")
+                raise Misuse(f"{word.text!r} is not {OF_A_SCAN}")
         count = 0
         with self._reading() as transaction:
             rows = rows_of(transaction, words[0].text)

@@ -48,11 +48,11 @@ def words_of(line: str) -> list[Word]:
     return found
 
 
-def pair_of(word: Word) -> tuple[str, Word]:
-    """Of column=value. `Misuse` if it is none."""
+def pair_of(word: Word, wanted: str = "column=value") -> tuple[str, Word]:
+    """Of name=value. `Misuse` says what was wanted, if it is none."""
     name, equals, value = word.text.partition("=")
     if not equals or not name:
-        raise Misuse(f"{word.text!r} is not column=value")
+        raise Misuse(f"{word.text!r} is not {wanted}")
     return name, Word(value, word.is_quoted)
 
 
