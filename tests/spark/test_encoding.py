@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 from test_values import ARRAY
 
-from pyomid.cells import CellBatch
+from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Corruption, Misuse
 from pyomid.kernels.compiled import Kernel
 from pyomid.protocol.visibility import visible_cells
@@ -27,7 +27,7 @@ from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.sentinel import SENTINEL_QUALIFIER
 from pyomid.row_codec.values import encode_value
 from pyomid.spark.source.key_runs import RUN_VARIABLE, in_runs
-from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
+from pyomid.types import Cell, Column, ColumnSchema, RowKeyPart, TableSchema
 
 ARRAY_OF_DATES = '{"containsNull":true,"elementType":"date","type":"array"}'
 
@@ -260,6 +260,16 @@ def test_a_stored_value_of_another_length_is_corruption_that_names_row_and_colum
     batch = RowEncoder(wide, FAMILIES).encode(record_batch(wide, [{"k0": 1, "v0": 2}]))
     with pytest.raises(Corruption, match=r"column 'v0' of row .*cannot be a long"):
         decoded(narrow, batch, ["v0"])
+
+
+@pytest.mark.parametrize("stored", [b'["a"]', b"[NaN]", b"[99999999999999999999]", b"[", b"[" * 100_000, b'{"a":1}'])
+def test_a_nested_value_of_another_type_is_corruption_of_its_row(stored: bytes) -> None:
+    schema = table_schema([("long", False)], ['{"containsNull":true,"elementType":"integer","type":"array"}'])
+    rows = [
+        [Cell(bytes([128, 0, 0, 0, 0, 0, 0, n]), b"d", b"v0", 50, value)] for n, value in ((1, b"[1]"), (2, stored))
+    ]
+    with pytest.raises(Corruption, match=r"column 'v0' of row .*x02'"):
+        decoded(schema, batch_of(rows), ["k0", "v0"])
 
 
 def test_infinities_nan_and_far_dates_pass() -> None:

@@ -21,6 +21,7 @@ from pyomid.row_codec.nested import from_json
 from pyomid.row_codec.row_key import KeyPart, key_layout
 from pyomid.types import TableSchema
 
+_SHOWN_MAX: Final = 80
 _ARROW_TEXT_BYTES_MAX: Final = 2**31 - 1
 """What the 32-bit offsets of one Arrow string column can hold; Spark's batches have these."""
 
@@ -159,7 +160,7 @@ def _decode_chosen(
 ) -> pa.Array:
     """A column whose stored values vary in length; `bits`: its validity bitmap, None where nothing is null."""
     if kind.layout is not Layout.DECIMAL:
-        return _decode_text(batch, chosen, kind, arrow, name, bits)
+        return _decode_text(batch, chosen, kind, arrow, name, rows, bits)
     block = np.empty((len(chosen), 16), dtype=np.uint8)
     bad = gather_decimals.for_rows(len(chosen))(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
     if bad >= 0:
@@ -194,8 +195,9 @@ def _decode_widened(
 
 
 def _corrupt_value(batch: CellBatch, row: int, cell: int, kind: ColumnType, name: str) -> Corruption:
+    stored = (batch.value(cell) or b"")[:_SHOWN_MAX]
     return Corruption(
-        f"column {name!r} of row {batch.row_key(row)!r}: stored value {batch.value(cell)!r} cannot be a {kind.name}",
+        f"column {name!r} of row {batch.row_key(row)!r}: stored value {stored!r} cannot be a {kind.name}",
         column=name,
     )
 
@@ -206,6 +208,7 @@ def _decode_text(
     kind: ColumnType,
     arrow: pa.DataType,
     name: str,
+    rows: NDArray[np.int64],
     bits: pa.Buffer | None,
 ) -> pa.Array:
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
@@ -217,7 +220,23 @@ def _decode_text(
     if kind.layout is not Layout.JSON:
         return text_array(offsets.astype(np.int32), data, arrow, bits)
     stored = text_array(offsets.astype(np.int32), data, pa.binary(), bits).to_pylist()
+    try:
+        return _nested_array(stored, kind, arrow)
+    except (Corruption, ValueError, TypeError, OverflowError) as error:
+        bad = next(place for place, value in enumerate(stored) if not _is_nested(value, kind, arrow))
+        raise _corrupt_value(batch, int(rows[bad]), int(chosen[bad]), kind, name) from error
+
+
+def _nested_array(stored: Sequence[bytes | None], kind: ColumnType, arrow: pa.DataType) -> pa.Array:
     return pa.array([None if value is None else from_json(value, kind.name) for value in stored], type=arrow)
+
+
+def _is_nested(stored: bytes | None, kind: ColumnType, arrow: pa.DataType) -> bool:
+    try:
+        _nested_array([stored], kind, arrow)
+    except (Corruption, ValueError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def binary_array(

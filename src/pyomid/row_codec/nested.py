@@ -40,7 +40,7 @@ def from_json(stored: bytes, type_name: str) -> Any:
     """The value again; Corruption where the bytes are not JSON of that type."""
     try:
         return value_of_json(json.loads(stored), json.loads(type_name))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise Corruption(f"stored value {stored[:80]!r} is not JSON of type {type_name}: {error}") from error
 
 
