@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import threading
 import time
@@ -205,6 +206,92 @@ def test_whatever_changed_is_restored_to_the_byte(tmp_path: Path) -> None:
             assert dict(tx.table("plain").scan()) == {b"new": {b"g:v": b"2"}}
             assert [order["buyer"] for order in tx.table("orders", codec=dict).scan()] == ["ann", "bob"]
             assert tx.table("short").get(b"k") == {}
+
+
+Tables = dict[str, dict[bytes, bytes]]
+
+
+class Model:
+    """A database, and beside it what it has to hold; each step changes both."""
+
+    def __init__(self, db: Database, seed: int) -> None:
+        self.db, self._random = db, random.Random(seed)
+        self.tables: Tables = {}
+        self._made = 0
+
+    def step(self) -> None:
+        if not self.tables:
+            self.create()
+        self._random.choice(
+            [self.write, self.write, self.write, self.create, self.drop, self.clean, self.leave_an_orphan]
+        )()
+
+    def create(self) -> None:
+        name = f"t{self._random.randrange(3)}"
+        if name not in self.tables:
+            self.db.create_table(name, ["f"])
+            self.tables[name] = {}
+
+    def drop(self) -> None:
+        name = self._random.choice(sorted(self.tables))
+        self.db.drop_table(name)
+        del self.tables[name]
+
+    def write(self) -> None:
+        with self.db.begin() as tx:
+            for _ in range(self._random.choice([1, 5, 200])):
+                name, key = self._random.choice(sorted(self.tables)), b"%03d" % self._random.randrange(300)
+                if self._random.random() < 0.3:
+                    tx.table(name).delete(key)
+                    self.tables[name].pop(key, None)
+                else:
+                    self._made += 1
+                    tx.table(name).put(key, {b"f:v": b"%d" % self._made})
+                    self.tables[name][key] = b"%d" % self._made
+        if self._random.random() < 0.5:  # otherwise some commits are not completed at the back-up
+            assert self.db.drain(10)
+
+    def clean(self) -> None:
+        self.db.compact()
+        self.db.sanitize()
+
+    def leave_an_orphan(self) -> None:
+        tx = self.db.begin()
+        tx.table(self._random.choice(sorted(self.tables))).put(b"orphan", {b"f:v": b"x"})
+        tx.flush()
+
+    def choice(self, backups: list[Path]) -> Path | None:
+        return self._random.choice([None, *backups, *backups])
+
+    def now(self) -> Tables:
+        return {name: dict(rows) for name, rows in self.tables.items()}
+
+
+def tables_of(db: Database) -> Tables:
+    with db.begin() as tx:
+        names = [info.name for info in db.tables() if not info.name.startswith("PYOMID_")]
+        return {name: {key: row[b"f:v"] for key, row in tx.table(name).scan()} for name in names}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_chains_restore_what_a_model_has(tmp_path: Path, seed: int) -> None:
+    """Trees of back-ups: each goes on from any earlier one, or from none, and upkeep runs beside."""
+    made: list[Path] = []
+    held: list[Tables] = []
+    with pyomid.connect(f"omid://{tmp_path}/db?upkeepShare=0.5&idleExitSeconds=1") as db:
+        model = Model(db, seed)
+        for number in range(6):
+            for _ in range(3):
+                model.step()
+            db.backup(tmp_path / str(number), since=model.choice(made))
+            made.append(tmp_path / str(number))
+            held.append(model.now())
+        assert tables_of(db) == held[-1]
+    for backup, wanted in zip(made, held, strict=True):
+        restore(backup, tmp_path / f"again-{backup.name}")
+        with pyomid.connect(f"omid://{tmp_path}/again-{backup.name}?idleExitSeconds=1") as db:
+            assert tables_of(db) == wanted, backup
+            assert db.verify().ok
 
 
 @pytest.fixture
