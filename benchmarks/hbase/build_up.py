@@ -80,14 +80,14 @@ class Setting:
                     for who in after:
                         spent[name][who] += after[who] - before[who]
         bare = statistics.median(next(iter(seconds.values())))
-        print(f"| step | {unit}/s | ÷ bare | ms by the clock | ms of processor time: {', '.join(self._pids)} |")
+        print(f"| step | {unit}/s | ÷ bare | µs by the clock | µs of processor time: {', '.join(self._pids)} |")
         print("| --- | --- | --- | --- | --- |")
         for name, taken in seconds.items():
             median = statistics.median(taken)
-            cpu = ", ".join(f"{each / ROUNDS / items * 1e3:.3g}" for each in spent[name].values())
+            cpu = ", ".join(f"{each / ROUNDS / items * 1e6:.3g}" for each in spent[name].values())
             print(
                 f"| {name} | {quantity(items / median)} ({quantity(items / max(taken))} … "
-                f"{quantity(items / min(taken))}) | {bare / median:.2f} | {median / items * 1e3:.3g} | {cpu} |",
+                f"{quantity(items / min(taken))}) | {bare / median:.2f} | {median / items * 1e6:.3g} | {cpu} |",
                 flush=True,
             )
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from conftest import needs_java
 from pyomid.cells import batch_of
-from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.init import chosen_level
 from pyomid.client.admin.table_admin import alter_table, create_table
 from pyomid.client.database import Database
@@ -30,7 +27,6 @@ from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Cell, Column, ConflictLevel, RowWrite, TableInfo
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)
@@ -132,27 +128,3 @@ def test_a_ceiling_kept_elsewhere_is_not_overlooked(cluster: Cluster, table_name
     with pytest.raises(Misuse, match="ceiling=zookeeper"):
         ChosenCeiling(in_hbase, {"zookeeper": in_zookeeper}).read()
     HBaseStore(cluster).drop_table(table_name)
-
-
-def test_permission_denied_is_told_as_such(tmp_path: Path) -> None:
-    """A server of its own that asks who may do what."""
-    needs_java()
-    controller = "org.apache.hadoop.hbase.security.access.AccessController"
-    places = ("master", "region", "regionserver")
-    settings = {f"hbase.coprocessor.{place}.classes": controller for place in places}
-    server = HBaseServer(tmp_path, heap_mb=512, settings={"hbase.security.authorization": "true", **settings})
-    server.start()
-    try:
-        owner = Cluster(ZooKeeper(server.quorum), deadline_s=60.0)
-        stranger = Cluster(ZooKeeper(server.quorum), user="stranger", deadline_s=60.0)
-        HBaseStore(owner).create_table(TableInfo("t", (b"f",)))
-        write = RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", 50, b"v")]),))
-        owner.rows("t", [write])
-        with pytest.raises(Misuse, match="permission denied"):
-            stranger.rows("t", [write])
-        with pytest.raises(Misuse, match="permission denied"):
-            HBaseStore(stranger).create_table(TableInfo("u", (b"f",)))
-        owner.close()
-        stranger.close()
-    finally:
-        server.kill()
