@@ -21,10 +21,11 @@ from pyomid import crashpoints
 from pyomid.cli import main
 from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
 from pyomid.server.leadership import holder, is_held
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, environment
 from pyomid.storage.embedded.copies.backup import _Moment, back_up, restore
 from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import open_commits, open_data, open_folder
+from pyomid.testing.conformance import in_forked_child
 from pyomid.types import SEALED, LeaderStateChanges
 from pyomid.wiring import open_tso_stores
 
@@ -396,6 +397,47 @@ def test_an_interrupted_backup_holds_no_state_of_the_folder(tmp_path: Path, when
     assert not commits._inside
     release(commits)
     release(data)
+
+
+class StoppedClock:
+    """Which goes on while somebody sleeps."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += max(seconds, 0.01)
+
+
+def test_a_fork_amid_a_backup_waits_once_and_hurts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent's back-up holds both environments. The child neither ends what it holds nor opens the folder."""
+    outcomes: list[str] = []
+    waits: list[float] = []
+    with pyomid.connect(url_of(tmp_path / "db")) as db:
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:v": b"before"})
+        db.drain(10)
+
+        def fork() -> None:
+            clock = StoppedClock()
+            with monkeypatch.context() as patched:
+                patched.setattr(environment, "time", clock)
+                outcomes.append(in_forked_child(lambda: open_data(tmp_path / "db")))
+            waits.append(clock.now_s)
+            for number in range(20):  # pages that the held state needs are not used again
+                with db.begin() as tx:
+                    tx.table("t").put(b"k", {b"f:v": b"%d" % number})
+
+        forker = threading.Thread(target=fork)
+        with meanwhile("storage.backup.held", lambda: (forker.start(), forker.join())):
+            db.backup(tmp_path / "backup")
+    assert outcomes == ["Unavailable"]
+    assert all(wait_s < 1.5 * environment._FORK_WAIT_S for wait_s in waits)
+    with pyomid.connect(url_of(restored(tmp_path, tmp_path / "backup"))) as db, db.begin() as tx:
+        assert tx.table("t").get(b"k") == {b"f:v": b"before"}
 
 
 def test_what_fails_after_the_last_step_leaves_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -525,8 +525,8 @@ class Database:
         restored together with it, and with what that goes on from: none of these may go, or change.
 
         Durable on return. All that was committed before the call is in it, and of every later transaction all or
-        nothing; over HBase nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks
-        meanwhile waits for up to 5 s, in a folder.
+        nothing; over HBase nothing. `pyomid.restore` makes a database of it; nothing else opens it. In a folder a
+        thread that forks meanwhile waits for up to 5 s, as all calls do then, and its child cannot open the folder.
         """
         self.check_usable()
         if self._deployment.back_up is None:

@@ -583,6 +583,12 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return Corruption(f"{where} was written by another version of LMDB: {error}", folder=str(folder))
     if isinstance(error, (lmdb.BadValsizeError, lmdb.ReadonlyError, lmdb.InvalidParameterError)):
         return Misuse(f"{where}: {error}")
+    if "already open in this process" in str(error):
+        return Unavailable(
+            f"{where} is open in this process from before it was forked, while its parent took a back-up: fork before "
+            "or after a back-up, or start processes otherwise (spawn)",
+            folder=str(folder),
+        )
     code = getattr(error, "code", 0) or getattr(error, "errno", 0)
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (code == errno.EIO and _is_out_of_room(folder)):
         return StoreFull(f"the disk of {where} is full: {error}", folder=str(folder))
@@ -666,8 +672,9 @@ def release(environment: Environment) -> None:
 
 def _before_fork() -> None:
     _register_lock.acquire()
+    give_up_s = time.monotonic() + _FORK_WAIT_S
     for environment in _register:
-        environment.pause(_FORK_WAIT_S)
+        environment.pause(max(0.0, give_up_s - time.monotonic()))
 
 
 def _after_fork_in_parent() -> None:
