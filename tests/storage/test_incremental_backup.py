@@ -367,6 +367,15 @@ def test_a_damaged_link_is_neither_restored_nor_gone_on_from(tmp_path: Path, cha
     assert not (tmp_path / "next").exists()
 
 
+@pytest.mark.parametrize("file", ["0/data/data.mdb", "1/data/changes", "2/data/changes", "2/commits/data.mdb"])
+def test_a_link_without_one_of_its_files_is_named(tmp_path: Path, chain: list[Path], file: str) -> None:
+    lost = chain[int(file[0])] / file[2:]
+    lost.unlink()
+    with pytest.raises(Corruption, match=f"{lost} is missing"):
+        restore(chain[2], tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_what_is_no_backup_of_this_database_is_refused(tmp_path: Path, chain: list[Path]) -> None:
     restore(chain[2], tmp_path / "again")
     with pyomid.connect(f"omid://{tmp_path}/again?idleExitSeconds=1") as db:

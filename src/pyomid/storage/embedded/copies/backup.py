@@ -393,6 +393,8 @@ def _mapped_errors(path: Path) -> Iterator[None]:
 def _copied(source: Path, target: Path, *, shared: bool) -> tuple[int, str]:
     """Copies durably; size and checksum of what was read."""
     digest, size = hashlib.sha256(), 0
+    if not is_there(source):
+        raise Corruption(f"{source} is missing", folder=str(source.parent.parent))
     with _mapped_errors(target):
         with (
             open(source, "rb") as read,
