@@ -50,6 +50,7 @@ def test_a_mark_is_made_once_and_remembered() -> None:
     assert [type(call.operation) for call in tso.calls] == [Flush]
     tso.settle()
     assert marks(tso) == once
+    assert tso.machine.step.counters["unknown_tables"] == 1, "marks are counted, not commits"
 
 
 def test_a_new_tso_marks_again() -> None:
