@@ -255,6 +255,26 @@ def test_a_disk_that_fills_up_leaves_nothing_of_a_restore(tmp_path: Path, point:
             shutil.rmtree(disk / "again")
 
 
+def test_a_folder_is_made_on_a_small_disk_or_the_disk_is_full(tmp_path: Path) -> None:
+    """Of whatever size: LMDB touches what it maps, and says of a short write that the disk is broken."""
+    told = []
+    for kilobytes in (4, 20, 40, 64, 76, 1000):
+        with small_disk(made_folder(tmp_path / f"{kilobytes}"), f"{kilobytes}k") as disk:
+            if disk is None:
+                pytest.skip("mounting a tmpfs needs the right to mount")
+            try:
+                open_folder(disk / "db")
+                told.append("made")
+            except StoreFull:
+                told.append("full")
+    assert told == ["full"] * told.index("made") + ["made"] * told.count("made")
+
+
+def made_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 def use_up(disk: Path) -> None:
     """Its last byte."""
     with open(disk / "ballast", "wb", 0) as file, contextlib.suppress(OSError):

@@ -134,8 +134,6 @@ def _create(path: Path, *, shared: bool) -> None:
                 return
             check_finished(path)
             make_database(path, shared=shared)
-    except lmdb.Error as error:
-        raise mapped(error, path) from error
     except OSError as error:
         raise unusable(path, error) from error
 
@@ -151,9 +149,12 @@ def _create_environment(path: Path, databases: tuple[bytes, ...], *, shared: boo
     make_folder(path, shared=shared)
     make_lock_file(path, shared=shared)
     size, mode = _MAP_BYTES_TO_CREATE, file_mode(shared)
-    with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX, mode=mode) as environment:
-        for database in databases:
-            environment.open_db(database)
+    try:
+        with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX, mode=mode) as made:
+            for database in databases:
+                made.open_db(database)
+    except lmdb.Error as error:
+        raise mapped(error, path) from error
     for name in ("data.mdb", "lock.mdb"):
         os.chmod(path / name, mode)
     sync_folder(path)
