@@ -272,16 +272,18 @@ def puts_table(tables: Tables, folder: Path, options: argparse.Namespace) -> Non
             for first in range(0, rows, RECORDS_A_WRITE):
                 put_lmdb(parted, written[first : first + RECORDS_A_WRITE])
 
-        def made(number: int) -> Any:
-            return batch_of_rows({key: {COLUMN: VALUE} for key in keys(number)})
-
         held: list[Any] = [None]
 
-        def hold(number: int) -> None:
-            held[0] = made(number)
+        def hold_rows(number: int) -> None:
+            held[0] = {key: {COLUMN: VALUE} for key in keys(number)}
 
-        def ids(number: int) -> None:
-            held[0] = tuple(hashing.row_ids(b"t", made(number)).tolist())
+        def hold_batch(number: int) -> None:
+            hold_rows(number)
+            held[0] = batch_of_rows(held[0])
+
+        def hold_ids(number: int) -> None:
+            hold_batch(number)
+            held[0] = tuple(hashing.row_ids(b"t", held[0]).tolist())
             ours.begin()
 
         def many(number: int) -> None:
@@ -306,13 +308,13 @@ def puts_table(tables: Tables, folder: Path, options: argparse.Namespace) -> Non
             Step("LMDB: one transaction", lambda number: put_lmdb(raw, keys(number))),
             Step(f"LMDB: a synced transaction for each {RECORDS_A_WRITE} records", in_parts),
             Step("the puts: checked and buffered, nothing leaves", buffered),
-            Step("a batch made of the buffer", made),
+            Step("a batch made of the buffer", lambda number: batch_of_rows(held[0]), before=hold_rows),
             Step(
                 "the store's write of that batch",
                 lambda number: store.write_batch("t", 50 * (number + 1), held[0]),
-                before=hold,
+                before=hold_batch,
             ),
-            Step("commit with as many ids: a visit that ends with a durable entry", many, before=ids),
+            Step("commit with as many ids: a visit that ends with a durable entry", many, before=hold_ids),
             Step("the whole", whole, after=ours.drain),
         ]
         measured(steps, rounds=min(options.rounds, 5), calls=1)

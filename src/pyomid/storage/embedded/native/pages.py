@@ -251,18 +251,19 @@ def walk(
             within = node >= 0 and _order(pages, node + _NODE_HEADER, _u16(pages, node + 6), stop) < 0
         each = index
         while each < nodes:
-            if is_done and not _is_of_row(pages, page, page_bytes, each, last, last_len, tail_bytes):
-                is_done = False
-            if is_done:  # the rest of this row is passed over, by leaves first
-                high = nodes - 1
-                if _is_of_row(pages, page, page_bytes, high, last, last_len, tail_bytes):
-                    break
+            if is_done:  # the rest of this row is passed over, in steps that double, as most rows have few versions
+                high, step = each, np.int64(1)
+                while high < nodes and _is_of_row(pages, page, page_bytes, high, last, last_len, tail_bytes):
+                    each, high, step = high + 1, high + step, 2 * step
+                high = min(high, nodes)
                 while each < high:
                     middle = (each + high) >> 1
                     if _is_of_row(pages, page, page_bytes, middle, last, last_len, tail_bytes):
                         each = middle + 1
                     else:
                         high = middle
+                if each == nodes:
+                    break
                 is_done = False
             node = _node(pages, page, page_bytes, each)
             each += 1
