@@ -152,7 +152,7 @@ class CompactionRounds(Rounds):
 
     def _due(self, deployment: Deployment, tables: Sequence[str] | None, now_s: float) -> list[tuple[float, Partition]]:
         """(from when on it is due, part), the one that waits the longest first, without those that are clean up to W. A
-        record of the future was made by a clock that was wrong, and says nothing of when."""
+        record of the far future was made by a clock that was wrong, and says nothing of when."""
         found: list[tuple[float, Partition]] = []
         watermark, _ = deployment.leader_state.read_watermarks()
         for info in chosen_tables(deployment.catalog, tables):
@@ -164,7 +164,8 @@ class CompactionRounds(Rounds):
             last_s: dict[KeyRange, float] = {}
             for record in records:
                 if record.generation == info.generation:
-                    recorded_s = record.recorded_at_s if record.recorded_at_s <= now_s else -self.every_s
+                    is_ahead = record.recorded_at_s > now_s + self.every_s
+                    recorded_s = -self.every_s if is_ahead else record.recorded_at_s
                     since_s = inf if record.watermark >= watermark else recorded_s
                     last_s[record.key_range] = max(since_s, last_s.get(record.key_range, -self.every_s))
             parts = [(last_s.get(each.key_range, -self.every_s) + self.every_s, each) for each in partitions]
