@@ -408,7 +408,8 @@ async def _switch_to_native_soon(service: TsoService) -> None:
         service.switch_to_native()
     except Exception as error:
         service.fail(error)
-    log.info("decides by compiled code")
+    else:
+        log.info("decides by compiled code")
     gc.freeze()
 
 
