@@ -126,7 +126,8 @@ def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplic
             row=key,
         )
     return Misuse(
-        f"two rows have the row key {shown}; a write takes each key once, or the last of each with duplicates=last",
+        f"two rows have the row key {shown}; a write takes each key once: leave one of them out, or on "
+        "Spark let the last of each count by the option duplicates=last",
         row=key,
     )
 
