@@ -1,12 +1,12 @@
 """No interrupt comes up inside of numba, which goes on with what is not there, or never loads again what broke off.
 
-CPython raises what a signal's handler raises at the first instruction of a Python function, in the main thread alone.
+CPython raises what a signal's handler raises at the first instruction of a Python function.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -50,11 +50,26 @@ def test_a_kernel_that_was_called_runs_no_python_of_numbas(what: str) -> None:
 
 
 @pytest.mark.fast
-def test_a_kernel_is_loaded_beside_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert threading.current_thread() is threading.main_thread()
+def test_a_signal_while_a_kernel_loads_is_handled_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, went_on = unresolved._compile, list[bool]()
+
+    def load() -> Any:
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(True)
+        return real()
+
     monkeypatch.setattr(unresolved, "_compiled", None)
-    assert began_of_numbas(unresolved.compiled) == []
+    monkeypatch.setattr(unresolved, "_compile", load)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        unresolved.compiled()
+    assert went_on
     assert unresolved.is_loaded
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.fast
+def test_a_kernel_that_cannot_be_loaded_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unresolved, "_compiled", None)
     monkeypatch.setattr(unresolved, "_compile", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.arrays import is_numpy
@@ -38,6 +40,7 @@ MANY_ROWS: Final = 5_000
 _COMPILE_S_MAX: Final = 300.0
 
 T = TypeVar("T")
+_Handler = Callable[[int, FrameType | None], Any]
 
 
 class Loadable(Protocol):
@@ -102,28 +105,30 @@ def anything_is_loaded() -> bool:
 
 
 def undisturbed(load: Callable[[], T]) -> T:
-    """Loads where no signal's handler raises, which the main thread waits for: what Ctrl-C broke off in numba it would
-    never load again in this process (its lists of functions are generators, and have ended)."""
+    """Loads while no signal's handler runs; those that came run behind it. What Ctrl-C broke off in numba it would
+    never load again in this process: its lists of functions are generators, and have ended."""
     if threading.current_thread() is not threading.main_thread():
         return load()
-    loaded: list[T] = []
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            loaded.append(load())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work, name="pyomid-kernels", daemon=True)
+    found = [(number, signal.getsignal(number)) for number in signal.valid_signals()]
+    handlers: dict[int, _Handler] = {number: handler for number, handler in found if callable(handler)}
+    came: list[tuple[int, FrameType | None]] = []
     try:
-        thread.start()
-    except RuntimeError:  # no thread can be had now
+        for number in handlers:
+            signal.signal(number, lambda *signalled: came.append(signalled))
         return load()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return loaded[0]
+    finally:
+        _restore(list(handlers.items()))
+        for number, frame in came:
+            handlers[number](number, frame)
+
+
+def _restore(handlers: list[tuple[int, _Handler]]) -> None:
+    """All of them, though one that is restored may raise at once."""
+    if handlers:
+        try:
+            signal.signal(*handlers.pop())
+        finally:
+            _restore(handlers)
 
 
 @cache
