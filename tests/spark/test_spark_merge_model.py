@@ -41,7 +41,7 @@ above, same, added = (null_safe(f) for f in (lambda x, y: x > y, lambda x, y: x 
 OF_SOURCE: dict[str, Told] = {
     "source.n > 1": lambda s, t: above(s["n"], 1),
     "source.t is not null": lambda s, t: s["t"] is not None,
-    "null": lambda s, t: None,
+    "cast(null as boolean)": lambda s, t: None,
 }
 OF_TARGET: dict[str, Told] = {
     "target.n > 1": lambda s, t: above(t["n"], 1),
