@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -343,6 +344,19 @@ def test_spark_finds_the_source_by_itself_by_the_package_pyspark_omid(
     assert not hasattr(other, "_pyomid_registered")
     loaded = other.read.format("omid").option("url", url).option("table", strict).load()
     assert rows(loaded) == KEPT
+
+
+def test_a_thread_that_registers_may_write(spark: SparkSession, url: str) -> None:
+    """Spark looks for the format of a write in the thread's active session, and a new thread has none."""
+    rows = spark.createDataFrame([("a", 1)], "name string, balance long")
+
+    def write() -> None:
+        pyomid.spark.register(spark)
+        rows.write.format("omid").options(url=url, table="by_thread", rowKey="name").mode("append").save()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert spark.read.format("omid").options(url=url, table="by_thread").load().count() == 1
 
 
 def test_timestamps_mean_the_same_moment_in_every_time_zone_of_a_session(spark: SparkSession, url: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import Misuse
+from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,9 @@ _ASKED_S_MAX: Final = 30.0
 
 def register(spark: SparkSession) -> None:
     """Makes `format("omid")` known to this session. Idempotent. Not needed where pyomid is installed in the
-    environment of the driver's Python: there Spark finds it by itself (not through sys.path alone).
+    environment of the driver's Python: there Spark finds it by itself (not through sys.path alone). Call it in each
+    further thread that uses `df.write` or `writeStream`: Spark looks for their format in the thread's active session
+    alone, which a new thread has not ("DATA_SOURCE_NOT_FOUND").
 
     `Misuse` where Spark's workers run a Python that cannot do pyomid's work, or this PySpark is too old.
     """
@@ -36,6 +39,8 @@ def register(spark: SparkSession) -> None:
         check_workers_python(spark)
         spark.dataSource.register(OmidDataSource)
         setattr(spark, _REGISTERED, True)
+    if not is_connect(spark) and type(spark).getActiveSession() is None:
+        spark.createDataFrame([], "a int")  # PySpark has no other way to say it
 
 
 def use_this_python() -> None:
