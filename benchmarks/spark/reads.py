@@ -78,7 +78,7 @@ def compare(report: Report, at: Setting, state: str, table: str, *, raw: bool = 
         samples = report.measure_together(
             {f"{state}, {action}: {name}": work(frame) for name, frame in frames.items()}, items=ROWS, unit="rows"
         )
-        report.ratio(f"{state}, {action}: snapshot ÷ prebuilt", samples[1], samples[0], at_least=0.75)
+        report.ratio(f"{state}, {action}: snapshot ÷ prebuilt", samples[1], samples[0], at_least=0.8)
         if raw:
             report.ratio(f"{state}, {action}: snapshot ÷ no visibility", samples[1], samples[2], at_least=0.8)
 
