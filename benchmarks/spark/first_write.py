@@ -1,0 +1,122 @@
+"""The first write of a session, from Spark's bare first job to the whole: what each step adds.
+
+    python -m benchmarks.spark.first_write [rounds=3]
+
+Each step is the first thing in a Spark session of its own, in a process of its own; the sessions' start is no part of
+it. Steps take turns; figures are medians, in seconds.
+
+    bare        20 rows made and collected: Spark's first job
+    worker      the same through an identity by `mapInArrow`: Spark's first Python worker
+    libraries   the worker imports what a writing task imports
+    folder      before that, a database is made, its TSO started, and a transaction begins and commits: no rows
+    write       20 rows are written to a new table by a transaction
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from benchmarks._report import Report
+from benchmarks.spark._setting import PARTS
+
+import pyomid.spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS: Final = 20
+DDL: Final = "id long, name string, value double"
+
+
+def bare(rows: DataFrame, _url: str) -> None:
+    rows.collect()
+
+
+def worker(rows: DataFrame, _url: str) -> None:
+    rows.mapInArrow(_same, DDL).collect()
+
+
+def libraries(rows: DataFrame, _url: str) -> None:
+    rows.mapInArrow(_same_with_libraries, DDL).collect()
+
+
+def folder(rows: DataFrame, url: str) -> None:
+    with pyomid.spark.transaction(rows.sparkSession, url):
+        pass
+    rows.mapInArrow(_same_with_libraries, DDL).collect()
+
+
+def write(rows: DataFrame, url: str) -> None:
+    with pyomid.spark.transaction(rows.sparkSession, url) as tx:
+        tx.write(rows, "first", row_key=["id"])
+
+
+STEPS: Final[dict[str, Callable[[DataFrame, str], None]]] = {
+    each.__name__: each for each in (bare, worker, libraries, folder, write)
+}
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def _same_with_libraries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyomid.spark.source.write_task  # noqa: F401
+
+    return batches
+
+
+def main() -> int:
+    asked = dict(text.split("=", 1) for text in sys.argv[1:])
+    if "step" in asked:
+        print(json.dumps(taken_s(asked["step"])))
+        return 0
+    report = Report(f"Spark: the first write of a session, {ROWS} rows, local[{PARTS}]")
+    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    for _ in range(int(asked.get("rounds", "3"))):
+        for name, taken in seconds.items():
+            command = [sys.executable, "-m", "benchmarks.spark.first_write", f"step={name}"]
+            said = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            taken.append(json.loads(said.stdout.splitlines()[-1]))
+    print(f"| {'step':<10} | seconds | of these, added |\n| --- | --- | --- |")
+    before = 0.0
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        print(f"| {name:<10} | {median:.2f} ({min(taken):.2f}–{max(taken):.2f}) | {median - before:.2f} |")
+        before = median
+    return report.finish()
+
+
+def taken_s(step: str) -> float:
+    """Of one step, in this process's only session."""
+    pyomid.spark.use_this_python()
+    spark = _session()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        rows = spark.createDataFrame([(number, f"name {number}", number / 2) for number in range(ROWS)], DDL)
+        began = time.perf_counter()
+        STEPS[step](rows, f"omid://{name}/db?idleExitSeconds=1")
+        taken = time.perf_counter() - began
+        pyomid.spark.close_connections()
+        spark.stop()
+    return taken
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{PARTS}]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    pyomid.spark.register(spark)
+    return spark
+
+
+if __name__ == "__main__":
+    sys.exit(main())
