@@ -49,6 +49,11 @@ class VirtualSpark:
     def frame(self, schema: StructType, partitions: Sequence[pa.RecordBatch]) -> VirtualFrame:
         return VirtualFrame(self, schema, tuple(partitions))
 
+    @staticmethod
+    def getActiveSession() -> object:
+        """A thread here has one from its beginning."""
+        return VirtualSpark
+
     # ------------------------------------------------------------ where things run
 
     def elsewhere(self, name: str, function: Callable[[], Any]) -> Any:
