@@ -362,8 +362,9 @@ class _Work:
                 if not is_there:
                     scope = scope.drop(side, *(f"{side[0]}{place}" for place in range(count)))
             condition = f.lit(True) if clause.condition is None else expression(clause.condition, self._what)
-            wanted = {"its condition": condition, **{f"the value of {name!r}": value for name, value in given.items()}}
-            kind, *kinds = resolved(scope, wanted, f"{self._what}: of a {clause.kind} clause")
+            where = f"{self._what}: of a {clause.kind} clause"
+            (kind,) = resolved(scope.select(*_SIDES[clause.kind]), {"its condition": condition}, where)
+            kinds = resolved(scope, {f"the value of {name!r}": value for name, value in given.items()}, where)
             if not isinstance(kind, BooleanType):
                 raise MisuseType(f"{self._what}: a condition of a {clause.kind} clause is no boolean")
             chosen.append(of_kind & condition)
