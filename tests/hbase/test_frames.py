@@ -19,9 +19,9 @@ from pyomid.storage.hbase.rpc.frames import (
     encode_call,
     preamble,
     read_varint,
-    varint,
 )
 from pyomid.storage.hbase.rpc.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
+from pyomid.wire.frames import varint
 
 
 def reply_frame(call_id: int, message: bytes = b"", cells: bytes = b"", failure: str = "") -> bytes:

@@ -19,10 +19,11 @@ from pyomid.errors import Misuse
 from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble, varint
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
 from pyomid.storage.hbase.rpc.handshake import HandshakeSteps, SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
 from pyomid.tls import look, trusting
+from pyomid.wire.frames import varint
 
 
 class Dialogue:

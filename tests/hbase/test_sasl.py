@@ -18,11 +18,12 @@ from pyomid.errors import Misuse
 from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, varint
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.handshake import SaslHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
 from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosFailed, KerberosOptions
 from pyomid.storage.hbase.security.sasl import Protection
+from pyomid.wire.frames import varint
 
 ALICE, HBASE = f"alice@{REALM}", f"hbase/_HOST@{REALM}"
 CALL = Call(CLIENT, "Echo", b"p", b"c" * 200_000)

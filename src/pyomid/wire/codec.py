@@ -23,7 +23,7 @@ from pyomid.types import (
     WriteSetLevel,
 )
 from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.frames import FRAME_BYTES_MAX, FrameTooLong, ProtocolError, frame, parsed
+from pyomid.wire.frames import FRAME_BYTES_MAX, FrameTooLong, ProtocolError, frame, parsed, varint
 from pyomid.wire.messages import (
     AdvanceHorizon,
     Answer,
@@ -103,7 +103,7 @@ def encode_request(
     (the caller begins again). `FrameTooLong` if the request does not fit and cannot be divided.
     """
     if isinstance(request, Begin) and not request.not_before and extended:
-        payload = _PLAIN_BEGIN + _request_id_field(request_id)
+        payload = _PLAIN_BEGIN + (_REQUEST_ID_TAG + varint(request_id) if request_id else b"")
     else:
         message = pb.Request()
         _fill_request(message, request, extended)
@@ -220,17 +220,6 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
 _PLAIN_BEGIN: Final = pb.Request(timestamp_request=pb.TimestampRequest()).SerializeToString()
 """The field of a begin that asks for nothing else; the field of its id follows it."""
 _REQUEST_ID_TAG: Final = pb.Request(request_id=1).SerializeToString()[:-1]
-
-
-def _request_id_field(request_id: int) -> bytes:
-    if not request_id:
-        return b""
-    field = bytearray(_REQUEST_ID_TAG)
-    while request_id >= 0x80:
-        field.append(request_id & 0x7F | 0x80)
-        request_id >>= 7
-    field.append(request_id)
-    return bytes(field)
 
 
 def _decode_handshake_request(message: pb.HandshakeRequest) -> Handshake:

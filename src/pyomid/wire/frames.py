@@ -98,3 +98,15 @@ def parsed(kind: Any, payload: bytes) -> Any:
     except DecodeError as error:
         raise ProtocolError(f"a frame of {len(payload)} bytes is not a {kind.__name__}: {error}") from error
     return message
+
+
+def varint(value: int) -> bytes:
+    """Protobuf's base-128 form of an unsigned number."""
+    if value <= 0x7F:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.rpc.frames import read_varint, varint
+from pyomid.storage.hbase.rpc.frames import read_varint
+from pyomid.wire.frames import varint
 
 SHADOW_PREFIX: Final = b"\x00\xc2\x80"
 SHADOW_SUFFIX: Final = b"\xc2\x80"

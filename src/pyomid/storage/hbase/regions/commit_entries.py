@@ -37,8 +37,9 @@ from pyomid.storage.hbase.regions.operations import (
     has_succeeded,
     region_failures,
 )
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited, varint
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.requests import RowGet
+from pyomid.wire.frames import varint
 
 Int64s = NDArray[np.int64]
 

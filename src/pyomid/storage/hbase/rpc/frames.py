@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
+from pyomid.wire.frames import varint
 
 CLIENT: Final = "ClientService"
 ADMIN: Final = "AdminService"
@@ -201,18 +202,6 @@ class WrappedFrameAssembler(FrameAssembler):
                 taken = min(len(space), len(rest))
                 space[:taken], rest = rest[:taken], rest[taken:]
                 yield from self._inner.filled(taken)
-
-
-def varint(value: int) -> bytes:
-    """Protobuf's base-128 form of an unsigned number."""
-    if value <= 0x7F:
-        return bytes((value,))
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def delimited(message: bytes) -> bytes:

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
-from pyomid.storage.hbase.rpc.frames import varint
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     EQUAL,
     NOT_EQUAL,
@@ -20,6 +19,7 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
     Scan,
 )
 from pyomid.types import Column
+from pyomid.wire.frames import varint
 
 ALL_VERSIONS: Final = 0x7FFFFFFF
 """`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE."""
