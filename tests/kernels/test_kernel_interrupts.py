@@ -5,15 +5,17 @@ CPython raises what a signal's handler raises at the first instruction of a Pyth
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pyomid.kernels.loading import undisturbed
 from pyomid.protocol.native.visibility import unexpired_cells, unresolved
 
 pytest.importorskip("numba", reason="numba is not installed: kernels run as Python")
@@ -72,6 +74,55 @@ def test_a_signal_while_a_kernel_loads_is_handled_behind_it(monkeypatch: pytest.
         signal.signal(signal.SIGUSR1, before)
     assert went_on
     assert unresolved.is_loaded
+
+
+@pytest.fixture
+def two_signals() -> Iterator[Callable[[Any], None]]:
+    """Sets the handlers of SIGUSR1 and SIGUSR2."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGUSR2)]
+    yield lambda handler: [signal.signal(number, handler) for number, _ in before] and None
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.mark.fast
+def test_no_signal_is_lost_behind_one_whose_handler_raises(two_signals: Callable[[Any], None]) -> None:
+    """Else Ctrl-C while a kernel loads makes the process miss that it is to end."""
+    handled = []
+
+    def raises(number: int, frame: FrameType | None) -> None:
+        handled.append(number)
+        raise KeyboardInterrupt
+
+    def load() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR2)
+
+    two_signals(raises)
+    with pytest.raises(KeyboardInterrupt):
+        undisturbed(load)
+    assert handled == [signal.SIGUSR1, signal.SIGUSR2]
+
+
+@pytest.mark.fast
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the flags of a signal's action as glibc keeps them")
+@pytest.mark.parametrize("breaks_calls_off", [True, False])
+def test_a_load_leaves_signals_as_they_were(breaks_calls_off: bool, two_signals: Callable[[Any], None]) -> None:
+    """asyncio sets `siginterrupt` for the signals that it handles."""
+
+    def flags() -> int:
+        kept = ctypes.create_string_buffer(512)
+        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, kept)
+        return int.from_bytes(kept.raw[136:140], sys.byteorder)
+
+    two_signals(lambda *_: None)
+    signal.siginterrupt(signal.SIGUSR1, not breaks_calls_off)
+    other = flags()
+    signal.siginterrupt(signal.SIGUSR1, breaks_calls_off)
+    before = flags()
+    assert before != other
+    assert undisturbed(lambda: 7) == 7
+    assert flags() == before
 
 
 @pytest.mark.fast

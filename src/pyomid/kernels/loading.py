@@ -14,6 +14,7 @@ for all. `PYOMID_KERNELS`: `auto` as above; `first` loads or compiles at the fir
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import logging
 import os
@@ -105,30 +106,60 @@ def anything_is_loaded() -> bool:
 
 
 def undisturbed(load: Callable[[], T]) -> T:
-    """Loads while no signal's handler runs; those that came run behind it. What Ctrl-C broke off in numba it would
-    never load again in this process: its lists of functions are generators, and have ended."""
+    """Loads while no signal's handler runs; those that came run behind it, each, whatever another one raises. What
+    Ctrl-C broke off in numba it would never load again in this process: its lists of functions are generators, and have
+    ended."""
     if threading.current_thread() is not threading.main_thread():
         return load()
     found = [(number, signal.getsignal(number)) for number in signal.valid_signals()]
     handlers: dict[int, _Handler] = {number: handler for number, handler in found if callable(handler)}
+    present = [(number, handler, _action(number)) for number, handler in handlers.items()]
     came: list[tuple[int, FrameType | None]] = []
     try:
         for number in handlers:
             signal.signal(number, lambda *signalled: came.append(signalled))
         return load()
     finally:
-        _restore(list(handlers.items()))
-        for number, frame in came:
-            handlers[number](number, frame)
-
-
-def _restore(handlers: list[tuple[int, _Handler]]) -> None:
-    """All of them, though one that is restored may raise at once."""
-    if handlers:
         try:
-            signal.signal(*handlers.pop())
+            _restore(present)
         finally:
-            _restore(handlers)
+            _handle(handlers, came)
+
+
+_ACTION_BYTES: Final = 512
+"""Some times what `struct sigaction` takes on any system."""
+
+
+def _action(number: int) -> bytes:
+    """What the operating system does at this signal, in its own bytes: by them alone one knows whether it breaks off
+    system calls (`signal.siginterrupt`)."""
+    action = ctypes.create_string_buffer(_ACTION_BYTES)
+    ctypes.CDLL(None).sigaction(number, None, action)
+    return action.raw
+
+
+def _restore(present: list[tuple[int, _Handler, bytes]]) -> None:
+    """All of them, though one that is restored may raise at once."""
+    try:
+        while present:
+            number, handler, action = present[-1]
+            signal.signal(number, handler)
+            ctypes.CDLL(None).sigaction(number, action, None)
+            present.pop()
+    finally:
+        if present:
+            _restore(present)
+
+
+def _handle(handlers: dict[int, _Handler], came: list[tuple[int, FrameType | None]]) -> None:
+    """All of them, though one raises, in the order in which they came."""
+    try:
+        while came:
+            number, frame = came.pop(0)
+            handlers[number](number, frame)
+    finally:
+        if came:
+            _handle(handlers, came)
 
 
 @cache
