@@ -174,6 +174,34 @@ def test_a_schema_is_given_once_and_grows(memory_db: Database) -> None:
         assert [row["id"] for row in table.scan()] == [3, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("int", "integer"),
+        ("BIGINT", "long"),
+        ("smallint", "short"),
+        ("tinyint", "byte"),
+        ("Decimal(6,2)", "decimal(6,2)"),
+    ],
+)
+def test_types_may_have_the_names_of_sql(memory_db: Database, written: str, stored: str) -> None:
+    """As `DataFrame.dtypes` and `CREATE TABLE` tell them."""
+    memory_db.table_schema("t", {"id": int, "a": written}, row_key="id")
+    altered = memory_db.alter_columns("t", add={"b": Annotated[int, written]})
+    assert {column.name: column.spark_type for column in altered.columns} == {"id": "long", "a": stored, "b": stored}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "needed"), [(str, 7, "str is needed, not int"), (int, "7", "int is needed, not str")]
+)
+def test_a_key_of_another_type_is_refused_by_what_is_needed(
+    memory_db: Database, kind: type, key: object, needed: str
+) -> None:
+    memory_db.table_schema("t", {"id": kind, "a": int}, row_key="id")
+    with memory_db.begin() as tx, pytest.raises(MisuseType, match=needed):
+        tx.table("t", codec=dict).get(key)
+
+
 def test_keys_of_several_columns_are_tuples(memory_db: Database) -> None:
     memory_db.table_schema("t", {"day": date, "name": str, "n": int}, row_key="day, name")
     with memory_db.begin() as tx:

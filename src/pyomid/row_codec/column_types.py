@@ -100,6 +100,15 @@ def decimal_key_width(precision: int) -> int:
     return (largest.bit_length() + 8) // 8
 
 
+_SQL_NAMES: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long", "real": "float"}
+
+
+def type_name(written: str) -> str:
+    """The type that a person wrote: SQL and `DataFrame.dtypes` have other names for some, in any case."""
+    name = written.strip().lower()
+    return written if name.startswith(("{", "interval")) else _SQL_NAMES.get(name, name)
+
+
 @lru_cache(maxsize=1024)
 def column_type(name: str, column: str = "") -> ColumnType:
     """The type that Spark calls `name`; MisuseType naming the column where it is none of ours."""

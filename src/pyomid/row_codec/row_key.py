@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.values import number_of, python_value, scaled_value, unscaled_of
+from pyomid.row_codec.values import number_of, python_value, require, scaled_value, unscaled_of
 from pyomid.types import TableSchema
 
 ESCAPED_ZERO: Final = b"\x00\xff"
@@ -111,12 +111,10 @@ def _ascending(kind: ColumnType, value: Any, is_raw: bool) -> bytes:
     if kind.is_text:
         if kind.layout is Layout.BINARY and not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"bytes are needed, not a {type(value).__name__}")
-        text = value.encode() if kind.layout is Layout.STRING else bytes(value)
+        text = require(value, str).encode() if kind.layout is Layout.STRING else bytes(value)
         return text if is_raw else text.replace(b"\x00", ESCAPED_ZERO) + ENDING
     if kind.layout is Layout.BOOLEAN:
-        if not isinstance(value, bool):
-            raise TypeError(f"a bool is needed, not a {type(value).__name__}")
-        return b"\x01" if value else b"\x00"
+        return b"\x01" if require(value, bool) else b"\x00"
     if kind.layout is Layout.FLOAT:
         return _ascending_float(value, kind.width)
     number = unscaled_of(value, kind) if kind.layout is Layout.DECIMAL else number_of(value, kind)

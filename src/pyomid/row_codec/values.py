@@ -81,20 +81,20 @@ def number_of(value: Any, kind: ColumnType) -> int:
     if kind.name == "date":
         if isinstance(value, datetime):
             raise TypeError("a date is needed, not a datetime, which has a time of day")
-        return _require(value, date).toordinal() - _EPOCH_DAY
+        return require(value, date).toordinal() - _EPOCH_DAY
     if kind.name == "timestamp":
-        moment = _require(value, datetime)
+        moment = require(value, datetime)
         if moment.tzinfo is None:
             raise TypeError("a timestamp is a moment, and a datetime without a time zone is none")
         return (_in_utc(moment) - _EPOCH_UTC) // _MICROSECOND
     if kind.name == "timestamp_ntz":
-        local = _require(value, datetime)
+        local = require(value, datetime)
         if local.tzinfo is not None:
             raise TypeError("a timestamp_ntz has no time zone: a datetime without one is needed")
         return (local - _EPOCH) // _MICROSECOND
     if kind.name.startswith("interval"):
-        return _require(value, timedelta) // _MICROSECOND
-    return _require(value, int)
+        return require(value, timedelta) // _MICROSECOND
+    return require(value, int)
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -120,7 +120,7 @@ def python_value(number: int, kind: ColumnType) -> Any:
 def unscaled_of(value: Any, kind: ColumnType) -> int:
     """A decimal's digits at the type's scale; ValueError where digits would be lost."""
     try:
-        scaled = _WIDE.multiply(_require(value, Decimal), Decimal(1).scaleb(kind.scale))
+        scaled = _WIDE.multiply(require(value, Decimal), Decimal(1).scaleb(kind.scale))
         is_exact = _WIDE.scaleb(scaled, -kind.scale) == value
         if is_exact and scaled == scaled.to_integral_value() and _WIDE.abs(scaled) < 10**kind.precision:
             return int(scaled)
@@ -140,7 +140,7 @@ def minimal_bytes(number: int) -> bytes:
 
 def _encode(value: Any, kind: ColumnType) -> bytes:
     if kind.layout is Layout.BOOLEAN:
-        return b"\xff" if _require(value, bool) else b"\x00"
+        return b"\xff" if require(value, bool) else b"\x00"
     if kind.layout is Layout.INTEGER:
         return number_of(value, kind).to_bytes(kind.width, "big", signed=True)
     if kind.layout is Layout.FLOAT:
@@ -152,7 +152,7 @@ def _encode(value: Any, kind: ColumnType) -> bytes:
     if kind.layout is Layout.JSON:
         return to_json(value, kind.name)
     if kind.layout is Layout.STRING:
-        return add_zero_byte(_require(value, str).encode())
+        return add_zero_byte(require(value, str).encode())
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"bytes are needed, not a {type(value).__name__}")
     return add_zero_byte(bytes(value))
@@ -174,7 +174,7 @@ def _decode_text(text: bytes) -> str:
         raise Corruption(f"stored value {text!r} of a string column is not UTF-8") from error
 
 
-def _require(value: Any, kind: type[T]) -> T:
+def require(value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"a {kind.__name__} is needed, not a {type(value).__name__}")
+        raise TypeError(f"{kind.__name__} is needed, not {type(value).__name__}")
     return value

@@ -14,6 +14,7 @@ from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.ports import Deployment
 from pyomid.row_codec.column_changes import ColumnChanges, changed_table
+from pyomid.row_codec.column_types import type_name
 from pyomid.row_codec.schema import (
     Field,
     check_row_key,
@@ -111,10 +112,10 @@ def fields_of(columns: object) -> list[Field]:
 
 def _spark_type(name: str, kind: Any) -> str:
     if isinstance(kind, str):
-        return kind
+        return type_name(kind)
     if typing.get_origin(kind) is Annotated:
         named = next((each for each in kind.__metadata__ if isinstance(each, str)), None)
-        return named or _spark_type(name, kind.__origin__)
+        return _spark_type(name, named or kind.__origin__)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         others = [each for each in typing.get_args(kind) if each is not type(None)]
         if len(others) == 1:
