@@ -39,6 +39,13 @@ here: object = object()
 """Of this process. To compare it before every use of something costs a tenth of asking the system for the pid."""
 
 
+def python_program() -> str:
+    """This interpreter's program, also in a process that embeds it under another name (uWSGI)."""
+    if Path(sys.executable or "").name.startswith("python"):
+        return sys.executable
+    return os.fspath(Path(sys.prefix) / "bin" / "python3")
+
+
 def _after_fork_in_child() -> None:
     global here
     here = object()

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, duration_s, parse_url
 from pyomid.errors import Misuse, Unavailable
+from pyomid.platforms import python_program
 from pyomid.ports import Deployment, boot_clock
 
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
     }
     if settings.retention:
         options["--retention"] = settings.retention
-    command = [sys.executable, "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
+    command = [python_program(), "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
     return command + [text for name, value in options.items() for text in (name, str(value))]
 
 

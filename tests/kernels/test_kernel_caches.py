@@ -207,6 +207,20 @@ def test_kernels_are_compiled_beside_and_once(tmp_path: Path) -> None:
     assert sum(b"compiles its kernels" in errors for _, errors in said) == 1
 
 
+@pytest.mark.process
+def test_a_warm_up_that_could_keep_nothing_is_refused_at_once(tmp_path: Path) -> None:
+    """It compiled for a minute, said that all is compiled, and left nothing: an image's build went on."""
+    shutil.copytree(Path(pyomid.__file__).parent, tmp_path / "pyomid", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in [path for path in (tmp_path / "pyomid").rglob("*") if path.is_dir()]:
+        (folder / "__pycache__").touch()  # no folder can be there
+    settings = {**os.environ, "PYTHONPATH": os.fspath(tmp_path), "XDG_CACHE_HOME": os.devnull, "PYOMID_CACHE": ""}
+    command = [sys.executable, "-P", "-m", "pyomid", "warm-up"]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done
+    assert "compiled" not in done.stdout
+    assert "set PYOMID_CACHE to one that" in done.stderr
+
+
 @pytest.mark.fast
 def test_what_may_differ_in_another_process_is_no_part_of_a_kernel() -> None:
     """An object without a value would give each process a name of its own: compiled anew by each, for ever."""

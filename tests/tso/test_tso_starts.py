@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.errors import OmidError, StoreFull, Unavailable
+from pyomid.errors import Misuse, OmidError, StoreFull, Unavailable
 from pyomid.server import launcher
 from pyomid.server.launcher import connect_to_folder
 from pyomid.server.leadership import LOCK_FILE, holder
@@ -55,6 +55,19 @@ def test_death_by_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     broken_python(tmp_path, monkeypatch, "import uvloop, os\nuvloop.run = lambda coroutine: os.kill(os.getpid(), 11)\n")
     assert "of signal 11 before it served" in refused(tmp_path)
     assert "Fatal Python error: Segmentation fault" in (tmp_path / "db" / LOG_FILE).read_text()
+
+
+def test_a_program_that_embeds_python_starts_the_tso_by_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In uWSGI the executable is uWSGI."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "uwsgi"))
+    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=0.5") as db:
+        assert db.tables() == []
+
+
+def test_a_python_that_cannot_be_run_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    with pytest.raises(Misuse, match="python3 cannot be run: No such file"):
+        pyomid.connect(f"omid://{tmp_path}/db")
 
 
 def test_a_stray_module_beside_the_client_is_not_the_tsos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

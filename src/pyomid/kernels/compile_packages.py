@@ -13,7 +13,9 @@ from multiprocessing import get_context
 
 import pyomid
 from pyomid.errors import Misuse
-from pyomid.kernels.compiled import compile_all
+from pyomid.kernels.cache import cache_folder
+from pyomid.kernels.compiled import compile_all, kernels_of
+from pyomid.kernels.loading import NO_FOLDER
 from pyomid.platforms import IS_LINUX
 
 
@@ -45,6 +47,8 @@ def _compile(package: str, modules: list[str], began_s: float) -> int:
     """How many kernels the package has; those of others that they call are compiled with them."""
     for module in modules:
         importlib.import_module(module)
+    if any(not each.is_kept and cache_folder(each.source) is None for each in kernels_of(package)):
+        raise Misuse(NO_FOLDER)
     count = 0
     for kernel in compile_all(package):
         count += 1

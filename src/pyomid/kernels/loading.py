@@ -31,6 +31,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.arrays import is_numpy
 from pyomid.kernels.cache import CACHE_VARIABLE, cache_folder
+from pyomid.platforms import python_program
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ FEW_ROWS: Final = 1_000
 """In plain Python they take a tenth of a second; loading numba and a few kernels takes half of one."""
 MANY_ROWS: Final = 5_000
 _COMPILE_S_MAX: Final = 300.0
+NO_FOLDER: Final = (
+    f"finds no folder to keep compiled kernels in, so each process would compile anew: set {CACHE_VARIABLE} to one that"
+    " `pyomid warm-up` has filled, or that can be written"
+)
 
 T = TypeVar("T")
 _Handler = Callable[[int, FrameType | None], Any]
@@ -170,11 +175,7 @@ def tell_of_compiling() -> None:
 
 @cache
 def tell_of_no_folder() -> None:
-    log.warning(
-        "finds no folder to keep compiled kernels in, so each process would compile anew: set %s to one that"
-        " `pyomid warm-up` has filled, or that can be written",
-        CACHE_VARIABLE,
-    )
+    log.warning("%s", NO_FOLDER)
 
 
 class _Beside:
@@ -238,7 +239,7 @@ def _compile_in_a_process(missing: list[Loadable]) -> bool:
         if missing:
             tell_of_compiling()
             packages = sorted({each.package for each in missing})
-            command = [_python(), "-P", "-m", "pyomid.kernels.compile_packages", "--beside", *packages]
+            command = [python_program(), "-P", "-m", "pyomid.kernels.compile_packages", "--beside", *packages]
             pipes: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
             try:
                 why = subprocess.run(command, timeout=_COMPILE_S_MAX, check=False, **pipes).stderr[-2000:]
@@ -248,13 +249,6 @@ def _compile_in_a_process(missing: list[Loadable]) -> bool:
                 log.warning("goes on in plain Python: kernels could not be compiled: %s", why)
                 return False
     return True
-
-
-def _python() -> str:
-    """This interpreter, also in a program that embeds it under another name."""
-    if Path(sys.executable or "").name.startswith("python"):
-        return sys.executable
-    return os.fspath(Path(sys.prefix) / "bin" / "python3")
 
 
 @contextlib.contextmanager

@@ -179,9 +179,14 @@ def _start_counted(folder: Path, command: Sequence[str], starts: _Starts, clock:
 
 def _start(folder: Path, command: Sequence[str], timeout_s: float) -> bool:
     """Runs `command`, which returns when its detached child serves. False where another TSO was faster."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise Misuse(
+            f"the TSO of {folder} cannot be started: {command[0]} cannot be run: {error.strerror}", folder=str(folder)
+        ) from error
     try:
         _, said = process.communicate(timeout=max(timeout_s, POLL_S))
     except subprocess.TimeoutExpired:
