@@ -99,11 +99,8 @@ bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the 
 	$(RUN) -m benchmarks.tso.build_up
 	$(RUN) -m benchmarks.tso.abuse
 
-bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
-	$(RUN) -m benchmarks.hbase.run
-	$(RUN) -m benchmarks.hbase.build_up
-	$(RUN) -m benchmarks.hbase.tso
-	$(RUN) -m benchmarks.hbase.spark
+bench-hbase: setup ## a real HBase: client, TSO, Spark, fail-over, upkeep; Java peers in the same run; all goals at the end
+	$(RUN) -m benchmarks.hbase
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak --timeout=7200

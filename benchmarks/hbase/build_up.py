@@ -26,7 +26,7 @@ from typing import Final
 
 from benchmarks._report import machine_lines, quantity
 from benchmarks.hbase._server import started_hbase
-from benchmarks.hbase.run import CELLS, batch, bulk_transaction, our_tso, run_threads
+from benchmarks.hbase.run import CELLS, batch, bulk_transaction, load_by_transactions, our_tso, run_threads
 
 import pyomid
 from pyomid.client.database import Database
@@ -200,14 +200,6 @@ def loads(setting: Setting) -> None:
             name_ids(table.encode(), [each.row_key(index) for index in range(each.rows)])
             deployment.store.write_batch(table, next(versions), each)
 
-    def whole() -> None:
-        for index in range(LOADS):
-            with database.begin() as tx:
-                opened = tx.table(table)
-                for row in range(index * LOAD_ROWS, (index + 1) * LOAD_ROWS):
-                    opened.put(b"row%08d" % row, {b"f:q%d" % cell: b"value%08d" % row for cell in range(CELLS)})
-        database.drain(60.0)
-
     setting.in_turns(
         f"Load, {LOAD_ROWS} rows × {CELLS} cells a transaction", "rows", LOADS * LOAD_ROWS,
         {
@@ -215,7 +207,7 @@ def loads(setting: Setting) -> None:
             "+ ids of rows": ids,
             "+ begin and commit": committed,
             "+ shadow cells, completion": lambda: committed(complete=True),
-            "+ the public client": whole,
+            "+ the public client": lambda: load_by_transactions(database, table, LOADS, LOAD_ROWS),
         },
     )  # fmt: skip
 

@@ -403,12 +403,7 @@ def loads(report: Report, setting: Setting) -> None:
     batches = [batch(index * rows, (index + 1) * rows) for index in range(transactions)]
 
     def load() -> int:
-        for index in range(transactions):
-            with database.begin() as tx:
-                table = tx.table(ours)
-                for row in range(index * rows, (index + 1) * rows):
-                    table.put(b"row%08d" % row, {b"f:q%d" % cell: b"value%08d" % row for cell in range(CELLS)})
-        database.drain(60.0)
+        load_by_transactions(database, ours, transactions, rows)
         return transactions * rows
 
     def load_in_bulk() -> int:
@@ -423,6 +418,16 @@ def loads(report: Report, setting: Setting) -> None:
             warm=3, runs=5,
         )  # fmt: skip
         report.ratio(f"load ÷ Java Omid, {name}", *samples, at_least=3.5)
+
+
+def load_by_transactions(database: Database, table: str, transactions: int, rows: int) -> None:
+    """By the public client, the rows after each other, until all is completed."""
+    for index in range(transactions):
+        with database.begin() as tx:
+            opened = tx.table(table)
+            for row in range(index * rows, (index + 1) * rows):
+                opened.put(b"row%08d" % row, {b"f:q%d" % cell: b"value%08d" % row for cell in range(CELLS)})
+    database.drain(60.0)
 
 
 def bulk_transaction(database: Database, table: str, rows: CellBatch, *, complete: bool = True) -> int:

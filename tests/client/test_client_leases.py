@@ -12,7 +12,7 @@ import pytest
 import pyomid
 from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
 from pyomid.config import Settings
-from pyomid.errors import ConflictError, SnapshotTooOld, TransactionEnded, Unavailable
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
 
@@ -24,6 +24,7 @@ class LeasesOnly:
         self.answers = answers
         self.granted: list[tuple[int, float]] = []
         self.ended: list[int] = []
+        self.given_up: list[int] = []
         self.renewed = threading.Semaphore(0)
         self.end_called = threading.Event()
 
@@ -40,13 +41,16 @@ class LeasesOnly:
     def share_lease(self, start_ts: int, term_s: float) -> tuple[int, float]:
         return start_ts, self.renew_lease(start_ts)
 
+    def note_ended(self, start_ts: int) -> None:
+        self.given_up.append(start_ts)
+
     def end_lease(self, start_ts: int) -> None:
         self.ended.append(start_ts)
         self.end_called.set()
 
 
-def fail(error: Exception) -> Callable[[], float]:
-    def raising() -> float:
+def fail(error: BaseException) -> Callable[..., float]:
+    def raising(*_: object) -> float:
         raise error
 
     return raising
@@ -233,3 +237,16 @@ def test_a_lease_without_a_thread_to_renew_it_is_refused(memory_db: pyomid.Datab
         threading.stack_size(0)
     assert memory_db.status().tso.leases == ()
     memory_db.begin(lease=True).rollback()
+
+
+@pytest.mark.parametrize(
+    "refusal", [Misuse("of 1000 leases none is left"), SnapshotTooOld("gone"), KeyboardInterrupt()]
+)
+def test_a_start_whose_lease_is_refused_is_given_up(refusal: BaseException) -> None:
+    """W would wait for it until it is old: a back-up's, a Spark write's, a transaction's."""
+    tso = LeasesOnly([])
+    leases = keeper(tso)
+    tso.grant_lease = fail(refusal)  # type: ignore[method-assign, assignment]
+    with pytest.raises(type(refusal)):
+        leases.grant(50, 30.0)
+    assert tso.given_up == [50]

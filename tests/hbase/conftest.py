@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hbase_processes import TsoProcess
+from java_needed import needs_java
 from led_tables import led_row
 
 import pyomid
-from java_tools import OMID, missing
 from kdc import Kdc
 from kerberized import TOKENS, kdc_of_servers, kerberized_hbase
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.cli.jars import HBASE, JavaMissing, class_path
 from pyomid.client.database import Database
-from pyomid.errors import Unavailable
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -40,21 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/hbase" in str(item.path) and "hbase" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.hbase)
-
-
-def needs_java() -> None:
-    """Skips, or under CI fails, where no JDK, Maven or jar is to be had."""
-    reason = missing()
-    if reason is None:
-        try:
-            class_path(HBASE)
-            class_path(OMID)
-            return
-        except (JavaMissing, Unavailable) as error:
-            reason = error.message
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must run the tests of a real HBase: {reason}")
-    pytest.skip(f"not run: the tests of a real HBase need Java: {reason}")
 
 
 @pytest.fixture(scope="session")

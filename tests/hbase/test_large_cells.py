@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from java_needed import needs_java
 from test_hbase_cleaning import Cleaned
 
 import pyomid.storage.hbase.rpc.connection as hbase_connection
-from conftest import needs_java
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.client.upkeep.partitions import Partition

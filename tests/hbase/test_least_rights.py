@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from hbase_processes import TsoProcess, confirm_tables
+from java_needed import needs_java
 
 import pyomid
 from access_control import GLOBAL, Rights, guarded_server
-from conftest import needs_java
 from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.errors import OmidError

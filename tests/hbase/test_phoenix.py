@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 from hbase_processes import TsoProcess
+from java_needed import needs_java
 
 import pyomid
-from conftest import needs_java
 from java_tools import OMID, compile_sources
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer

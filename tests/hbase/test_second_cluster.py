@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 from hbase_processes import TsoProcess
+from java_needed import needs_java
 
 import pyomid
-from conftest import needs_java
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import Bundle, class_path, java, join

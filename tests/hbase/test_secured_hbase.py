@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 import pytest
 from hbase_processes import TsoProcess
+from java_needed import needs_java
 
 import pyomid.aio
 from certificates import PASSWORD, make_certificates, make_java_stores
-from conftest import needs_java
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Unavailable

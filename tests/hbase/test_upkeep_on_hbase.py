@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 from hbase_processes import forget_others
+from kazoo.client import KazooClient
 
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
+from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
+from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import RegionWatermark
 
 SPLITS = (b"h", b"p")
@@ -153,3 +157,25 @@ def test_what_ails_one_table_holds_up_no_other(database: Database, divided: str,
     said = service.wait_for("^compacted$")
     assert divided in said["tables"]
     database.drop_table(lost)
+
+
+def test_who_gives_a_turn_back_gives_only_its_own(
+    hbase: HBaseServer, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session ended unnoticed, between its last look and the end of its turn, and another one's turn began."""
+    stop, session = threading.Event(), ZooKeeper(hbase.quorum)
+    one, other, third = (
+        UpkeepTurn(each, table_name) for each in (session, ZooKeeper(hbase.quorum), ZooKeeper(hbase.quorum))
+    )
+    assert one.acquire(stop)
+    monkeypatch.setattr(one, "is_held", lambda: True)
+    same = KazooClient(hbase.quorum, client_id=session.session().client_id)
+    same.start()
+    same.stop()
+    same.close()
+    assert other.acquire(stop)
+    one.release()
+    assert other.is_held()
+    other.release()
+    assert third.acquire(stop)
+    third.release()

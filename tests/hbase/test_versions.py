@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 from hbase_processes import TsoProcess
+from java_needed import needs_java
 
 import pyomid.aio
-from conftest import needs_java
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import class_path

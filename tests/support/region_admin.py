@@ -1,15 +1,20 @@
-"""What an operator does to HBase and pyomid never does: alter and merge tables, make a namespace."""
+"""What an operator does to HBase and pyomid never does: alter and merge tables, make a namespace, take regions
+offline."""
 
 from __future__ import annotations
 
 from pyomid.storage.hbase.regions.admin import TableDescriptor, name_of, schema_of
+from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.snapshots import Snapshots
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
+    AssignRegionRequest,
     CreateNamespaceRequest,
     MergeTableRegionsRequest,
     ModifyTableRequest,
     NamespaceDescriptor,
+    ProcedureStarted,
     RegionSpecifier,
+    UnassignRegionRequest,
 )
 
 
@@ -37,3 +42,12 @@ class OperatorsAdmin(Snapshots):
         for region in regions[index - 1 : index + 1]:
             request.region.add(type=RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded_name)
         self._procedure("MergeTableRegions", request, f"merging regions of {table} at {row!r}")
+
+    def unassign(self, region: Region) -> None:
+        """On return no server serves it, although its table is enabled, and HBase leaves it so."""
+        request = UnassignRegionRequest(region=region.specifier)
+        self._master("UnassignRegion", request, ProcedureStarted, f"unassigning {region.name!r}")
+
+    def assign(self, region: Region) -> None:
+        request = AssignRegionRequest(region=region.specifier)
+        self._master("AssignRegion", request, ProcedureStarted, f"assigning {region.name!r}")

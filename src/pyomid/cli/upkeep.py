@@ -107,7 +107,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         serve(lambda: pyomid.connect(arguments.url), turn, rounds, stop)
     finally:
-        turn.close()
+        turn.release()
     return 0
 
 

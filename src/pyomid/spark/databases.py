@@ -89,6 +89,13 @@ class Connection:
         self.deployment.tso.note_ended(start_ts)
         self.deployment.tso.tell_open()
 
+    def hold_by_lease(self, start_ts: int, term_s: float | None) -> None:
+        """A lease holds what `begin` gave from now on. Where it is refused nothing does."""
+        try:
+            self.deployment.tso.grant_lease(start_ts, term_s)
+        finally:
+            self.note_ended(start_ts)
+
     def renew(self, leases: Iterable[int]) -> None:
         """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""
         now = self.deployment.clock()

@@ -43,8 +43,9 @@ def register_views(
     _check_distinct(list(views.values()))
     begun = conn.deployment.tso.begin()
     if conn.has_leases:  # at once: what loads them begins in other processes, and takes its time
-        conn.deployment.tso.grant_lease(begun.start_ts, None)
-    conn.note_ended(begun.start_ts)
+        conn.hold_by_lease(begun.start_ts, None)
+    else:
+        conn.note_ended(begun.start_ts)
     for table, view in views.items():
         reader = spark.read.format(FORMAT).option("url", url).option("table", table).option("view", "true")
         reader = reader.option("snapshotTimestamp", str(begun.start_ts))

@@ -77,12 +77,16 @@ class LeaseKeeper:
 
     def grant(self, start_ts: int, term_s: float | None) -> Lease:
         """Durable on return, and renewed from now on. `SnapshotTooOld` if W has passed the start, `Unavailable` if the
-        system gives no thread to renew it.
+        system gives no thread to renew it. Where it fails the start is given up: W does not wait for it.
         """
         now_s = self._clock()
-        granted_s = self._tso.grant_lease(start_ts, term_s)
-        lease = Lease(start_ts, granted_s, self._renewal_s(now_s, granted_s))
-        self._keep(lease, self._held, start_ts)
+        try:
+            granted_s = self._tso.grant_lease(start_ts, term_s)
+            lease = Lease(start_ts, granted_s, self._renewal_s(now_s, granted_s))
+            self._keep(lease, self._held, start_ts)
+        except BaseException:
+            self._tso.note_ended(start_ts)
+            raise
         return lease
 
     def grant_lasting(self, start_ts: int, term_s: float | None) -> Lease:

@@ -195,8 +195,7 @@ class OmidDataSource(DataSource):
                 conn.leases.end_of(self._begun.start_ts)
             begun = conn.deployment.tso.begin()
             conn.require_branches()
-            conn.deployment.tso.grant_lease(begun.start_ts, self._lease_s)
-            conn.note_ended(begun.start_ts)
+            conn.hold_by_lease(begun.start_ts, self._lease_s)
             fields = fields_of(schema)
             return OmidWriter.prepared(self._options, begun, fields, overwrite=overwrite, database_id=self._database_id)
 
@@ -277,11 +276,11 @@ class OmidDataSource(DataSource):
         if at is not None:
             return self._begin_past(conn, at, begun)
         if given is not None:
+            conn.note_ended(begun.start_ts)
             if given > begun.start_ts:
                 raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
             if conn.has_leases:
                 conn.deployment.tso.grant_lease(given, self._lease_s)
-            conn.note_ended(begun.start_ts)
             return BeginReply(given, begun.epoch)
         self._shares = conn.has_leases
         return begun
@@ -331,9 +330,8 @@ class OmidDataSource(DataSource):
         return leased_ts
 
     def _own_lease(self) -> None:
-        self._connection().deployment.tso.grant_lease(self._begun.start_ts, self._lease_s)
+        self._connection().hold_by_lease(self._begun.start_ts, self._lease_s)
         self._owns = True
-        self._connection().note_ended(self._begun.start_ts)
 
     def _info(self) -> TableInfo:
         from pyomid.client.validation import check_was_there

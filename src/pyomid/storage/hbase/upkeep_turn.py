@@ -26,7 +26,7 @@ _LOOK_S: Final = 1.0
 
 
 class UpkeepTurn:
-    """The turn called `name`, for one candidate. It owns `zookeeper`, which `close` closes."""
+    """The turn called `name`, for one candidate. It owns `zookeeper`, whose session `release` ends."""
 
     def __init__(self, zookeeper: ZooKeeper, name: str, *, namespace: str = NAMESPACE) -> None:
         self._zookeeper = zookeeper
@@ -61,15 +61,13 @@ class UpkeepTurn:
             return False
 
     def release(self) -> None:
-        """Whoever stands by goes on at once. Where ZooKeeper does not answer, the turn ends with the session."""
+        """Ends the session, and the turn with it if it is held: whoever stands by goes on at once. A delete by name
+        could meet the znode of another process, where this session ended meanwhile. Where ZooKeeper does not answer,
+        the turn ends with the session's time."""
         try:
-            if self.is_held():
-                self._zookeeper.ask("delete", self._path)
+            self._zookeeper.close()
         except (KazooException, Unavailable) as error:
             log.warning("the turn was not given back: %s", _text(error))
-
-    def close(self) -> None:
-        self._zookeeper.close()
 
     def _take(self) -> bytes | None:
         """None: it is ours, perhaps by an earlier attempt whose answer was lost. Else whose it is."""

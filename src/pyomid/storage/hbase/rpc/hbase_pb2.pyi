@@ -635,6 +635,18 @@ class MoveRegionRequest(_message.Message):
     dest_server_name: ServerName
     def __init__(self, region: _Optional[_Union[RegionSpecifier, _Mapping]] = ..., dest_server_name: _Optional[_Union[ServerName, _Mapping]] = ...) -> None: ...
 
+class AssignRegionRequest(_message.Message):
+    __slots__ = ("region",)
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    region: RegionSpecifier
+    def __init__(self, region: _Optional[_Union[RegionSpecifier, _Mapping]] = ...) -> None: ...
+
+class UnassignRegionRequest(_message.Message):
+    __slots__ = ("region",)
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    region: RegionSpecifier
+    def __init__(self, region: _Optional[_Union[RegionSpecifier, _Mapping]] = ...) -> None: ...
+
 class GetTableDescriptorsRequest(_message.Message):
     __slots__ = ("table_names",)
     TABLE_NAMES_FIELD_NUMBER: _ClassVar[int]
