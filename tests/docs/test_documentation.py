@@ -190,7 +190,8 @@ def test_every_target_of_make_that_is_named_exists_and_says_what_it_does() -> No
 def test_every_benchmark_that_is_named_can_be_started() -> None:
     for page in PAGES:
         for module in re.findall(r"python -m (benchmarks\.[\w.]+)", page.read_text(encoding="utf-8")):
-            source = REPOSITORY / f"{module.replace('.', '/')}.py"
+            path = REPOSITORY / module.replace(".", "/")
+            source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
             assert "__main__" in source.read_text(encoding="utf-8"), module
 
 
