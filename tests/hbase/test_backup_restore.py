@@ -390,6 +390,23 @@ def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Clu
         young.close()
 
 
+def test_a_backup_takes_no_snapshot_of_an_operator_away(shop: Shop) -> None:
+    """Whose names begin with the same word, and end as ours do; what an unfinished back-up left goes."""
+    own = [f"{shop.backup_name}.{rest}" for rest in ("daily", "20261124.1", "commits", "0a0a0a0a")]
+    left = [f"{shop.backup_name}.00c0ffee.{rest}" for rest in ("0", "commits")]
+    snapshots = Snapshots(shop.cluster)
+    for name in (*own, *left):
+        snapshots.take(name, shop.tables[0])
+    try:
+        made = shop.back_up()
+        assert {each for each in snapshots.names() if each.startswith(f"{shop.backup_name}.")} == {
+            *made.snapshots,
+            *own,
+        }
+    finally:
+        snapshots.delete(own)
+
+
 # Two at a time
 
 

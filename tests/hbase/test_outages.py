@@ -22,7 +22,7 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.types import TableInfo
+from pyomid.types import KeyRange, TableInfo
 from region_admin import OperatorsAdmin
 from zookeeper_process import ZooKeeperProcess, announce_hbase
 
@@ -127,6 +127,8 @@ def test_a_disabled_table_is_told_as_such_at_once(
     with caplog.at_level(logging.WARNING), pytest.raises(Unavailable, match=f"{table_name} is disabled: enable it"):
         patient.rows(table_name, [RowGet(b"r")])
     assert re.search(rf"rows of {table_name}: waits for \d+ s, for 3600 s at most", caplog.text)
+    with pytest.raises(Unavailable, match=f"{table_name} is disabled: enable it"):
+        patient.start_of_last_rows(table_name, KeyRange(), 3)
     patient.close()
     store.drop_table(table_name)
 

@@ -69,6 +69,15 @@ def test_writes_and_reads_follow_a_split(store: HBaseStore, cluster: Cluster, fi
     assert [sorted(cell.version for cell in cells) for cells in found] == [[50, 100]] * 6
 
 
+def test_a_region_that_is_split_before_its_flush_is_flushed(store: HBaseStore, cluster: Cluster, filled: str) -> None:
+    """A compactor lists regions, and one of them splits before it comes to it."""
+    admin = OperatorsAdmin(cluster)
+    (parent,) = cluster.regions(filled)
+    admin.split(filled, key(1500))
+    admin.flush_region(parent)
+    assert scanned_rows(store, filled) == ALL
+
+
 def test_a_table_made_again_is_found(store: HBaseStore, filled: str, hbase: HBaseServer) -> None:
     other = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
     HBaseStore(other).drop_table(filled)

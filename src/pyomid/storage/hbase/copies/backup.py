@@ -28,6 +28,7 @@ from pyomid.storage.hbase.copies.manifest import (
     encode,
     is_of,
     is_whole,
+    left_of,
     manifest_snapshot,
     new_mark,
     under_way,
@@ -59,7 +60,7 @@ class HBaseBackup:
         self._check_tables(moment)
         self._check_free(name)
         self._cells.change(ROW + name.encode(), QUALIFIER, lambda _: under_way(mark))
-        self._snapshots.delete([each for each in self._check_free(name) if is_of(each, name)])
+        self._snapshots.delete(left_of(self._check_free(name), name))
         try:
             manifest = self._take(name, mark, moment)
         except OmidError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 from pyomid.errors import Corruption, Misuse
@@ -29,6 +30,7 @@ QUALIFIER: Final = b"manifest"
 
 _FORMAT: Final = 2
 _MARK: Final = b"under way "
+_MARK_BYTES: Final = 4
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -70,7 +72,7 @@ def check_name(name: object) -> str:
 
 def new_mark() -> str:
     """Of one back-up that is taken, and of no other."""
-    return secrets.token_hex(4)
+    return secrets.token_hex(_MARK_BYTES)
 
 
 def under_way(mark: str) -> bytes:
@@ -90,9 +92,17 @@ def data_snapshot(name: str, mark: str, number: int) -> str:
     return f"{name}.{mark}.{number}"
 
 
-def is_of(snapshot: str, name: str, mark: str = "") -> bool:
-    """Whether the snapshot is one of this back-up; with a mark, of the one that has it."""
-    return snapshot.startswith(f"{name}.{mark}." if mark else f"{name}.")
+def is_of(snapshot: str, name: str, mark: str) -> bool:
+    """Whether the snapshot is one of the back-up that has this mark."""
+    return snapshot.startswith(f"{name}.{mark}.")
+
+
+def left_of(snapshots: Sequence[str], name: str) -> list[str]:
+    """What unfinished back-ups of that name left, in the order in which it may go. The commit table's snapshot, which
+    is the first and goes last, shows that it is ours: an operator's own may begin with the same word."""
+    begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _MARK_BYTES}}})\.commits")
+    marks = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
+    return sorted(each for each in snapshots if any(is_of(each, name, mark) for mark in marks))
 
 
 def is_whole(snapshots: list[str], name: str) -> bool:

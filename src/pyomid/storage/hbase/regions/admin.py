@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -80,6 +81,10 @@ class TableDescriptor:
         return [value.decode().split("|")[1] for value in values if value.count(b"|") >= 1]
 
 
+class _Reshaped(Misuse):
+    """The region is no more: it was split or merged."""
+
+
 class Admin:
     """Blocking administration by a `Cluster`."""
 
@@ -151,8 +156,10 @@ class Admin:
         return _descriptor(reply.table_schema[0])
 
     def flush_region(self, region: Region) -> None:
-        """Flushes the region: on return what it held in memory is in files."""
-        self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
+        """Flushes the region: on return what it held in memory is in files. HBase has done so with one that was split
+        or merged meanwhile, when it closed it."""
+        with contextlib.suppress(_Reshaped):
+            self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
 
     def compact(self, table: str, *, major: bool = True) -> None:
         """Requests a compaction; the region servers do it later."""
@@ -252,7 +259,7 @@ class Admin:
                 operations.cache.forget_region(known)
             present = yield from operations.locate_steps(region.table, region.key_range.start, budget)
             if present.name != region.name:
-                raise Misuse(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
+                raise _Reshaped(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
 
 
 def _raise_if_final(failure: Failure, budget: Budget) -> None:

@@ -245,22 +245,26 @@ class RegionOperations:
     def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
         """The region that holds `row` and is served. Waits for a region that moves between two servers."""
         while True:
-            if (look := budget.look()) is not None and table != META_TABLE:
-                yield from self._check_served_steps(table, look)
+            yield from self._check_served_steps(table, budget)
             region = self.cache.find(table, row)
             if region is None:
                 yield from self._look_up_steps(table, row, budget)
                 region = self.cache.find(table, row)
             if region is not None and region.server is not None:
                 return region
+            name = f"row {row[:60]!r}"
             if region is not None:
                 self.cache.forget_region(region)
-            budget.last = RemoteFailure("RegionOffline", f"no server serves the region of row {row[:60]!r} of {table}")
+                name = region.name.decode(errors="backslashreplace")
+            budget.last = RemoteFailure("RegionOffline", f"{name} of table {table}")
             yield budget.pause()
 
-    def _check_served_steps(self, table: str, look: Budget) -> Steps[None]:
-        """Raises what no waiting mends: `UnknownTable` if the table is gone, `Unavailable` if it is disabled. A meta
-        that does not answer says nothing."""
+    def _check_served_steps(self, table: str, budget: Budget) -> Steps[None]:
+        """Where a look is due, raises what no waiting mends: `UnknownTable` if the table is gone, `Unavailable` if it
+        is disabled. A meta that does not answer says nothing."""
+        look = budget.look()
+        if look is None or table == META_TABLE:
+            return
         try:
             (state,) = yield from self.table_states_steps([table], look)
         except Unavailable:
@@ -353,6 +357,7 @@ class RegionOperations:
         """The key of the last row but `rows` - 1 of the range, by one call to the last region that it reaches into; the
         start of the part in that region if this holds fewer."""
         while True:
+            yield from self._check_served_steps(table, budget)
             regions = yield from self.regions_steps(table, budget)
             stop = key_range.stop
             region = [each for each in regions if stop is None or each.key_range.start < stop][-1]

@@ -152,12 +152,16 @@ _REACTIONS: Final = {
     ),
 }
 
+_UNSERVED: Final = "no server serves the region: if the master does not assign it, assign it in HBase's shell"
+
 _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "TableNotFoundException": (UnknownTable, "create it, or correct its name"),
     "NamespaceNotFoundException": (Misuse, "make the namespace: in HBase's shell, create_namespace 'NAME'"),
     "NoSuchColumnFamilyException": (Misuse, "the table has no such family"),
     "AccessDeniedException": (Misuse, "permission denied: grant the user that right there"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
+    "NotServingRegionException": (Unavailable, _UNSERVED),
+    "RegionOffline": (Unavailable, _UNSERVED),
 }
 
 
