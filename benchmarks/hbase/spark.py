@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import KeyRange
 
 RUNS = 3
+ACTIONS = {"count": count, "aggregate": aggregate}
 
 
 def main() -> int:
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--regions", default="3,300", help="tables of so many regions, read too; default: %(default)s")
     parser.add_argument("--only", default="writes,reads,regions", help="default: %(default)s")
+    parser.add_argument("--actions", default="count,aggregate", help="of tables with regions; default: %(default)s")
     arguments = parser.parse_args()
     report = Report(f"Spark over HBase: {arguments.rows} rows of 19 columns, local[{PARTS}]")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, database(Path(name)) as url:
@@ -58,7 +60,7 @@ def main() -> int:
                 reads(report, at, "healed")
             if "regions" in parts:
                 for count in map(int, arguments.regions.split(",")):
-                    reads(report, at, f"{count} regions", divided_table(at, count))
+                    reads(report, at, f"{count} regions", divided_table(at, count), arguments.actions.split(","))
     return report.finish()
 
 
@@ -102,11 +104,14 @@ def divided_table(at: Setting, regions: int) -> str:
     return name
 
 
-def reads(report: Report, at: Setting, state: str, table: str = "flights") -> None:
+def reads(
+    report: Report, at: Setting, state: str, table: str = "flights", actions: Sequence[str] = tuple(ACTIONS)
+) -> None:
     common = {"url": at.url, "table": table}
     raw = at.spark.read.format("bench_raw").options(**common, parts=PARTS).load()
     ours = at.spark.read.format("omid").options(**common, numPartitions=PARTS).load()
-    for action, work in (("count", count), ("aggregate", aggregate)):
+    for action in actions:
+        work = ACTIONS[action]
         assert work(raw)() == work(ours)()
         works = {f"{state}, {action}: {name}": work(frame) for name, frame in (("raw", raw), ("snapshot", ours))}
         plain, snapshot = report.measure_together(works, items=at.rows, unit="rows", runs=RUNS)

@@ -75,7 +75,7 @@ class HBaseBackup:
         if is_whole(found, name):
             raise Misuse(
                 f"there is a back-up {name!r}: take another name, or delete it in HBase's shell: "
-                f"delete_all_snapshot '{name}[.].*'",
+                f"delete_all_snapshot '{name}\\.(manifest|[0-9a-f]{{8}}\\..*)'",
                 backup=name,
             )
         return found
