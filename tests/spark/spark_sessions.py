@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,25 +102,47 @@ def run_driver(script: str, *arguments: str, environment: dict[str, str]) -> sub
     )
 
 
-def kill_driver(script: str, *arguments: str, point: str, folder: Path) -> None:
-    """kill −9 of a driver program with its JVM, its workers and its sources, all at once, as one of them passes
-    `point`."""
+class StoppedDriver:
+    """A driver program, one process of which stands still at a crash point; the others wait for it, or go on."""
+
+    def __init__(self, driver: subprocess.Popen[str], note: Path, told: Path) -> None:
+        self._driver = driver
+        self._note = note
+        self._told = told
+
+    def go_on(self) -> tuple[int, str]:
+        """Until it ends: its exit code and what it said."""
+        os.kill(int(self._note.read_text().split()[1]), signal.SIGCONT)
+        return self._driver.wait(240), self._told.read_text()
+
+
+@contextmanager
+def stopped_driver(script: str, *arguments: str, point: str, folder: Path) -> Iterator[StoppedDriver]:
+    """A driver program of tests/spark, in a session of its own, once one of its processes stands at `point`. At the end
+    kill −9 of it with its JVM, its workers and its sources, all at once."""
     note, told = folder / f"note-{point}", folder / f"told-{point}"
     armed = {"PYOMID_CRASH_AT": point, "PYOMID_CRASH_HOW": "stop", "PYOMID_CRASH_NOTE": str(note)}
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
     environment = {**os.environ, **armed}
     with told.open("w") as out:
-        driver = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+        driver = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True, text=True)
     try:
         while not note.exists():
             assert driver.poll() is None, f"{point} was not passed: {told.read_text()[-3000:]}"
             time.sleep(0.05)
+        yield StoppedDriver(driver, note, told)
     finally:
         while running := _of_session(driver.pid):
             for pid in running:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         driver.wait()
+
+
+def kill_driver(script: str, *arguments: str, point: str, folder: Path) -> None:
+    """kill −9 of a driver program and all its processes as one of them passes `point`."""
+    with stopped_driver(script, *arguments, point=point, folder=folder):
+        pass
 
 
 def _of_session(leader: int) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_sessions import run_driver
+from spark_sessions import run_driver, stopped_driver
 from streaming_driver import COUNTED, SEEN, count, make_tables, put_files, stream
 
 import pyomid.spark
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+ANSWERED = "client.commit.answered"
 
 Sink = Callable[["DataFrame", int], None]
 
@@ -208,9 +210,7 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
             pyomid.spark.stream_sink(url, count, name=name)
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param("spark.commit.before", marks=pytest.mark.soak), "client.commit.answered"]
-)
+@pytest.mark.parametrize("point", [pytest.param("spark.commit.before", marks=pytest.mark.soak), ANSWERED])
 def test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once(
     spark: SparkSession, url: str, tmp_path: Path, point: str
 ) -> None:
@@ -229,3 +229,26 @@ def test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once
     told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     assert told["batches"] == 2, "the first was handed out again"
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["spark.commit.before", *(pytest.param(p, marks=pytest.mark.soak) for p in ("spark.task.written", ANSWERED))],
+)
+def test_of_two_drivers_of_one_checkpoint_a_sink_counts_once(
+    spark: SparkSession, url: str, tmp_path: Path, point: str
+) -> None:
+    """One stands still amid a batch, while the other one counts that batch and all others; then it goes on, and is
+    told."""
+    make_tables(spark, url)
+    lines = put_files(tmp_path, batches=2)
+    sink = pyomid.spark.stream_sink(url, count)
+    with stopped_driver("streaming_driver.py", url, str(tmp_path), point=point, folder=tmp_path) as late:
+        run_until_nothing_is_left(spark, tmp_path, sink)
+        assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
+        (tmp_path / "in" / "2.txt").write_text("late\n")
+        code, told = late.go_on()
+    assert code, told
+    assert "CONCURRENT_STREAM_LOG_UPDATE" in told
+    run_until_nothing_is_left(spark, tmp_path, sink)
+    assert counted(spark, url) == (dict.fromkeys([*lines, "late"], 1), len(lines) + 1)

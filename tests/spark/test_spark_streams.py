@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_sessions import kill_driver
+from spark_sessions import kill_driver, stopped_driver
 from streaming_driver import ACCOUNTS, MIRROR, SEEN, copy, make_tables, mirror, patiently, put_files
 
 import pyomid
@@ -189,6 +189,37 @@ STEPS = (
 )
 
 
+class Payments:
+    """Into the table `accounts`, of which a stream writes the changes into the table `mirror`."""
+
+    def __init__(self, spark: SparkSession, url: str, database: Database) -> None:
+        empty = spark.createDataFrame([], "name string, balance long, kind string, version long, id string")
+        with pyomid.spark.transaction(spark, url) as tx:
+            tx.write(empty, MIRROR, row_key=["name", "version", "kind"], mode="overwrite")
+        self.starting = place(database)
+        self._database = database
+        self._since = database.bookmark(keep_seconds=600)
+        self._balances = {"alice": 1, "bob": 1}
+        self._expected: set[tuple[str, int, str, int]] = set()
+        for name in ("alice", "bob", "alice"):
+            self.pay(name)
+
+    def pay(self, name: str) -> None:
+        before = self._balances[name]
+        self._balances[name] = after = before + 1
+        version = put(self._database, name, after)
+        self._expected |= {(name, version, "update_preimage", before), (name, version, "update_postimage", after)}
+
+    def check(self) -> None:
+        """Each change is there, and none was ever written twice."""
+        with self._database.snapshot() as tx:
+            rows = list(tx.table(MIRROR, codec=dict).scan())
+        assert {(row["name"], row["version"], row["kind"], row["balance"]) for row in rows} == self._expected
+        written = [change.kind for change in self._database.changes(MIRROR, self._since)]
+        assert written == ["insert"] * len(self._expected), "some row was written twice"
+        assert len({row["id"] for row in rows}) == len(self._expected)
+
+
 @pytest.mark.parametrize(
     "points",
     [
@@ -201,33 +232,42 @@ def test_a_query_from_table_to_table_that_is_killed_delivers_exactly_once(
     spark: SparkSession, url: str, database: Database, tmp_path: Path, points: tuple[str, ...]
 ) -> None:
     """kill −9 of the driver, its JVM and all their processes; started again from its checkpoint it goes on."""
-    empty = spark.createDataFrame([], "name string, balance long, kind string, version long, id string")
-    with pyomid.spark.transaction(spark, url) as tx:
-        tx.write(empty, MIRROR, row_key=["name", "version", "kind"], mode="overwrite")
-    since = database.bookmark(keep_seconds=600)
-    starting = place(database)
-    balances, expected = {"alice": 1, "bob": 1}, set()
-
-    def pay(name: str) -> None:
-        before = balances[name]
-        balances[name] += 1
-        version = put(database, name, before + 1)
-        expected.update({(name, version, "update_preimage", before), (name, version, "update_postimage", before + 1)})
-
-    for name in ("alice", "bob", "alice"):
-        pay(name)
+    payments = Payments(spark, url, database)
     for number, point in enumerate(points):
         (tmp_path / f"kill-{number}").mkdir()
-        arguments = url, str(tmp_path), "mirror", starting
+        arguments = url, str(tmp_path), "mirror", payments.starting
         kill_driver("streaming_driver.py", *arguments, point=point, folder=tmp_path / f"kill-{number}")
-        pay("bob")
-    patiently(lambda: mirror(spark, url, tmp_path, starting))
-    with database.snapshot() as tx:
-        rows = list(tx.table(MIRROR, codec=dict).scan())
-    assert {(row["name"], row["version"], row["kind"], row["balance"]) for row in rows} == expected
-    written = [change.kind for change in database.changes(MIRROR, since)]
-    assert written == ["insert"] * len(expected), "some row was written twice"
-    assert len({row["id"] for row in rows}) == len(expected)
+        payments.pay("bob")
+    patiently(lambda: mirror(spark, url, tmp_path, payments.starting))
+    payments.check()
+
+
+# ---------------------------------------------------------------- run twice at once
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "spark.commit.before",
+        *(pytest.param(step, marks=pytest.mark.soak) for step in STEPS if step != "spark.commit.before"),
+        pytest.param("client.commit.answered", marks=pytest.mark.soak),
+        pytest.param("spark.stream.plan:2", marks=pytest.mark.soak),
+    ],
+)
+def test_of_two_drivers_of_one_checkpoint_each_change_counts_once(
+    spark: SparkSession, url: str, database: Database, tmp_path: Path, point: str
+) -> None:
+    """One stands still amid a batch, while the other one delivers that batch and all others; then it goes on."""
+    payments = Payments(spark, url, database)
+    arguments = url, str(tmp_path), "mirror", payments.starting
+    with stopped_driver("streaming_driver.py", *arguments, point=point, folder=tmp_path) as late:
+        patiently(lambda: mirror(spark, url, tmp_path, payments.starting))
+        payments.check()
+        payments.pay("bob")
+        code, told = late.go_on()
+        print("LATE", point, code, told[-1500:])
+    patiently(lambda: mirror(spark, url, tmp_path, payments.starting))
+    payments.check()
 
 
 # ---------------------------------------------------------------- into a table
@@ -259,3 +299,15 @@ def test_a_written_stream_refuses_an_id_of_its_own(spark: SparkSession, url: str
     put_files(tmp_path, batches=1)
     with pytest.raises(Exception, match="transactionId is not for streams"):
         copy(spark, url, tmp_path, transactionId="mine").awaitTermination(60)
+
+
+def test_a_written_stream_delivers_a_batch_to_a_table_made_anew(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """It was counted for the table that was dropped, and Spark does not know that it was done."""
+    make_tables(spark, url)
+    put_files(tmp_path, batches=2)
+    copy(spark, url, tmp_path).awaitTermination(60)
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    with pyomid.connect(url) as database:
+        database.drop_table(SEEN)
+    copy(spark, url, tmp_path).awaitTermination(60)
+    assert copied(spark, url) == [f"line-{number}" for number in (3, 4, 5)]

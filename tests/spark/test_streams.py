@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 import pyomid
 from pyomid.client.database import Database
-from pyomid.errors import Misuse, SnapshotTooOld
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
 from pyomid.spark.databases import close_connections
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.streams import OmidStreamReader
@@ -446,22 +446,21 @@ def test_a_query_that_dies_anywhere_tells_each_change_once(
 # ---------------------------------------------------------------- writing
 
 
-def write(
-    url: str, number: int, names: list[str], *, query_id: str = "q", table: str = "t", twice: bool = False
-) -> Any:
-    """A batch as Spark performs it: a writer for the tasks, another one to commit."""
+def written(url: str, names: list[str], *, balance: int = 0, query_id: str = "q", table: str = "t") -> Any:
+    """A batch as Spark performs it, before its commit: a writer for the tasks, another one to commit."""
     source = pickle.loads(pickle.dumps(OmidDataSource({"url": url, "table": table, "rowKey": "name"})))
     struct = StructType().add("name", "string").add("balance", "long")
-    rows = pa.RecordBatch.from_pylist([{"name": name, "balance": number} for name in names], schema=ROWS)
+    rows = pa.RecordBatch.from_pylist([{"name": name, "balance": balance} for name in names], schema=ROWS)
     writer = pickle.loads(pickle.dumps(source.streamWriter(struct, False)))
     message = writer.write(iter([rows]))
     assert message.query_id is None, "no query runs here"
     message.query_id = query_id
-    messages = [pickle.loads(pickle.dumps(message))]
-    committer = source.streamWriter(struct, False)
+    return source.streamWriter(struct, False), [pickle.loads(pickle.dumps(message))]
+
+
+def write(url: str, number: int, names: list[str], **how: Any) -> Any:
+    committer, messages = written(url, names, balance=number, **how)
     committer.commit(messages, number)
-    if twice:
-        committer.commit(messages, number)
     return committer, messages
 
 
@@ -488,6 +487,35 @@ def test_one_checkpoint_for_two_tables_counts_for_each(database: Database, url: 
     assert balances(database) == balances(database, "u") == {"a": 0}
 
 
+@pytest.mark.parametrize("table", ["u", "u" * 200], ids=["short name", "long name"])
+def test_a_batch_counts_once_for_each_life_of_its_table(database: Database, url: str, table: str) -> None:
+    """The new table has not what the dropped one had; a batch that is handed out again is written to it, once."""
+    for balance in (1, 2):
+        make(database, table)
+        write(url, 0, ["a"], table=table)
+        with database.begin() as tx:
+            tx.table(table, codec=dict).put({"name": "a", "balance": balance})
+        write(url, 0, ["a", "b"], table=table)
+        assert balances(database, table) == {"a": balance}
+        database.drop_table(table)
+    write(url, 0, ["c"], table=table)
+    assert balances(database, table) == {"c": 0}, "it makes the table itself"
+
+
+def test_a_batch_whose_table_is_made_anew_amid_it_is_refused(database: Database, url: str) -> None:
+    """Delivered again it is the new table's."""
+    committer, messages = written(url, ["a"])
+    database.drop_table("t")
+    make(database, "t")
+    with pytest.raises(ConflictError, match="made anew"):
+        committer.commit(messages, 0)
+    committer.abort(messages, 0)
+    assert balances(database) == {}
+    assert leases(database) == ()
+    write(url, 0, ["a"])
+    assert balances(database) == {"a": 0}
+
+
 def test_an_abort_behind_the_commit_undoes_nothing(database: Database, url: str) -> None:
     committer, messages = write(url, 0, ["a"])
     committer.abort(messages, 0)
@@ -495,15 +523,6 @@ def test_an_abort_behind_the_commit_undoes_nothing(database: Database, url: str)
 
 
 def test_of_two_drivers_of_one_batch_one_counts(database: Database, url: str) -> None:
-    source = OmidDataSource({"url": url, "table": "t", "rowKey": "name"})
-    struct = StructType().add("name", "string").add("balance", "long")
-    messages = []
-    for balance in (1, 2):
-        writer = pickle.loads(pickle.dumps(source.streamWriter(struct, False)))
-        rows = pa.RecordBatch.from_pylist([{"name": "a", "balance": balance}], schema=ROWS)
-        message = writer.write(iter([rows]))
-        message.query_id = "q"
-        messages.append(message)
-    for message in messages:
-        source.streamWriter(struct, False).commit([message], 0)
+    for committer, messages in [written(url, ["a"], balance=balance) for balance in (1, 2)]:
+        committer.commit(messages, 0)
     assert balances(database) == {"a": 1}

@@ -203,7 +203,7 @@ class OmidDataSource(DataSource):
             for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
                 if self._options.text(name) is not None:
                     raise Misuse(f"option {name} is not for streams: {instead}", option=name)
-            return OmidStreamWriter(begin, self._table)
+            return OmidStreamWriter(begin)
 
     def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
         from pyomid.spark.schema import fields_of

@@ -40,7 +40,7 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
+from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id, table_sink_name
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.schema import arrow_of
@@ -415,16 +415,16 @@ class StreamMessage(BranchMessage):
 
 
 class OmidStreamWriter(DataSourceStreamArrowWriter):
-    """Each batch of a query is one transaction, under the id that `stream_sink` gives it (S4): one that is handed out
-    again is looked up, and not written again.
+    """Each batch of a query is one transaction, under an id as `stream_sink` gives it (S4): one that is handed out
+    again is looked up, and not written again. The id is of one life of the table: one that was dropped and made anew
+    has not what the former one counted.
 
     Spark makes one a batch for the tasks, and another one to commit: the transaction begins where one is sent to them.
     """
 
-    def __init__(self, begin: Callable[[], OmidWriter], table: str) -> None:
+    def __init__(self, begin: Callable[[], OmidWriter]) -> None:
         self._begin: Callable[[], OmidWriter] | None = begin
         self._writer: OmidWriter | None = None
-        self._table = table
 
     def __getstate__(self) -> dict[str, Any]:
         if self._writer is None and self._begin is not None:
@@ -458,4 +458,6 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
         """The batch's writer, under its durable id."""
         if not message.query_id:
             raise Misuse("no streaming query runs these tasks: write by df.write.format('omid')")
-        return message.writer.under(batch_transaction_id(message.query_id, batch_id, self._table))
+        plan = message.writer.plan
+        assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
+        return message.writer.under(batch_transaction_id(message.query_id, batch_id, table_sink_name(plan.info)))
