@@ -90,7 +90,7 @@ bench-embedded: setup ## the embedded client beside sqlite3 and LMDB itself, the
 	$(RUN) -m benchmarks.ycsb
 	$(RUN) -m benchmarks.ycsb --asyncio
 
-bench-peers: setup ## pyomid, Delta Lake, Iceberg and Parquet on the flights in one run: a Markdown table (fetches them once)
+bench-peers: setup ## pyomid, Delta Lake, Iceberg, DuckLake and Parquet on the flights in one run: a Markdown table (fetches them once)
 	$(RUN) -m benchmarks.spark.peers
 
 bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the conflict map by itself (needs gcc, a JDK)

@@ -1,10 +1,11 @@
 """One contender of `benchmarks.spark.peers`, in a process and an environment of its own: prints its figures as JSON.
 
-    python _peer.py pyomid|delta|iceberg|parquet cold|tiny|stream SETTINGS
+    python _peer.py pyomid|delta|iceberg|ducklake|parquet cold|tiny|stream SETTINGS
 
 Nothing of pyomid is imported but by its own contender: the environment of the others does not have it. `cold`: the load
 comes first in a fresh session, then everything else. `tiny`: a frame of 20 rows comes first. `stream`: upserts alone,
-for some minutes.
+for some minutes. DuckLake is worked by DuckDB and not by Spark, which hands it the rows as Arrow tables beforehand, and
+compares what it read.
 """
 
 from __future__ import annotations
@@ -66,9 +67,16 @@ class Contender(ABC):
     def upsert(self, rows: DataFrame, table: str) -> None:
         """Replaces or inserts by key."""
 
-    def one_row(self, table: str, key: Sequence[str]) -> DataFrame:
+    def prepare(self, rows: DataFrame) -> None:  # noqa: B027 - nothing to do for most
+        """What is to be written lies ready, as this contender takes it: not measured."""
+
+    def aggregate(self, table: str, columns: Sequence[str]) -> object:
+        """Of every value of these columns: the read that is measured."""
+        return checksum(self.read(table), columns)
+
+    def one_row(self, table: str, key: Sequence[str]) -> list[Any]:
         """`key`: conditions, each on one column."""
-        return self.read(table).where(" and ".join(key))
+        return self.read(table).where(" and ".join(key)).collect()
 
     @abstractmethod
     def upkeep(self, table: str) -> None:
@@ -103,9 +111,9 @@ class Pyomid(Contender):
     def read(self, table: str) -> DataFrame:
         return self.spark.read.format("omid").options(url=self.url, table=table).load()
 
-    def one_row(self, table: str, key: Sequence[str]) -> DataFrame:
+    def one_row(self, table: str, key: Sequence[str]) -> list[Any]:
         where = " and ".join(key)
-        return self.spark.read.format("omid").options(url=self.url, table=table, where=where).load()
+        return self.spark.read.format("omid").options(url=self.url, table=table, where=where).load().collect()
 
     def upsert(self, rows: DataFrame, table: str) -> None:
         self.load(rows, table)
@@ -212,7 +220,80 @@ class Parquet(Contender):
         raise NotImplementedError
 
 
-CONTENDERS: dict[str, type[Contender]] = {"pyomid": Pyomid, "delta": Delta, "iceberg": Iceberg, "parquet": Parquet}
+class DuckLake(Contender):
+    """In DuckDB, with its catalogue in a file of DuckDB's. Its tables have no order that the load did not have."""
+
+    can_commit_many = True
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        import duckdb  # type: ignore[import-not-found,unused-ignore]
+        import duckdb_extension_ducklake  # type: ignore[import-not-found,unused-ignore]
+
+        super().__init__(spark, folder)
+        (extension,) = Path(next(iter(duckdb_extension_ducklake.__path__))).rglob("ducklake.duckdb_extension")
+        self.duck = duckdb.connect()
+        self.duck.execute("SET TimeZone = 'UTC'")
+        self.duck.execute(f"LOAD '{extension}'")
+        self.duck.execute(f"ATTACH 'ducklake:{folder}/catalogue' AS lake (DATA_PATH '{folder}/data')")
+        self.duck.execute("USE lake")
+        self.ready: dict[int, Any] = {}
+
+    def prepare(self, rows: DataFrame) -> None:
+        self.ready[id(rows)] = rows.toArrow()
+
+    def load(self, rows: DataFrame, table: str) -> None:
+        ready = self.ready[id(rows)]
+        self.duck.execute(f"CREATE TABLE {table} AS SELECT * FROM ready")
+        assert ready is not None
+
+    def read(self, table: str) -> DataFrame:
+        return self.spark.createDataFrame(self.duck.execute(f"FROM {table}").to_arrow_table())
+
+    def aggregate(self, table: str, columns: Sequence[str]) -> object:
+        return self.duck.execute(f"SELECT bit_xor(hash({', '.join(columns)})) FROM {table}").fetchall()
+
+    def one_row(self, table: str, key: Sequence[str]) -> list[Any]:
+        (row,) = self.duck.execute(f"FROM {table} WHERE {' AND '.join(key)}").fetchall()
+        return [tuple(v.replace(tzinfo=None) if isinstance(v, datetime.datetime) else v for v in row)]
+
+    def upsert(self, rows: DataFrame, table: str) -> None:
+        ready = self.ready[id(rows)]
+        same = " AND ".join(f"target.{name} = ready.{name}" for name in KEY)
+        others = ", ".join(f"{name} = ready.{name}" for name in rows.columns if name not in KEY)
+        self.duck.execute(
+            f"MERGE INTO {table} AS target USING ready ON {same} "
+            f"WHEN MATCHED THEN UPDATE SET {others} WHEN NOT MATCHED THEN INSERT"
+        )
+        assert ready is not None
+
+    def upsert_many(self, rows: DataFrame, tables: Sequence[str]) -> None:
+        self.duck.begin()
+        for table in tables:
+            self.upsert(rows, table)
+        self.duck.commit()
+
+    def upkeep(self, table: str) -> None:
+        for call in (
+            f"ducklake_flush_inlined_data('lake', table_name => '{table}')",
+            f"ducklake_rewrite_data_files('lake', '{table}', delete_threshold => 0)",
+            f"ducklake_merge_adjacent_files('lake', '{table}')",
+            "ducklake_expire_snapshots('lake', older_than => now())",
+            "ducklake_cleanup_old_files('lake', cleanup_all => true)",
+        ):
+            self.duck.execute(f"CALL {call}")
+
+    def end(self) -> None:
+        self.duck.close()
+        super().end()
+
+
+CONTENDERS: dict[str, type[Contender]] = {
+    "pyomid": Pyomid,
+    "delta": Delta,
+    "iceberg": Iceberg,
+    "ducklake": DuckLake,
+    "parquet": Parquet,
+}
 
 
 def session(contender: type[Contender], jars: str) -> SparkSession:
@@ -252,10 +333,12 @@ def checksum(rows: DataFrame, columns: Sequence[str]) -> int:
 
 def tiny_first(at: Contender, flights: DataFrame) -> dict[str, Any]:
     rows = flights.limit(TINY_ROWS).localCheckpoint()
+    at.prepare(rows)
     return {name: timed(lambda table=name: at.load(rows, table)) for name in ("tiny_first", "tiny_again")}
 
 
 def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str, Any]:
+    at.prepare(flights)
     found: dict[str, Any] = {"load_first": timed(lambda: at.load(flights, "flights"))}
     found["bytes_loaded"] = at.bytes()
     found["load_again"] = timed(lambda: at.load(flights, "again"))
@@ -269,7 +352,7 @@ def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str
     ]
 
     def one_row(_: int) -> None:
-        assert at.one_row("flights", key).collect() == [row]
+        assert at.one_row("flights", key) == [row]
 
     one_row(0)
     found["one_row"] = median_of(one_row, READS)
@@ -277,6 +360,8 @@ def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str
         return found
     before = at.bytes()
     changes = {count: changed(source, count) for count in (100, 1_000)}
+    for rows in changes.values():
+        at.prepare(rows)
     at.upsert(changes[100], "flights")
     found["upsert_100"] = median_of(lambda _: at.upsert(changes[100], "flights"), 4)
     found["upsert_1000"] = median_of(lambda _: at.upsert(changes[1_000], "flights"), 4)
@@ -288,6 +373,7 @@ def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str
     found["bytes_after_upkeep"] = found["bytes_loaded"] + at.bytes() - before
     if at.can_commit_many:
         many = ["flights", "again", "third"]
+        at.load(changes[1_000], "third")
         at.upsert_many(changes[1_000], many)
         found["three_tables"] = median_of(lambda _: at.upsert_many(changes[1_000], many), 4)
     return found
@@ -303,8 +389,8 @@ def reads(at: Contender, expected: DataFrame) -> dict[str, float]:
     columns = expected.columns
     assert checksum(at.read("flights"), columns) == checksum(expected, columns)
     return {
-        "read_all": median_of(lambda _: checksum(at.read("flights"), columns), READS),
-        "read_one": median_of(lambda _: checksum(at.read("flights"), ["distance"]), READS),
+        "read_all": median_of(lambda _: at.aggregate("flights", columns), READS),
+        "read_one": median_of(lambda _: at.aggregate("flights", ["distance"]), READS),
     }
 
 
@@ -315,6 +401,7 @@ def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
     taken: list[tuple[float, float, int]] = []
     """When it ended, its seconds, its rows."""
     base = source.limit(STREAM_ROWS).localCheckpoint()
+    at.prepare(base)
     at.load(base, "streamed")
     begun, upkeeps, errors = time.monotonic(), 0, list[Exception]()
     ended = threading.Event()
@@ -324,6 +411,7 @@ def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
         values = [f.lit(base.first()[name]).alias(name) for name in source.columns if name != "flight"]
         rows = numbers.select(*values, f.col("number").alias("flight")).select(source.columns)
         count = batch.count()
+        at.prepare(rows)
         spent = timed(lambda: at.upsert(rows, "streamed"))
         taken.append((time.monotonic() - begun, spent, count))
 

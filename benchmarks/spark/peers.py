@@ -1,11 +1,11 @@
-"""pyomid, Delta Lake, Iceberg and plain Parquet on the flights of 2013, each in its own process: same rows, same work.
+"""pyomid, Delta Lake, Iceberg, DuckLake and plain Parquet on the flights of 2013: same rows, same work.
 
-    python -m benchmarks.spark.peers [--rows 336776] [--stream-seconds 600] [--only pyomid,delta,iceberg,parquet]
-        [--work tiny,cold,stream]
+    python -m benchmarks.spark.peers [--rows 336776] [--stream-seconds 600]
+        [--only pyomid,delta,iceberg,ducklake,parquet] [--work tiny,cold,stream]
 
-Delta Lake and Iceberg run in an environment of their own (build/peers), on a PySpark that both support; Maven brings
-their jars. What is read is compared by checksum with the source. The result is a Markdown table, also in
-build/peers.txt.
+Each runs in its own processes. Delta Lake and Iceberg have an environment of their own (build/peers), on a PySpark that
+both support; Maven brings their jars. DuckLake is there too, in DuckDB without Spark. What is read is compared by
+checksum with the source. The result is a Markdown table, also in build/peers.txt.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from pyomid.cli.jars import Bundle, class_path
 
 DELTA: Final = "4.3.1"
 ICEBERG: Final = "1.12.0"
+DUCKDB: Final = "1.5.5"
+FOR_ARROW: Final = ("pyarrow", "pandas", "pytz")
+"""What PySpark and DuckDB need to hand each other tables and moments."""
 ENVIRONMENT: Final = Path("build/peers")
 REPORT: Final = Path("build/peers.txt")
-CONTENDERS: Final = ("pyomid", "delta", "iceberg", "parquet")
+CONTENDERS: Final = ("pyomid", "delta", "iceberg", "ducklake", "parquet")
 WORKS: Final = ("tiny", "cold", "stream")
 """Each in a process of its own."""
 TIMEOUT_S: Final = 3_600
@@ -109,9 +112,8 @@ def main() -> int:
             "stream_seconds": asked.stream_seconds,
         }
         for contender in chosen:
-            has_jars = contender in ("delta", "iceberg")
-            python = python_with_jars() if has_jars else sys.executable
-            settings["jars"] = jars(contender) if has_jars else ""
+            python = sys.executable if contender in ("pyomid", "parquet") else python_of_peers()
+            settings["jars"] = jars(contender) if contender in ("delta", "iceberg") else ""
             found[contender] = {}
             for what in asked.work.split(","):
                 found[contender] |= measured(python, contender, what, settings)
@@ -139,19 +141,20 @@ def measured(python: str, contender: str, what: str, settings: Found) -> Found:
     return measurements
 
 
-def python_with_jars() -> str:
-    """An environment with Delta Lake and the PySpark that it asks for; made once."""
-    python, ready = ENVIRONMENT / "bin" / "python", ENVIRONMENT / f".ready-{DELTA}"
+def python_of_peers() -> str:
+    """An environment with Delta Lake and the PySpark that it asks for, and with DuckDB; made once."""
+    packages = [f"delta-spark=={DELTA}", f"duckdb=={DUCKDB}", f"duckdb-extension-ducklake=={DUCKDB}", *FOR_ARROW]
+    python, ready = ENVIRONMENT / "bin" / "python", ENVIRONMENT / f".ready-{DELTA}-{DUCKDB}"
     if not ready.exists():
         venv.create(ENVIRONMENT, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"delta-spark=={DELTA}"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
         ready.touch()
     return str(python.absolute())
 
 
 def jars(contender: str) -> str:
     """For the PySpark of that environment."""
-    asked = [python_with_jars(), "-c", "import pyspark; print(pyspark.__version__)"]
+    asked = [python_of_peers(), "-c", "import pyspark; print(pyspark.__version__)"]
     pyspark = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     spark = ".".join(pyspark.split(".")[:2])
     artifact = {
@@ -162,7 +165,11 @@ def jars(contender: str) -> str:
 
 
 def heading(rows: int, found: dict[str, Found]) -> list[str]:
-    names = {"delta": f"Delta Lake {DELTA}", "iceberg": f"Iceberg {ICEBERG}"}
+    names = {
+        "delta": f"Delta Lake {DELTA}",
+        "iceberg": f"Iceberg {ICEBERG}",
+        "ducklake": f"DuckLake in DuckDB {DUCKDB}, compared",
+    }
     versions = "; ".join(f"{names.get(name, name)} on PySpark {each['pyspark']}" for name, each in found.items())
     what = f"{rows} rows of 19 columns, local[2], {datetime.date.today().isoformat()}; seconds unless said otherwise"
     return [what, *(line.replace("   ", ": ") for line in machine_lines()), f"formats: {versions}"]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.spark.space [upserts=9]
 
-The flights (336 776 rows of 19 columns) are loaded; then rows of them are upserted, 100 at a time, and compacted and
-sanitized once the watermark has passed them. Each step is counted in the folder itself; the last one is its blocks on
-the disk. For comparison the same rows as Parquet, written by PyArrow.
+The flights (336 776 rows of 19 columns) are loaded; then rows from all over them are upserted, 1 000 at a time, and
+compacted and sanitized once the watermark has passed them. Each step is counted in the folder itself; the last one is
+its blocks on the disk. For comparison the same rows as Parquet, written by PyArrow.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ import os
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 import pyarrow.parquet as pq
 from benchmarks._report import Report
 from benchmarks.spark._setting import KEY, ROWS, Setting, setting
 from benchmarks.spark.reads import settle, write
+from pyspark.sql import functions as f
 
 import pyomid.spark
 from pyomid.storage.embedded.layout import CELLS, ENVIRONMENTS
 from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES, decode_cells, key_row
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
-UPSERT_ROWS: Final = 100
+UPSERT_ROWS: Final = 1_000
 PAGE_HEADER_BYTES: Final = 16
 NODE_BYTES: Final = 8 + 2
 """A node's header, and its place in its page's list."""
@@ -87,7 +90,7 @@ def main() -> int:
         write(at, at.flights)
         found["loaded"] = of_folder(at)
         for _ in range(int(asked.get("upserts", "9"))):
-            write(at, at.flights.orderBy(*KEY).limit(UPSERT_ROWS))
+            write(at, at.flights.orderBy(f.xxhash64(*KEY)).limit(UPSERT_ROWS))
         found["upserted"] = of_folder(at)
         settle(at)
         pyomid.spark.sanitize(at.spark, at.url)
@@ -104,11 +107,12 @@ def main() -> int:
 def as_files(table: pa.Table, folder: Path) -> dict[str, int]:
     """The same rows without a database."""
     sizes = {}
-    for name, how in {
+    ways: dict[str, dict[str, Any]] = {
         "Parquet with dictionaries, compressed": {"compression": "snappy"},
         "Parquet with dictionaries, not compressed": {"compression": "none"},
         "Parquet without either": {"compression": "none", "use_dictionary": False},
-    }.items():
+    }
+    for name, how in ways.items():
         path = folder / "flights.parquet"
         pq.write_table(table.sort_by([(each, "ascending") for each in KEY]), path, **how)
         sizes[name] = path.stat().st_size
@@ -141,7 +145,7 @@ def of_folder(at: Setting) -> Space:
     return found
 
 
-def _pages(stat: dict[str, int]) -> int:
+def _pages(stat: Mapping[str, Any]) -> int:
     return stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
 
 
@@ -149,6 +153,8 @@ def _count_records(cursor: lmdb.Cursor, found: Space) -> int:
     """Returns what they take in their pages, header and place included."""
     taken, rows, row_before = 0, 0, b""
     for key, value in cursor:
+        assert isinstance(key, bytes)
+        assert isinstance(value, bytes)
         size = len(key) + len(value)
         node = NODE_BYTES + size + size % 2
         taken += node

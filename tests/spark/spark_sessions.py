@@ -113,7 +113,7 @@ class StoppedDriver:
     def go_on(self) -> tuple[int, str]:
         """Until it ends: its exit code and what it said."""
         os.kill(int(self._note.read_text().split()[1]), signal.SIGCONT)
-        return self._driver.wait(240), self._told.read_text()
+        return self._driver.wait(), self._told.read_text()
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def patiently(started: Callable[[], StreamingQuery]) -> None:
     for attempt in range(6):
         try:
             query = started()
-            query.awaitTermination(120)
+            query.awaitTermination()
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error) or attempt == 5:
                 raise
@@ -105,7 +105,7 @@ def main(url: str, folder: str, how: str = "sink", starting: str = "") -> None:
         sink(batch, batch_id)
         handed_out.append(batch_id)
 
-    stream(spark, Path(folder), noted).awaitTermination(120)
+    stream(spark, Path(folder), noted).awaitTermination()
     spark.stop()
     print(json.dumps({"batches": len(handed_out)}))
 
