@@ -235,7 +235,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(memory_db: Database, changes:
         memory_db.alter_columns("rows", **changes)
     assert "\n" not in str(refused.value)
     assert memory_db.table_info("rows") == before
-    with pytest.raises(Misuse, match="has no schema"):
+    with pytest.raises(Misuse, match="table_schema gives it one"):
         memory_db.alter_columns("t", drop=["a"])
 
 

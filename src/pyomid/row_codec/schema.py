@@ -132,8 +132,8 @@ def schema_of(info: TableInfo) -> TableSchema:
     """The catalog's schema; Misuse where the table has none."""
     if info.schema is None:
         raise Misuse(
-            f"table {info.name!r} has no schema in the catalog (it was not written by Spark): "
-            "give one by .schema(…) and the option rowKey",
+            f"table {info.name!r} has no schema in the catalog: Database.table_schema gives it one (Spark reads it "
+            "without one by .schema(…) and the option rowKey)",
             table=info.name,
         )
     return info.schema
