@@ -143,6 +143,9 @@ class VirtualFrame:
         self.schema = schema
         self.partitions = partitions
 
+    def isLocal(self) -> bool:
+        return False
+
     def toDF(self, *names: str) -> VirtualFrame:
         fields = [StructField(name, each.dataType) for name, each in zip(names, self.schema.fields, strict=True)]
         renamed = tuple(pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in self.partitions)

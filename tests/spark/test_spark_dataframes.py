@@ -15,6 +15,8 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType, TransactionEnded, UnknownTable
 from pyomid.spark import RunState
+from pyomid.spark.sessions import is_connect
+from pyomid.spark.transactions import HERE_ROWS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +61,71 @@ def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
     loaded = load(spark, url, "types")
     assert loaded.schema.simpleString() == frame(spark, full, ddl=ddl).schema.simpleString()
     assert rows(loaded) == rows(frame(spark, full, empty, ddl=ddl))
+
+
+@pytest.mark.connect
+def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession, url: str) -> None:
+    """A frame that Spark has in the driver is written there, in one branch; another one by tasks. Over Connect Spark
+    does not always say that it has one there.
+    """
+    moment = datetime(2013, 7, 1, 5, 0, 0, 123456)
+    ddl = (
+        "id long, b boolean, y byte, s short, i int, f float, d double, n decimal(20,4), t string, x binary, "
+        "day date, at timestamp, here timestamp_ntz, how_long interval day to second, many array<decimal(5,1)>, "
+        "pairs map<string,date>, both struct<a:int,b:binary>, `dotted.name` string, `T` string"
+    )
+    full = (
+        True, -1, 2, -3, 1.5, float("nan"), Decimal("-12345.6789"), "", b"\x00", date(1969, 12, 31), moment, moment,
+        timedelta(days=-1, microseconds=5), [Decimal("1.5"), None], {"x": date(2013, 1, 1)}, (7, b"\xff"), "q", "T",
+    )  # fmt: skip
+    content = [(number, *(full if number % 3 else [None] * len(full))) for number in range(30)]
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        made = frame(spark, *content, ddl=ddl)
+        here = spark.createDataFrame(made.toArrow(), made.schema)
+        with pyomid.spark.transaction(spark, url) as tx:
+            by_driver = tx.write(here, "here", row_key="id")
+            by_tasks = tx.write(here.repartition(2, "id"), "tasks", row_key="id")
+            assert is_connect(spark) or (by_driver.branches, by_tasks.branches) == (1, 2)
+            assert (by_driver.rows, by_driver.cells, by_driver.bytes) == (30, by_tasks.cells, by_tasks.bytes)
+        assert repr(rows(load(spark, url, "here"))) == repr(rows(load(spark, url, "tasks"))) == repr(rows(here))
+        with pyomid.spark.transaction(spark, url) as tx:
+            deleted = tx.delete(here.limit(5).toArrow(), "here")
+            assert deleted.rows == 5
+            assert is_connect(spark) or deleted.branches == 1
+        assert load(spark, url, "here").count() == 25
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.connect
+def test_many_rows_that_are_here_are_written_by_tasks(spark: SparkSession, url: str) -> None:
+    numbers = pa.array(range(HERE_ROWS_MAX + 1))
+    with pyomid.spark.transaction(spark, url) as tx:
+        few = tx.write(pa.table({"id": numbers[1:]}), "few", row_key="id")
+        assert is_connect(spark) or few.branches == 1
+        assert tx.write(pa.table({"id": numbers}), "many", row_key="id").branches > 1
+    assert [load(spark, url, table).count() for table in ("few", "many")] == [HERE_ROWS_MAX, HERE_ROWS_MAX + 1]
+
+
+@pytest.mark.connect
+def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, url: str) -> None:
+    write(spark, url, "kept", ("a", 1, None))
+    bad = [
+        (pa.table({"name": ["b", "b"], "count": [1, 2]}), "two rows.*'b'"),
+        (pa.table({"name": ["b", None], "count": [1, 2]}), "'name'"),
+    ]
+    for given, told in bad:
+        tx = pyomid.spark.transaction(spark, url)
+        with pytest.raises(Misuse, match=told) as raised:
+            tx.write(given, "kept")
+        assert "\n" not in str(raised.value)
+        with pytest.raises(TransactionEnded, match="rollback"):
+            tx.write(pa.table({"name": ["c"], "count": [3]}), "kept")
+        tx.rollback()
+    assert rows(load(spark, url, "kept")) == [("a", 1, None)]
 
 
 @pytest.mark.connect

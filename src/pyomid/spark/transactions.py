@@ -60,6 +60,7 @@ from pyomid.spark.source.write_task import (
     WritePlan,
     delete_ranges,
     delete_rows,
+    named_batches,
     report_of,
     reporting,
     write_rows,
@@ -80,6 +81,9 @@ _ALL: Final[Any] = object()
 """No condition was given."""
 
 MODES: Final = ("append", "overwrite", "error", "errorifexists", "ignore")
+
+HERE_ROWS_MAX: Final = 10_000
+"""So many rows of a frame that is in the driver already are written by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +405,8 @@ class SparkTransaction(LargeTransaction):
         columns: Sequence[str] | None = None,
     ) -> list[BranchReport]:
         """Runs the writing job over these columns, else all; each partition's report counts once, that of the attempt
-        whose result Spark took.
+        whose result Spark took. The rows of a frame that Spark has in this process already, up to `HERE_ROWS_MAX`, are
+        worked on here: a job that runs Python takes longer to begin than they take to write.
 
         Spark is told of columns by their place: by name it finds none that has a dot in it, nor one of two that differ
         by case only.
@@ -411,9 +416,14 @@ class SparkTransaction(LargeTransaction):
         names = tuple(every[place] for place in places)
         with job_named(self._spark, job), original_errors():
             plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-            wanted = plain.select(*(f"c{place}" for place in places))
-            rows = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
-        return [report_of(row) for row in rows]
+            wanted = plain if columns is None else plain.select(*(f"c{place}" for place in places))
+            if frame.isLocal():
+                rows = wanted.toArrow()
+                if rows.num_rows <= HERE_ROWS_MAX:
+                    report = work(named_batches(names, rows.to_batches()))
+                    return [] if report is None else [report]
+            told = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
+        return [report_of(row) for row in told]
 
     @contextmanager
     def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:

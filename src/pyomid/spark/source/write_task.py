@@ -252,10 +252,15 @@ def reporting(
     """A writing task as `mapInArrow` wants it: record batches in, whose columns have these names; one row of
     REPORT_SCHEMA out, errors coded."""
     with coded_errors():
-        report = work(pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in batches)
+        report = work(named_batches(names, batches))
     crash_point("spark.task.written")
     if report is not None:
         yield _as_row(report)
+
+
+def named_batches(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, with these names in place of Spark's."""
+    return (pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in batches)
 
 
 def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
