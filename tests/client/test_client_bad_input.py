@@ -11,7 +11,7 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse, MisuseType, UnknownTable
 
 pytestmark = pytest.mark.fast
 
@@ -106,6 +106,35 @@ def test_bad_table_names_are_refused(memory_db: Database, name: str, said: str) 
 def test_bad_families_are_refused(memory_db: Database, families: Any, said: str) -> None:
     with pytest.raises(Misuse, match=said):
         memory_db.create_table("u", families=families)
+
+
+NO_NUMBER = 10**30
+BAD_ARGUMENTS: list[tuple[str, Callable[[Any], Any], type[Misuse], str]] = [
+    ("place beyond all", lambda db: db.release_bookmark(NO_NUMBER), Misuse, "is no timestamp"),
+    ("place of texts", lambda db: db.changes("t", pyomid.Bookmark("1", "2")), MisuseType, "neither a bookmark nor"),  # type: ignore[arg-type]
+    ("id that is no text", lambda db: db.run_once("\ud800", lambda tx: None), Misuse, "no text of UTF-8"),
+    ("name that is no text", lambda db: db.table_info("\ud800"), UnknownTable, "there is no table"),
+    ("table that is no name", lambda db: db.drop_table(["t"]), MisuseType, "is list, not str"),
+    ("tables that are none", lambda db: db.compact(3), MisuseType, "tables 3 is no name"),
+    ("type that is none", lambda db: db.table_schema("t", {"id": []}, row_key="id"), MisuseType, "stands for no type"),
+]
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "said"), [bad[1:] for bad in BAD_ARGUMENTS], ids=[bad[0] for bad in BAD_ARGUMENTS]
+)
+def test_bad_arguments_of_a_database_are_refused_at_once(
+    memory_db: Database, use: Callable[[Any], Any], kind: type[Misuse], said: str
+) -> None:
+    """A place beyond all timestamps was sent to the TSO for a minute."""
+    with pytest.raises(kind, match=said):
+        use(memory_db)
+
+
+def test_a_column_that_is_no_name_counts_nothing(memory_db: Database) -> None:
+    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    with memory_db.begin() as tx, pytest.raises(MisuseType, match="column 3 is int, not str"):
+        tx.table("t", codec=dict).increment(1, 3)  # type: ignore[arg-type]
 
 
 def test_a_bad_conflict_level_is_refused(memory_db: Database) -> None:

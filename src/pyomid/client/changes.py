@@ -31,7 +31,7 @@ from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
 from pyomid.protocol.expiry import Floors, floors_steps
 from pyomid.protocol.reading import CommitCache, Snapshot
-from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
+from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
@@ -95,13 +95,13 @@ def check_order(since: Bookmark, until: Snapshot) -> None:
 
 def place(given: object, what: str) -> Bookmark:
     """A bookmark, or a timestamp as one."""
-    if isinstance(given, Bookmark):
-        return given
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise MisuseType(f"{what} {given!r} is neither a bookmark nor a timestamp", value=given)
-    if given < 0:
-        raise Misuse(f"{what} {given} is no timestamp", value=given)
-    return Bookmark(given)
+    place = given if isinstance(given, Bookmark) else Bookmark(given)  # type: ignore[arg-type]  # looked at below
+    for number in place:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise MisuseType(f"{what} {given!r} is neither a bookmark nor a timestamp", value=given)
+        if not 0 <= number <= TIMESTAMP_MAX:
+            raise Misuse(f"{what} {given} is no timestamp", value=given)
+    return place
 
 
 def check_table(info: TableInfo, since: Bookmark) -> None:

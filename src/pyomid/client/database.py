@@ -348,8 +348,8 @@ class Database:
     def drop_table(self, name: str) -> None:
         """Removes the table and its rows; open transactions that wrote to it abort."""
         self.check_usable()
-        self._tables.pop(name, None)
-        found = self._deployment.catalog.entry(check_table_name(name))
+        self._tables.pop(check_table_name(name), None)
+        found = self._deployment.catalog.entry(name)
         table_admin.drop_table(self._deployment, name)
         if found is not None and found.info.ttl_seconds is not None:
             from pyomid.client.upkeep.expiry import forget

@@ -75,7 +75,10 @@ def check_transaction_id(transaction_id: object) -> str:
         raise MisuseType(
             f"transaction_id {transaction_id!r} is {type(transaction_id).__name__}, not str", value=transaction_id
         )
-    length = len(transaction_id.encode())
+    try:
+        length = len(transaction_id.encode())
+    except UnicodeEncodeError as error:
+        raise Misuse(f"transaction_id {transaction_id[:60]!r} is no text of UTF-8", value=transaction_id) from error
     if not 1 <= length <= TRANSACTION_ID_BYTES_MAX:
         raise Misuse(
             f"transaction_id {transaction_id[:60]!r} has {length} bytes of UTF-8: it must be "

@@ -52,7 +52,7 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
         raise AssertionError
     try:
         return catalog.table(name)
-    except UnknownTable:
+    except (UnknownTable, UnicodeEncodeError):
         near = difflib.get_close_matches(name, [table.name for table in catalog.tables()], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None

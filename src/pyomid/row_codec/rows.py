@@ -75,6 +75,8 @@ class RowCodec:
 
     def counter(self, name: str) -> Column:
         """The place of a column of whole numbers."""
+        if not isinstance(name, str):
+            raise MisuseType(f"table {self._table!r}: column {name!r} is {type(name).__name__}, not str", column=name)
         (place,) = self.expected({name: None})
         if self.types[name] not in ("byte", "short", "integer", "long"):
             raise MisuseType(f"table {self._table!r}: {name!r} is {self.types[name]}, no whole number", column=name)

@@ -120,7 +120,7 @@ def _spark_type(name: str, kind: Any) -> str:
         others = [each for each in typing.get_args(kind) if each is not type(None)]
         if len(others) == 1:
             return _spark_type(name, others[0])
-    if kind in PYTHON_TYPES:
+    if isinstance(kind, type) and kind in PYTHON_TYPES:
         return PYTHON_TYPES[kind]
     raise MisuseType(
         f'column {name!r}: {kind!r} stands for no type of a table; name one, as Annotated[Decimal, "decimal(10,2)"]',

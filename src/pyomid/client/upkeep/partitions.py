@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pyomid.client.validation import find_table
-from pyomid.errors import UnknownTable
+from pyomid.errors import MisuseType, UnknownTable
 from pyomid.ports import Catalog, Deployment
 from pyomid.types import KeyRange, TableInfo, TableState
 
@@ -32,7 +32,10 @@ def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[
     """These tables, or the one of that name, or all of the catalog. `UnknownTable` names one that does not exist."""
     if tables is None:
         return catalog.tables()
-    return [find_table(catalog, name) for name in ([tables] if isinstance(tables, str) else tables)]
+    names = [tables] if isinstance(tables, str) else tables
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise MisuseType(f"tables {tables!r} is no name of a table, and no list of names", value=tables)
+    return [find_table(catalog, name) for name in names]
 
 
 @contextmanager
