@@ -208,6 +208,13 @@ def test_what_a_java_tso_cannot_know_is_refused_before_it_is_sent(request_: Requ
         encode_request(request_, extended=False)
 
 
+@pytest.mark.parametrize("number", [1 << 63, "7", 1.5])
+def test_what_no_frame_has_room_for_is_refused_before_it_is_sent(number: int) -> None:
+    """As the caller's mistake: a connection that is taken for broken is lost to all threads, and tried for a minute."""
+    with pytest.raises(Misuse, match="Begin cannot be asked of the TSO"):
+        encode_request(Begin(number), request_id=1)
+
+
 def test_ids_may_come_unpacked_fields_in_any_order_and_unknown_ones_among_them() -> None:
     unpacked = b"".join(b"\x18" + n for n in (b"\x05", b"\xff" * 9 + b"\x01"))
     inner = (

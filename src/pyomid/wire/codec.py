@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, MisuseType, OmidError
 from pyomid.types import (
     TIMESTAMP_MAX,
     AbortReason,
@@ -106,7 +106,12 @@ def encode_request(
         payload = _PLAIN_BEGIN + (_REQUEST_ID_TAG + varint(request_id) if request_id else b"")
     else:
         message = pb.Request()
-        _fill_request(message, request, extended)
+        try:
+            _fill_request(message, request, extended)
+        except OmidError:
+            raise
+        except (TypeError, ValueError) as error:  # of protobuf, of what a program gave
+            raise MisuseType(f"{type(request).__name__} cannot be asked of the TSO: {error}") from error
         if extended and request_id:
             message.request_id = request_id
         payload = message.SerializeToString()
