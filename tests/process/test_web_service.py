@@ -21,6 +21,9 @@ from typing import Any
 
 import pytest
 
+import pyomid
+from pyomid.client.upkeep.expired_keys import expire_keys
+
 pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).parents[2]
@@ -144,6 +147,20 @@ def test_a_repeated_post_counts_once_in_any_worker(tmp_path: Path, server: str) 
         assert first["names"] == ["ann"]
         assert service.ask("GET", f"/accounts?after={first['next']}")[1] == {"names": ["bob"], "next": None}
         assert service.ask("GET", "/accounts?after=nonsense")[0] == 422
+
+
+def test_a_post_repeated_after_its_answer_expired_is_told_so(tmp_path: Path) -> None:
+    with served("uvicorn", tmp_path) as service:
+        for name in ("ann", "bob"):
+            service.ask("PUT", f"/accounts/{name}?balance=100")
+        body = {"source": "ann", "target": "bob", "cents": 10}
+        assert service.ask("POST", "/transfers", body, Idempotency_Key="old")[0] == 200
+        with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+            expire_keys(db, 1_000)
+            assert expire_keys(db, 1_000, wall_clock=lambda: time.time() + 2_000) == 1
+        status, told = service.ask("POST", "/transfers", body, Idempotency_Key="old")
+        assert (status, "so long ago" in told["detail"]) == (410, True)
+        assert service.ask("GET", "/accounts/bob")[1]["balance"] == 110
 
 
 def test_a_read_only_image_serves_under_a_nameless_user(tmp_path: Path) -> None:
