@@ -17,8 +17,8 @@ from benchmarks._report import machine_lines
 COMMANDS: Final = (
     ("benchmarks.hbase.run",),
     ("benchmarks.hbase.failover",),
-    ("benchmarks.tso.run", "--only", "memory", "--rounds", "2"),
     ("benchmarks.hbase.spark", "--rows", "15000", "--only", "regions", "--actions", "count"),
+    ("benchmarks.tso.run", "--only", "memory", "--rounds", "2"),
     ("benchmarks.hbase.tso", "--rounds", "2", "--loads", "8x16,64x16"),
     ("benchmarks.hbase.upkeep", "--rows", "60000", "--regions", "64"),
     ("benchmarks.hbase.build_up", "--rows", "30000"),
