@@ -1,10 +1,11 @@
 """Where a folder's bytes are: from the values themselves to what the disk holds, step by step.
 
-    python -m benchmarks.spark.space [upserts=9] [tasks=2]
+    python -m benchmarks.spark.space [upserts=9] [tasks=2] [by=rows|key]
 
-The flights (336 776 rows of 19 columns) are loaded by so many tasks; then rows from all over them are upserted, 1 000
-at a time, and compacted and sanitized once the watermark has passed them. Each step is counted in the folder itself;
-the last one is its blocks on the disk. For comparison the same rows as Parquet, written by PyArrow.
+The flights (336 776 rows of 19 columns) are loaded by so many tasks, each of which has rows from all over the table, or
+a range of keys of its own; then rows from all over them are upserted, 1 000 at a time, and compacted and sanitized once
+the watermark has passed them. Each step is counted in the folder itself; the last one is its blocks on the disk. For
+comparison the same rows as Parquet, written by PyArrow.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def main() -> int:
     with setting("maxTransactionAgeSeconds=1&leaseSeconds=60&upkeepShare=0") as at:
         table = at.flights.toArrow()
         plain = as_files(table, at.folder)
-        write(at, at.flights.coalesce(int(asked.get("tasks", "2"))))
+        tasks = int(asked.get("tasks", "2"))
+        by_key = asked.get("by") == "key"
+        write(at, at.flights.repartitionByRange(tasks, *KEY) if by_key else at.flights.repartition(tasks))
         found["loaded"] = of_folder(at)
         for _ in range(int(asked.get("upserts", "9"))):
             write(at, at.flights.orderBy(f.xxhash64(*KEY)).limit(UPSERT_ROWS))
