@@ -824,6 +824,9 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/spark/test_spark_streaming.py::test_two_named_sinks_of_one_query_both_count_once",
         "tests/spark/test_spark_streaming.py::test_each_batch_is_one_transaction_and_a_replayed_one_counts_once",
         "tests/spark/test_spark_streaming.py::test_two_drivers_that_are_handed_the_same_batch_count_it_once",
+        "tests/spark/test_spark_streaming.py::test_of_two_drivers_of_one_checkpoint_a_sink_counts_once",
+        "tests/spark/test_spark_streams.py::test_of_two_drivers_of_one_checkpoint_each_change_counts_once",
+        "tests/spark/test_streams.py::test_a_batch_counts_once_for_each_life_of_its_table",
         "tests/spark/test_spark_streaming.py::"
         "test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once",
     ),
