@@ -325,6 +325,7 @@ def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
     with _mapped_errors(path):
         make_folder(path, shared=shared)
         check_owner(path, shared=False)
+        _is_left(path)  # before anything of ours is in a folder of somebody else's
         with locked(path / LOCK_FILE, shared=shared):
             mark = _marked(path)
     try:
@@ -348,9 +349,7 @@ def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
 
 def _marked(path: Path) -> int:
     """The mark's file, locked and durable, in a folder without anything else. Under the folder's lock."""
-    is_left = is_there(path / UNFINISHED_FILE)
-    if not is_left and (there := sorted(set(os.listdir(path)) - {LOCK_FILE})):
-        raise Misuse(f"{path} is not empty ({', '.join(there[:3])}): name a new folder", folder=str(path))
+    is_left = _is_left(path)
     file = open_own(path / UNFINISHED_FILE, os.O_RDWR | os.O_CREAT)
     try:
         try:
@@ -366,6 +365,14 @@ def _marked(path: Path) -> int:
         os.close(file)
         raise
     return file
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a kill left the folder unfinished; `Misuse` where it is neither that nor empty."""
+    is_left = is_there(path / UNFINISHED_FILE)
+    if not is_left and (there := sorted(set(os.listdir(path)) - {LOCK_FILE})):
+        raise Misuse(f"{path} is not empty ({', '.join(there[:3])}): name a new folder", folder=str(path))
+    return is_left
 
 
 def _clear(path: Path) -> None:
