@@ -1,15 +1,16 @@
-"""The first write of a session, from Spark's bare first job to the whole: what each step adds.
+"""A write of few rows, from Spark's bare job to the whole: the first thing in a session, and when all is warm.
 
     python -m benchmarks.spark.first_write [rounds=3]
 
-Each step is the first thing in a Spark session of its own, in a process of its own; the sessions' start is no part of
-it. Steps take turns; figures are medians, in seconds.
+Each step is the first thing in a Spark session of its own, in a process of its own, and then done again; the sessions'
+start is no part of it. Steps take turns; figures are medians, in seconds.
 
     bare        20 rows made and collected: Spark's first job
     worker      the same through an identity by `mapInArrow`: Spark's first Python worker
     libraries   the worker imports what a writing task imports
     folder      before that, a database is made, its TSO started, and a transaction begins and commits: no rows
-    write       20 rows are written to a new table by a transaction
+    write       20 rows are written to a new table by a transaction, then upserted
+    arrow       the same rows as Arrow data, which the driver writes itself
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS: Final = 20
+WARM_UP: Final = 5
+AGAIN: Final = 20
 DDL: Final = "id long, name string, value double"
 
 
@@ -59,8 +62,13 @@ def write(rows: DataFrame, url: str) -> None:
         tx.write(rows, "first", row_key=["id"])
 
 
+def arrow(rows: DataFrame, url: str) -> None:
+    with pyomid.spark.transaction(rows.sparkSession, url) as tx:
+        tx.write(rows.toArrow(), "first", row_key=["id"])
+
+
 STEPS: Final[dict[str, Callable[[DataFrame, str], None]]] = {
-    each.__name__: each for each in (bare, worker, libraries, folder, write)
+    each.__name__: each for each in (bare, worker, libraries, folder, write, arrow)
 }
 
 
@@ -79,34 +87,34 @@ def main() -> int:
     if "step" in asked:
         print(json.dumps(taken_s(asked["step"])))
         return 0
-    report = Report(f"Spark: the first write of a session, {ROWS} rows, local[{PARTS}]")
-    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    report = Report(f"Spark: a write of {ROWS} rows, local[{PARTS}]")
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in STEPS}
     for _ in range(int(asked.get("rounds", "3"))):
         for name, taken in seconds.items():
             command = [sys.executable, "-m", "benchmarks.spark.first_write", f"step={name}"]
             said = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             taken.append(json.loads(said.stdout.splitlines()[-1]))
-    print(f"| {'step':<10} | seconds | of these, added |\n| --- | --- | --- |")
-    before = 0.0
+    print(f"| {'step':<10} | first | then |\n| --- | --- | --- |")
     for name, taken in seconds.items():
-        median = statistics.median(taken)
-        print(f"| {name:<10} | {median:.2f} ({min(taken):.2f}–{max(taken):.2f}) | {median - before:.2f} |")
-        before = median
+        first, then = map(statistics.median, zip(*taken, strict=True))
+        print(f"| {name:<10} | {first:.2f} | {then:.3f} |")
     return report.finish()
 
 
-def taken_s(step: str) -> float:
-    """Of one step, in this process's only session."""
+def taken_s(step: str) -> tuple[float, float]:
+    """Of one step, in this process's only session: the first time, and the median of later ones."""
     pyomid.spark.use_this_python()
     spark = _session()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         rows = spark.createDataFrame([(number, f"name {number}", number / 2) for number in range(ROWS)], DDL)
-        began = time.perf_counter()
-        STEPS[step](rows, f"omid://{name}/db?idleExitSeconds=1")
-        taken = time.perf_counter() - began
+        taken = []
+        for _ in range(1 + WARM_UP + AGAIN):
+            began = time.perf_counter()
+            STEPS[step](rows, f"omid://{name}/db?idleExitSeconds=1")
+            taken.append(time.perf_counter() - began)
         pyomid.spark.close_connections()
         spark.stop()
-    return taken
+    return taken[0], statistics.median(taken[1 + WARM_UP :])
 
 
 def _session() -> SparkSession:
