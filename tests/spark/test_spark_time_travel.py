@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -102,6 +102,27 @@ def test_a_snapshot_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(error, match=told), pyomid.spark.original_errors():
         spark.read.format("omid").options(url=kept_url, table="t", **options).load()
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [
+        (None, "at=None is NoneType: a timestamp"),
+        ("2020-01-01", "at='2020-01-01' is str: a timestamp"),
+        (True, "at=True is bool: a timestamp"),
+        (0, "at=0 is no timestamp"),
+        (datetime(2020, 1, 1), "has no time zone"),
+    ],
+)
+def test_a_time_that_is_none_restores_nothing(spark: SparkSession, kept_url: str, at: Any, told: str) -> None:
+    before = rows_of(pyomid.spark.read(spark, kept_url, "t"))
+    with pytest.raises(Misuse, match=told):
+        pyomid.spark.restore(spark, kept_url, "t", at)
+    if at is not None:
+        with pytest.raises(Misuse, match=told):
+            pyomid.spark.read(spark, kept_url, "t", at=at)
+    assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == before
 
 
 def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str, written: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pyomid.errors import Misuse
+from pyomid.client.past_snapshot import check_time
 from pyomid.protocol.time_points import snapshot_after
 from pyomid.spark.databases import connection
 from pyomid.spark.errors import original_errors
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None = None) -> DataFrame:
     """A lazy frame of the table, of one snapshot: of now, or of what was committed at or before a timestamp, or by a
     time (a datetime with its zone). SnapshotTooOld says since when history is kept."""
+    if at is not None:
+        check_time(at)
     register(spark)
     reader = spark.read.format(FORMAT).option("url", url).option("table", table)
     if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise Misuse(f"at={at} has no time zone: give a datetime with one (at.astimezone() takes it as local time)")
         reader = reader.option("timestampAsOf", at.isoformat())
     elif at is not None:
         reader = reader.option("versionAsOf", at)
@@ -56,6 +56,7 @@ def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> in
     """Writes the table as it was at `at`, in a transaction of its own, and returns its commit timestamp. All rows are
     written anew; what the table's schema does not name is not put back. `ConflictError` where another transaction
     changed the table meanwhile."""
+    check_time(at)
     with transaction(spark, url) as tx:
         frame = read(spark, url, table, at=at)
         tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
