@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 import venv
@@ -261,6 +262,17 @@ def test_this_pyspark_and_this_python_will_do() -> None:
     check_pyspark(pyspark.__version__)
     check_pyspark("10.0")
     assert workers_fault(sys.executable) == ""
+
+
+def test_a_program_that_embeds_python_has_workers_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In uWSGI the executable is uWSGI."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "uwsgi"))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "unset")
+    pyomid.spark.use_this_python()
+    program = os.environ["PYSPARK_PYTHON"]
+    assert program == os.environ["PYSPARK_DRIVER_PYTHON"] == f"{sys.prefix}/bin/python3"
+    assert workers_fault(program) == ""
 
 
 def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import Misuse
+from pyomid.platforms import python_program
 from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def register(spark: SparkSession) -> None:
 
 def use_this_python() -> None:
     """Makes Spark's workers run this interpreter, with its packages. Call it before the session is made."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python_program()
 
 
 def check_workers_python(spark: SparkSession) -> None:
@@ -59,7 +59,7 @@ def check_workers_python(spark: SparkSession) -> None:
     fault = workers_fault(program, sends_packages=bool(sent))
     if fault:
         raise Misuse(
-            f"Spark's workers run {program!r}, {fault}, and this program runs {sys.executable}: call "
+            f"Spark's workers run {program!r}, {fault}, and this program runs {python_program()}: call "
             "pyomid.spark.use_this_python() before the session is made (stop this one and make it anew), or set "
             "PYSPARK_PYTHON to a Python that has this one's version and packages",
             python=program,
@@ -73,7 +73,7 @@ def workers_fault(program: str, *, sends_packages: bool = False) -> str:
     `sends_packages`: the session brings packages to its workers, so that they are not looked for.
     """
     found = shutil.which(program)
-    if found is None or Path(found).absolute() == Path(sys.executable).absolute():
+    if found is None or Path(found).absolute() == Path(python_program()).absolute():
         return ""
     try:
         answer = subprocess.run(
