@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
+from pyomid import crashpoints
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType, TransactionEnded, UnknownTable
 from pyomid.spark import RunState
 from pyomid.spark.sessions import is_connect
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 DDL = "name string, count long, note string"
+TYPES = (
+    "b boolean, y byte, s short, i int, f float, d double, n decimal(20,4), t string, x binary, "
+    "day date, at timestamp, here timestamp_ntz, how_long interval day to second, many array<decimal(5,1)>, "
+    "pairs map<string,date>, both struct<a:int,b:binary>"
+)
+MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456)
+FULL = (
+    True, -1, 2, -3, 1.5, -2.5, Decimal("-12345.6789"), "", b"\x00", date(1969, 12, 31), MOMENT, MOMENT,
+    timedelta(days=-1, microseconds=5), [Decimal("1.5"), None], {"x": date(2013, 1, 1)}, (7, b"\xff"),
+)  # fmt: skip
 
 
 def frame(spark: SparkSession, *rows: tuple[Any, ...], ddl: str = DDL) -> DataFrame:
@@ -45,16 +56,7 @@ def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], 
 
 @pytest.mark.connect
 def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
-    moment = datetime(2013, 1, 1, 5, 0, 0, 123456)
-    ddl = (
-        "id long, b boolean, y byte, s short, i int, f float, d double, n decimal(20,4), t string, x binary, "
-        "day date, at timestamp, here timestamp_ntz, how_long interval day to second, many array<decimal(5,1)>, "
-        "pairs map<string,date>, both struct<a:int,b:binary>"
-    )
-    full = (
-        1, True, -1, 2, -3, 1.5, -2.5, Decimal("-12345.6789"), "", b"\x00", date(1969, 12, 31), moment, moment,
-        timedelta(days=-1, microseconds=5), [Decimal("1.5"), None], {"x": date(2013, 1, 1)}, (7, b"\xff"),
-    )  # fmt: skip
+    ddl, full = f"id long, {TYPES}", (1, *FULL)
     empty = (2, *[None] * 16)
     with pyomid.spark.transaction(spark, url) as tx:
         tx.write(frame(spark, full, empty, ddl=ddl), "types", row_key=["id"])
@@ -68,16 +70,8 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
     """A frame that Spark has in the driver is written there, in one branch; another one by tasks. Over Connect Spark
     does not always say that it has one there.
     """
-    moment = datetime(2013, 7, 1, 5, 0, 0, 123456)
-    ddl = (
-        "id long, b boolean, y byte, s short, i int, f float, d double, n decimal(20,4), t string, x binary, "
-        "day date, at timestamp, here timestamp_ntz, how_long interval day to second, many array<decimal(5,1)>, "
-        "pairs map<string,date>, both struct<a:int,b:binary>, `dotted.name` string, `T` string"
-    )
-    full = (
-        True, -1, 2, -3, 1.5, float("nan"), Decimal("-12345.6789"), "", b"\x00", date(1969, 12, 31), moment, moment,
-        timedelta(days=-1, microseconds=5), [Decimal("1.5"), None], {"x": date(2013, 1, 1)}, (7, b"\xff"), "q", "T",
-    )  # fmt: skip
+    ddl = f"id long, {TYPES}, `dotted.name` string, `T` string, odd double"
+    full = (*FULL, "q", "T", float("nan"))
     content = [(number, *(full if number % 3 else [None] * len(full))) for number in range(30)]
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     spark.conf.set("spark.sql.caseSensitive", "true")
@@ -126,6 +120,25 @@ def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, u
             tx.write(pa.table({"name": ["c"], "count": [3]}), "kept")
         tx.rollback()
     assert rows(load(spark, url, "kept")) == [("a", 1, None)]
+
+
+@pytest.mark.parametrize("place", ["spark.task.before_write", "spark.task.after_write"])
+def test_an_interrupted_write_of_rows_that_are_here_is_undone(spark: SparkSession, url: str, place: str) -> None:
+    def interrupt() -> None:
+        crashpoints.disarm()
+        raise KeyboardInterrupt
+
+    few, table = pa.table({"name": ["a"], "count": [1]}), place.replace(".", "-")
+    crashpoints.arm_action(place, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), pyomid.spark.transaction(spark, url) as tx:
+            tx.write(few, table, row_key="name")
+    finally:
+        crashpoints.disarm()
+    assert load(spark, url, table).count() == 0
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(few, table)
+    assert rows(load(spark, url, table)) == [("a", 1)]
 
 
 @pytest.mark.connect
