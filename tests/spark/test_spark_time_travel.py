@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import pyomid
@@ -123,6 +124,12 @@ def test_a_time_that_is_none_restores_nothing(spark: SparkSession, kept_url: str
         with pytest.raises(Misuse, match=told):
             pyomid.spark.read(spark, kept_url, "t", at=at)
     assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == before
+
+
+def test_a_version_out_of_a_frame_of_pandas_is_one(spark: SparkSession, kept_url: str, written: int) -> None:
+    expected = rows_of(pyomid.spark.read(spark, kept_url, "t", at=written))
+    assert (1, "a") in expected
+    assert rows_of(pyomid.spark.read(spark, kept_url, "t", at=np.int64(written))) == expected
 
 
 def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str, written: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None
     """A lazy frame of the table, of one snapshot: of now, or of what was committed at or before a timestamp, or by a
     time (a datetime with its zone). SnapshotTooOld says since when history is kept."""
     if at is not None:
-        check_time(at)
+        at = _checked(at)
     register(spark)
     reader = spark.read.format(FORMAT).option("url", url).option("table", table)
     if isinstance(at, datetime):
@@ -56,8 +57,16 @@ def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> in
     """Writes the table as it was at `at`, in a transaction of its own, and returns its commit timestamp. All rows are
     written anew; what the table's schema does not name is not put back. `ConflictError` where another transaction
     changed the table meanwhile."""
-    check_time(at)
+    at = _checked(at)
     with transaction(spark, url) as tx:
         frame = read(spark, url, table, at=at)
         tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
     return tx.commit_ts
+
+
+def _checked(at: int | datetime) -> int | datetime:
+    """As the client takes it; a version out of a frame of pandas is a number of numpy's."""
+    if hasattr(at, "__index__") and not isinstance(at, bool):
+        at = operator.index(at)
+    check_time(at)
+    return at
