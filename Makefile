@@ -14,19 +14,21 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase test-hbases: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase test-hbases demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak soak-service record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.ready ## the environment, with the kernels compiled
+setup: $(VENV)/.built ## the environment, with all that is compiled
 
 $(VENV)/.ready: requirements/dev.txt requirements/kerberos.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --requirement requirements/dev.txt
 	if command -v krb5-config >/dev/null; then $(BIN)/pip install --quiet --requirement requirements/kerberos.txt; fi
+	touch $@
+
+$(VENV)/.built: $(VENV)/.ready setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	$(RUN) -m pyomid.kernels.compile_packages
 	touch $@
 
 check: setup ## format, lint, types, import contracts
@@ -63,6 +65,9 @@ test-pythons: ## a client, its TSO and their processes, on every declared Python
 test-install: ## sdist and wheel, installed without extras and with them; a program and the command line on each
 	.ci/install $(PYTHON)
 
+wheels: ## the sdist and a wheel for each declared Python that is here, each tried in an empty environment; in build/wheels
+	.ci/install $(PYTHONS)
+
 test-pysparks: setup ## reads, writes, a transaction and a stream on the declared PySparks beside the suite's own
 	.ci/pysparks $(PYSPARKS) -- -q tests/spark/test_spark_smoke.py
 
@@ -96,11 +101,12 @@ bench-peers: setup ## pyomid, Delta Lake, Iceberg, DuckLake and Parquet on the f
 bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the conflict map by itself (needs gcc, a JDK)
 	$(RUN) -m benchmarks.tso.conflict_map
 	$(RUN) -m benchmarks.tso.run
-	$(RUN) -m benchmarks.tso.build_up
 	$(RUN) -m benchmarks.tso.abuse
 
 bench-hbase: setup ## a real HBase: client, TSO, Spark, fail-over, upkeep; Java peers in the same run; all goals at the end
 	$(RUN) -m benchmarks.hbase
+
+test-all: test wheels test-hbases soak ## test, and what takes hours: soaks, AddressSanitizer, wheels, other HBases
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak --timeout=7200
@@ -125,3 +131,4 @@ format: setup ## ruff, in place
 
 clean: ## all that was built
 	rm -rf build $(VENV)
+	find src -name '*.so' -delete

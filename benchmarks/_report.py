@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 Work = Callable[[], object]
 
-_PACKAGES = ("pyomid", "lmdb", "numba", "numpy", "pyarrow", "pyspark", "uvloop", "protobuf")
+_PACKAGES = ("pyomid", "lmdb", "numpy", "pyarrow", "pyspark", "uvloop", "protobuf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ PAGES = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "benchmarks/README.md",
+    "benchmarks/results/*.md",
     "deploy/hbase/README.md",
     "docs/**/*.md",
     "docs/**/*.svg",

@@ -174,26 +174,23 @@ def put_sqlite(connection: sqlite3.Connection, keys: list[bytes]) -> None:
     connection.execute("COMMIT")
 
 
-def raw_lmdb(folder: Path, *, metasync: bool = True) -> lmdb.Environment:
-    return lmdb.open(str(folder), map_size=MAP_BYTES, metasync=metasync)
+def raw_lmdb(folder: Path) -> lmdb.Environment:
+    return lmdb.open(str(folder), map_size=MAP_BYTES)
 
 
 def put_lmdb(environment: lmdb.Environment, keys: list[bytes]) -> None:
-    """Synced on return. Without LMDB's sync of its root, by one sync more behind it, as the store does."""
+    """Synced on return."""
     with environment.begin(write=True) as transaction, transaction.cursor() as cursor:
         cursor.putmulti([(key, VALUE) for key in keys])
-    if not environment.flags()["metasync"]:
-        environment.sync(True)
 
 
 def write_table(tables: Tables, folder: Path, options: argparse.Namespace) -> None:
     with ExitStack() as opened:
         blocks = 1024
         log = opened.enter_context(written_file(folder / "synced", 0, blocks))
-        direct = opened.enter_context(written_file(folder / "direct", os.O_DIRECT | os.O_DSYNC, blocks))
         connection, trip = sqlite(folder), RoundTrip()
         opened.callback(trip.close)
-        synced, rooted = raw_lmdb(folder / "raw"), raw_lmdb(folder / "rooted", metasync=False)
+        synced = raw_lmdb(folder / "raw")
         store = EmbeddedStore(folder / "store")
         opened.callback(store.close)
         store.create_table(TableInfo("t", (b"f",)))
@@ -205,10 +202,8 @@ def write_table(tables: Tables, folder: Path, options: argparse.Namespace) -> No
 
         steps = [
             Step("a write of 4 KiB and fdatasync", log),
-            Step("a direct, synchronous write of 4 KiB: what the commit log does", direct),
             Step("sqlite3: the transaction", lambda number: put_sqlite(connection, [key_of(number)])),
             Step("LMDB: the transaction, its pages and its root synced", lambda n: put_lmdb(synced, [key_of(n)])),
-            Step("LMDB: the same, as the store has it synced", lambda n: put_lmdb(rooted, [key_of(n)])),
             Step("the store's write of the cell", cells),
             Step("a byte to another process and back", lambda number: trip()),
             Step("begin: a visit to the TSO", ours.begin),
@@ -256,7 +251,7 @@ def puts_table(tables: Tables, folder: Path, options: argparse.Namespace) -> Non
     rows = options.rows
     with ExitStack() as opened:
         connection = sqlite(folder)
-        raw, parted = raw_lmdb(folder / "raw"), raw_lmdb(folder / "parted", metasync=False)
+        raw, parted = raw_lmdb(folder / "raw"), raw_lmdb(folder / "parted")
         store = EmbeddedStore(folder / "store")
         opened.callback(store.close)
         store.create_table(TableInfo("t", (b"f",)))

@@ -19,6 +19,8 @@ from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, Sh
 ROWS = 50_000
 GETS = 5_000
 VERSIONS = 10_000
+UNCOMPACTED = 12
+"""Versions that background compaction leaves of a row that is written all the time."""
 SCAN_ROWS, SCAN_VERSIONS = 1_000, 200
 COMMITS = 200
 COLUMN = Column(b"f", b"balance")
@@ -99,10 +101,16 @@ def compare_ages(report: Report, store: EmbeddedStore) -> None:
         names = (CellVersion(key, *COLUMN, version) for version in written)
         store.write_shadow_cells("aged", [ShadowWrite(name, name.version + 1) for name in names])
     bounds = ReadBounds(below=versions[-1] + 50, committed_below=versions[-1] + 50)
+    few = versions[-UNCOMPACTED:]
+    store.write_cells("aged", 50, [RowWrite(b"other", ((Column(b"f", b"more"), b"1"),))])
+    for version in few:
+        store.write_cells("aged", version, [RowWrite(b"partial", ((COLUMN, b"100"),))])
+    names = (CellVersion(b"partial", *COLUMN, version) for version in few)
+    store.write_shadow_cells("aged", [ShadowWrite(name, name.version + 1) for name in names])
 
-    def read(key: bytes) -> None:
+    def read(key: bytes, columns: tuple[Column, ...] | None = (COLUMN,)) -> None:
         for _ in range(GETS):
-            store.read_rows("aged", [key], [COLUMN], bounds=bounds)
+            store.read_rows("aged", [key], columns, bounds=bounds)
 
     young, old = report.measure_together(
         {
@@ -113,6 +121,15 @@ def compare_ages(report: Report, store: EmbeddedStore) -> None:
         unit="gets",
     )
     report.ratio("row of one version ÷ row of many", young, old, at_most=2)
+    young, partly = report.measure_together(
+        {
+            "get of a whole row of one version that lacks a column of its table": partial(read, b"young", None),
+            f"the same of {UNCOMPACTED} versions": partial(read, b"partial", None),
+        },
+        items=GETS,
+        unit="gets",
+    )
+    report.ratio("row of one version ÷ row of some that lacks a column", young, partly, at_most=3)
     compare_scans(report, store)
 
 

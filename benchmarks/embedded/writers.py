@@ -1,7 +1,7 @@
 """Eight processes write one folder at once: each writes LMDB itself, or all hand over to one service process.
 
 The service is the best case for handing over: it does nothing but take rows from a Unix socket, a thread for each
-connection, and the threads' writes share commits (`Environment.write`). docs/decisions/0010 is about the result.
+connection, and the threads' writes share commits (`Environment.write`).
 """
 
 from __future__ import annotations

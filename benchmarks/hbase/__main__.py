@@ -1,4 +1,4 @@
-"""`python -m benchmarks.hbase [--minutes M] [--quick]`: all that docs/speed-hbase.md shows, one after the other.
+"""`python -m benchmarks.hbase [--minutes M] [--quick]`: what benchmarks/results/hbase.md shows, step by step.
 
 Each command has processes and an HBase of its own, so that none inherits another's heap. Behind the last one stand all
 lines with a goal once more.

@@ -24,7 +24,7 @@ from benchmarks.spark.reads import settle, write
 from pyspark.sql import functions as f
 
 import pyomid.spark
-from pyomid.storage.embedded.layout import CELLS, ENVIRONMENTS
+from pyomid.storage.embedded.layout import CELLS, DATABASES
 from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES, decode_cells, key_row
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Space:
     """Of cells, in their newest version."""
     row_keys: int = 0
     cell_heads: int = 0
-    """A column's number and a length for each cell, and how many there are."""
+    """Which columns a record has, and the length of each value."""
     record_heads: int = 0
     """In the key the table, the row's end and the version; commit timestamp, which is the shadow cell, and checksum."""
     old_versions: int = 0
@@ -60,7 +60,7 @@ class Space:
     free: int = 0
     """Pages that later writes take, and the list of them."""
     other_files: int = 0
-    """Commits, their log, the TSO's, and holes left out of the data's file."""
+    """The TSO's, LMDB's lock file, and less the holes in the data's file."""
 
     def total(self) -> int:
         return sum(getattr(self, each.name) for each in fields(self))
@@ -75,9 +75,9 @@ TITLES: Final = {
     "nodes": "+ LMDB's header and place of each record",
     "leaf_room": "+ what its leaf pages leave empty",
     "branches": "+ its branch pages",
-    "other_databases": "+ samples, names, catalogue",
+    "other_databases": "+ samples, names, catalogue, commits",
     "free": "+ free pages, for later writes",
-    "other_files": "+ commits, their log, other files",
+    "other_files": "+ other files",
 }
 
 
@@ -127,8 +127,8 @@ def of_folder(at: Setting) -> Space:
     pyomid.spark.close_connections()
     folder = at.folder / "db"
     found = Space()
-    with lmdb.open(os.fspath(folder / "data"), readonly=True, max_dbs=len(ENVIRONMENTS["data"])) as opened:
-        databases = {name: opened.open_db(name, create=False) for name in ENVIRONMENTS["data"]}
+    with lmdb.open(os.fspath(folder / "data"), readonly=True, max_dbs=len(DATABASES)) as opened:
+        databases = {name: opened.open_db(name, create=False) for name in DATABASES}
         with opened.begin() as reader:
             node_bytes = _count_records(reader.cursor(databases[CELLS]), found)
             stats = {name: reader.stat(database) for name, database in databases.items()}

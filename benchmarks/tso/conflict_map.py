@@ -21,15 +21,25 @@ from benchmarks._report import machine_lines
 
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap
-from pyomid.oracle.native.fill import fill_map
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
-from pyomid.server.native.switch import switch_to_native
+from pyomid.server.switch import switch_to_native
 from pyomid.types import TIMESTAMP_STEP
 
+FILL_AT_ONCE = 100
 CELLS = 10
 COMMITS = 1000
 ROUNDS = 60
+
+
+def fill(machine: TsoMachine, writes: int) -> int:
+    """As many writes of new cells, as after a long life. Returns what evictions raise the low watermark to."""
+    rng, evicted = np.random.default_rng(1), 0
+    for at in range(0, writes, FILL_AT_ONCE):
+        ids = rng.integers(-(1 << 63), 1 << 63, FILL_AT_ONCE, dtype=np.int64)
+        commit_ts = machine.clock.next_ts + at * TIMESTAMP_STEP
+        evicted = max(evicted, machine.oracle.conflict_map.record_all(ids, commit_ts))
+    return evicted
 
 
 def main() -> None:
@@ -65,9 +75,8 @@ def measured(slots: int, filled: float) -> tuple[float, float, float]:
     machine = TsoMachine(settings, TakenOver(TIMESTAMP_STEP, 10**15, TIMESTAMP_STEP, 0, frozenset()), now_s=0.0)
     machine.oracle.conflict_map = CacheLineMap(slots)
     fast = switch_to_native(machine, chunk_bytes_max=1 << 18)
-    words, buckets = machine.oracle.conflict_map.words, machine.oracle.conflict_map.buckets
     writes = int(slots * filled)
-    machine.oracle.low_watermark = fill_map(words, np.uint64(buckets), writes, machine.clock.next_ts, 1)
+    machine.oracle.low_watermark = fill(machine, writes)
     lag = (machine.clock.next_ts + writes * TIMESTAMP_STEP - machine.oracle.low_watermark) / TIMESTAMP_STEP / slots
     machine.clock.next_ts += writes * TIMESTAMP_STEP
     rng = np.random.default_rng(7)
@@ -84,7 +93,7 @@ def measured(slots: int, filled: float) -> tuple[float, float, float]:
         times.append((time.thread_time_ns() - began) / COMMITS)
         assert machine.windows.open_batch.size, "nothing was committed"
     evicts = machine.oracle.low_watermark > machine.epoch and filled > 1
-    return statistics.median(times), lag if evicts else 0.0, words.nbytes / 1e9
+    return statistics.median(times), lag if evicts else 0.0, machine.oracle.conflict_map.words.nbytes / 1e9
 
 
 def commit_frames(rng: np.random.Generator, start: int) -> bytearray:

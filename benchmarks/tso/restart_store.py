@@ -56,7 +56,7 @@ def first_begin(folder: Path) -> str:
     program = Path(sys.executable).with_name("pyomid")
     command = [
         program, "tso", "--listen", "127.0.0.1:0", "--store", f"omid://{folder}", "--conflict-map-entries", str(SLOTS),
-        "--kernel", "auto",
+        "--kernel", "on",
     ]  # fmt: skip
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -1,7 +1,7 @@
 """`python -m examples.flights [embedded|hbase] [--secured]`: `make demo`, `make demo-hbase` and `make demo-hbase
 SECURED=1`.
 
-Settings are read from the environment, by this process and by its children: it is set before they are imported.
+This process and its children read their settings from the environment, which is set before `settings` is imported.
 """
 
 import argparse
@@ -13,10 +13,10 @@ import sys
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("store", nargs="?", choices=("embedded", "hbase"), default="embedded")
-    parser.add_argument("--secured", action="store_true", help="HBase, ZooKeeper and TSOs by Kerberos and TLS")
+    parser.add_argument("--secured", action="store_true", help="HBase, ZooKeeper and TSOs with Kerberos and TLS")
     given = parser.parse_args()
     if given.secured and given.store != "hbase":
-        parser.error("--secured is for hbase: a folder is its owner's")
+        parser.error("--secured needs hbase: file permissions protect a folder")
     os.environ["DEMO_STORE"] = store = given.store
     os.environ["DEMO_SECURED"] = str(int(given.secured))
 

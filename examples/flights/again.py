@@ -1,6 +1,6 @@
-"""The database is away for a moment when its TSO or a server of it is killed.
+"""Retries while the database is briefly unavailable, after its TSO or a server was killed.
 
-Only for work under a durable id: for it alone trying again is harmless.
+Only for work under an idempotency key: only that is safe to retry.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import pyomid
 T = TypeVar("T")
 
 AWAY_SECONDS_MAX = 120
-"""A database that is away for longer is gone."""
+"""Longest time for which the database may be unavailable."""
 
 PAUSE_SECONDS = 0.05
 
 
 def again(attempt: Callable[[], T], interrupted: Callable[[pyomid.OmidError], None]) -> T:
-    """What `attempt` returns at last; each failure for want of an answer is told to `interrupted`."""
+    """Return the result of the first successful `attempt`; `interrupted` is called with the error of each failed
+    one."""
     deadline_s = time.monotonic() + AWAY_SECONDS_MAX
     while True:
         try:

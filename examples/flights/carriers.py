@@ -1,10 +1,10 @@
-"""Totals by carrier, kept by a stream of what changes in flights: each batch is a merge, in one transaction.
+"""Totals by carrier, maintained by a stream of the changes to flights: each batch is a merge, in one transaction.
 
     python -m examples.flights.carriers START:WATERMARK
 
-The pipelines and the service know nothing of it. It begins at a bookmark from before their first write, and ends,
-behind all that is committed, when the file `ALL_IN` is there. A row that was changed comes as it was and as it is: its
-old values leave the totals, its new ones join them.
+The pipelines and the service do not know of the stream. It starts at a bookmark drawn before their first write. When
+the file `ALL_IN` exists, it processes everything committed so far and ends. A changed row arrives with its old and its
+new values: the old ones are subtracted from the totals, the new ones added.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 LANE = "carriers"
 
 LOOK_S = 0.5
-"""Between two looks whether everything is in."""
+"""Time between checks for the file `ALL_IN`."""
 
 
 def carrier_totals(flights: DataFrame) -> DataFrame:
-    """A carrier: flights, cancelled ones, minutes of departure delay."""
+    """Return, by carrier: flights, cancelled ones, minutes of departure delay."""
     return _totals(flights, f.lit(1))
 
 
 def change_totals(changes: DataFrame) -> DataFrame:
-    """What the changes add to the totals of their carriers."""
+    """Return what the changes add to the totals of their carriers."""
     return _totals(changes, f.when(f.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1))
 
 
@@ -71,8 +71,8 @@ def add(tx: SparkTransaction, changes: DataFrame) -> MergeResult:
 
 
 def started(spark: SparkSession, since: str) -> StreamingQuery:
-    """From its checkpoint, if it has one. A batch that was committed when its driver died is found by its id, and its
-    function not called again."""
+    """Start the query, from its checkpoint if there is one. If a batch had committed when its driver died, it is found
+    by its id, and the function is not called again."""
     begun: list[int] = []
 
     def count(tx: SparkTransaction, changes: DataFrame) -> None:
@@ -97,7 +97,7 @@ def started(spark: SparkSession, since: str) -> StreamingQuery:
 
 
 def follow(query: StreamingQuery) -> None:
-    """Until everything is in, and counted."""
+    """Run the query until all data have been ingested and processed."""
     while not ALL_IN.exists():
         query.awaitTermination(LOOK_S)
     query.processAllAvailable()
@@ -105,7 +105,8 @@ def follow(query: StreamingQuery) -> None:
 
 
 def followed(spark: SparkSession, since: str) -> bool:
-    """False: the database was away for too long, or Spark's source was slow to start. Start the query again."""
+    """Run the query; False if it must be restarted: the database was unavailable for too long, or Spark's source was
+    slow to start."""
     try:
         follow(started(spark, since))
     except StreamingQueryException as error:
@@ -118,7 +119,7 @@ def followed(spark: SparkSession, since: str) -> bool:
 
 
 def merged_batches(events: Iterable[Event]) -> set[int]:
-    """Those that changed a total. The others moved the query's place, for nothing was new for a while."""
+    """Return the batches that changed a total. The others only moved the query's place, while nothing changed."""
     of_stream = [event.values for event in events if event.lane == LANE]
     changed = {values["start_ts"] for values in of_stream if any(values.get("rows", ()))}
     return {values["batch"] for values in of_stream if "batch" in values and values["start_ts"] in changed}
@@ -128,7 +129,7 @@ def main(since: str) -> None:
     spark = session("carriers", master="local[1,4]")
     note(LANE, "started")
     while not followed(spark, since):
-        """The demo ends it where this goes on for too long."""
+        """Start again; the demo kills this process if that goes on for too long."""
     note(LANE, "finished")
     spark.stop()
 

@@ -1,4 +1,4 @@
-"""The tables at the end against the same aggregates, computed by Spark from the source alone."""
+"""Comparison of the final tables with the same aggregates, computed by Spark from the source alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of the source and the same of the database."""
+    """One figure, from the source and from the database."""
 
     what: str
     source: Any
@@ -45,7 +45,7 @@ class Comparison:
 
 
 def expected_flights(spark: SparkSession, corrections: list[list[Any]]) -> DataFrame:
-    """The source with the corrected flights cancelled."""
+    """Return the source with the corrected flights cancelled."""
     cancelled = spark.createDataFrame(
         [(origin, time_hour, carrier, flight) for origin, time_hour, carrier, flight in corrections],
         "origin string, time_hour string, carrier string, flight int",
@@ -67,7 +67,7 @@ def compare(spark: SparkSession, tx: SparkTransaction, corrections: list[list[An
     results = [Comparison(f"rows in {name}", data.ROWS[name], tx.read(name).count()) for name in data.SMALL_TABLES]
     in_source = {row["origin"]: row["count"] for row in expected.groupBy("origin").count().collect()}
     if MONTHS == 12:
-        assert in_source == data.FLIGHTS_BY_ORIGIN, f"the source is another one: {in_source}"
+        assert in_source == data.FLIGHTS_BY_ORIGIN, f"unexpected source data: {in_source}"
     results.append(Comparison("rows in flights", sum(in_source.values()), tx.read(FLIGHTS).count()))
     by_origin = {row["origin"]: row["flights"] for row in _by_origin(tx.read(DAILY)).collect()}
     for origin, flights in sorted(in_source.items()):
@@ -84,19 +84,19 @@ def compare(spark: SparkSession, tx: SparkTransaction, corrections: list[list[An
 
 
 def compare_changes(spark: SparkSession, since: pyomid.Bookmark, corrections: list[list[Any]]) -> list[Comparison]:
-    """The change feed of flights tells each flight once, and each correction: as it was, and as it is."""
+    """Compare the change feed of flights: it must have each insert once, and each correction with both images."""
     changes = pyomid.spark.changes(spark, url(), FLIGHTS, starting=since)
     counted = changes.groupBy("_change_type").agg(
         f.count(f.lit(1)).alias("rows"), f.count("dep_time").alias("departed"), f.countDistinct("_commit_version")
     )
-    told = {row[0]: tuple(row[1:]) for row in counted.collect()}
+    found = {row[0]: tuple(row[1:]) for row in counted.collect()}
     flights, number = data.flights(spark), len(corrections)
     source = (flights.count(), flights.where("dep_time is not null").count(), MONTHS)
     return [
-        Comparison("changes: flights inserted, departed ones, commits", source, told.pop("insert", None)),
-        Comparison("changes: flights before a correction", (number,) * 3, told.pop("update_preimage", None)),
-        Comparison("changes: flights behind it", (number, 0, number), told.pop("update_postimage", None)),
-        Comparison("changes of other kinds", {}, told),
+        Comparison("changes: flights inserted, departed ones, commits", source, found.pop("insert", None)),
+        Comparison("changes: flights before a correction", (number,) * 3, found.pop("update_preimage", None)),
+        Comparison("changes: flights after it", (number, 0, number), found.pop("update_postimage", None)),
+        Comparison("changes of other kinds", {}, found),
     ]
 
 

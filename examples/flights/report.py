@@ -1,4 +1,4 @@
-"""build/demo/report.html: one self-contained page, its pictures inline SVG."""
+"""build/demo/report.html: one self-contained page with inline SVG pictures."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ LANE_NAMES: Final = {
 
 
 def growth_text(place: Place) -> str:
-    """A year's entries of transactions whose client died before it completed them: in Omid's example, and here."""
+    """Return a sentence on the entries that dead clients leave in a year: in Omid's example, and in this store."""
     example = EXAMPLE_RATE * EXAMPLE_FAILING * SECONDS_A_YEAR * EXAMPLE_ENTRY_BYTES
     words, here = place.growth()
     return (
-        f"Without sanitising the commit table would grow by {example / 1e9:.0f} GB a year at {EXAMPLE_RATE:,} tx/s × "
+        f"Without sanitizing the commit table would grow by {example / 1e9:.0f} GB a year at {EXAMPLE_RATE:,} tx/s × "
         f"{EXAMPLE_FAILING:.0%} failing × {EXAMPLE_ENTRY_BYTES} B; this store {words}: {here / 1e12:.1f} TB"
     )
 
@@ -57,13 +57,13 @@ def write(run: Run) -> None:
         _legend(),
         "<h2>Faults</h2>",
         _table(
-            ("fault", "happened", "what was looked up afterwards", "orphan cells removed"),
+            ("fault", "happened", "outcome found afterwards", "orphan cells removed"),
             [(f.what, "yes" if f.hit else "no", f.outcome, f"{f.orphans:,}") for f in run.faults.values()],
         ),
-        "<h2>The store before and after cleaning</h2>",
+        "<h2>The store before and after compaction and sanitizing</h2>",
         _wide(_sizes(run)),
         f"<p>{html.escape(growth_text(run.place))}.</p>",
-        "<h2>Against the source</h2>",
+        "<h2>Comparison with the source</h2>",
         _table(
             ("figure", "source", "database", ""),
             [
@@ -79,11 +79,11 @@ def write(run: Run) -> None:
 
 def _verdict(run: Run) -> str:
     if run.failures:
-        return f"<span class='bad'>{len(run.failures)} things are not as they must be.</span>"
+        return f"<span class='bad'>{len(run.failures)} checks failed.</span>"
     return (
-        f"Two PySpark pipelines, a stream of what they change, a service and a reader on {run.place.title}. Killed: a "
+        f"Two PySpark pipelines, a stream of their changes, a service and a reader on {run.place.title}. Killed: a "
         f"worker, three drivers, {run.place.deaths}. "
-        "<b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
+        "<b>Nothing was lost, nothing was counted twice, no snapshot was torn.</b>"
     )
 
 
@@ -97,7 +97,7 @@ def _tiles(run: Run, events: Sequence[Event]) -> str:
     figures = [
         (f"{flights:,}", "flights"),
         (str(MONTHS), "months, one transaction each"),
-        (str(kinds("conflict")), "conflicts, tried again"),
+        (str(kinds("conflict")), "conflicts, retried"),
         (str(len(carriers.merged_batches(events))), "batches of changes, merged by the stream"),
         (str(corrected), "flights corrected by the service"),
         (str(run.snapshots), f"snapshots checked, {run.torn} torn"),
@@ -144,7 +144,7 @@ def _axis(first: float, last: float, x: Any, height: int) -> Iterable[str]:
 
 
 def _attempts(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
-    """Each try of a month, or a batch, from its begin to its end: committed, lost or killed."""
+    """Yield a bar for each attempt of a month or a batch, from begin to end: committed, lost or killed."""
     begun: Event | None = None
     for event in events:
         if event.kind == "begun":
@@ -157,7 +157,7 @@ def _attempts(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
             begun = None
         elif event.kind == "already":
             what, number = _work(event)
-            yield _mark(x(event.at), middle, "known", f"{what} {number}: committed already, looked up")
+            yield _mark(x(event.at), middle, "known", f"{what} {number}: found already committed")
         if event.kind == "killed":
             yield _skull(x(event.at), middle, "driver killed")
 
@@ -211,9 +211,9 @@ def _skull(at: float, middle: float, title: str) -> str:
 def _legend() -> str:
     items = [
         ("good", "committed, agreed"),
-        ("lost", "lost a race, interrupted: tried again"),
+        ("lost", "conflict or interruption: retried"),
         ("dead", "its driver was killed"),
-        ("known", "found committed by its durable id"),
+        ("known", "found committed by its idempotency key"),
         ("cross", "kill −9"),
     ]
     return "<p class='legend'>" + "".join(f"<span><i class='{k}'></i>{t}</span>" for k, t in items) + "</p>"
@@ -251,7 +251,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _wide(picture: str) -> str:
-    """What a narrow window scrolls sideways."""
+    """Wrap content that scrolls sideways in a narrow window."""
     return f"<div class='wide'>{picture}</div>"
 
 

@@ -1,11 +1,11 @@
-"""The demo's servers behind Kerberos and TLS: `python -m examples.flights hbase --secured`.
+"""The demo's servers with Kerberos and TLS: `python -m examples.flights hbase --secured`.
 
-    KDC            MIT's, of this run alone: everybody's principal, each with a keytab
-    HBase          Kerberos with integrity over TLS, and certificates of clients; delegation tokens for Spark's tasks
+    KDC            MIT Kerberos, for this run only: one principal and keytab for each party
+    HBase          Kerberos with integrity, TLS with client certificates, delegation tokens for Spark's tasks
     ZooKeeper      Kerberos
-    TSOs           TLS, and certificates of clients; their own principal to HBase
+    TSOs           TLS with client certificates; their own principal to HBase
 
-The tests' KDC and certificates: the demo runs from a checkout, and is no example of how to keep keys.
+KDC and certificates are those of the tests, so the demo runs only from a checkout. It does not show how to store keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyomid.cli.hbase_server import HBaseServer
 
 
 class Security:
-    """Keys and tickets of one run. `start` is called before anything is connected."""
+    """Keys and tickets of one run. Create it before anything connects."""
 
     def __init__(self, folder: Path) -> None:
         sys.path.insert(0, os.fspath(Path(__file__).parents[2] / "tests" / "support"))
@@ -61,7 +61,7 @@ class Security:
         return kerberized_server(folder, self._kdc, {**ticks, **stores, **tls, **tokens}, heap_mb=1024)
 
     def options(self) -> str:
-        """Of the URL, the same for all."""
+        """Return the URL's options, the same for all clients."""
         from kerberized import ALICE, ZOOKEEPER
 
         shown = {"Ca": "ca.pem", "Cert": "client.pem", "Key": "client.key"}
@@ -87,5 +87,5 @@ class Security:
 
 
 def of_this_run() -> Security | None:
-    """None: everybody is let in."""
+    """Return the security of this run; None without --secured."""
     return Security(settings.FOLDER) if settings.SECURED else None

@@ -1,11 +1,11 @@
-"""A real HBase for the demo, with what only a cluster has: regions, region servers, and two TSOs of which one leads.
+"""An HBase for the demo, and the faults of a cluster: regions, two region servers, and two TSOs of which one leads.
 
-    split     a region of flights is split in the middle of a job                 scans and writes follow it
-    move      a region of flights goes to the other server in the middle of a job the same
-    server    SIGKILL of the region server that holds it, under a running job;    its log is replayed elsewhere
-              then a new one is started
+    split     a region of flights is split during a job                           scans and writes follow it
+    move      a region of flights moves to the other server during a job          the same
+    server    SIGKILL of the region server that holds it, during a job; then a    its log is replayed elsewhere
+              new one is started
 
-The master process (with ZooKeeper and one region server) stays; it is the second region server that dies.
+The second region server is killed; the master process (with ZooKeeper and the first region server) stays.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.wiring import hbase_options
 
 LEADER_LEASE_SECONDS = 6
-"""A standby follows a killed leader after this long (default: 10)."""
+"""A standby replaces a killed leader after this long (default: 10)."""
 
 PAUSE_SECONDS = 5
-"""Between two tries of one fault: a region that was split just now is not split again before it was compacted."""
+"""Time between two attempts of one fault: a region from a split cannot be split again before it is compacted."""
 
 SPLIT_AT = ("JFK", "EWR", "LGA")
-"""Origins, in the order in which splits are tried: one that fell between two jobs is tried again at the next."""
+"""Origins at which splits are tried, in order: if a split falls between two jobs, the next origin is tried."""
 
 _CELL_BYTES = 4 + 4 + 2 + 1 + 8 + 1
 """HBase's KeyValue without row, family, qualifier and value: lengths, timestamp, type."""
@@ -54,7 +54,7 @@ _CELL_BYTES = 4 + 4 + 2 + 1 + 8 + 1
 
 @contextmanager
 def started() -> Iterator[Servers]:
-    """Servers, database and TSOs, all of which are gone afterwards; the environment tells their URL."""
+    """Start servers, database and TSOs, and end them afterwards; their URL is put into the environment."""
     servers = Servers(settings.FOLDER)
     try:
         servers.start()
@@ -66,22 +66,22 @@ def started() -> Iterator[Servers]:
 
 @dataclass(slots=True)
 class TsoProcess:
-    """`pyomid tso`, which says its address when it leads."""
+    """A `pyomid tso` process, which prints its address when it leads."""
 
     popen: subprocess.Popen[bytes]
     said: Path
 
     @property
     def address(self) -> str:
-        """Empty until it leads."""
+        """Its address; empty until it leads."""
         words = self.said.read_text().split()
         return words[words.index("on") + 1] if "on" in words[:-1] else ""
 
 
 @dataclass(slots=True)
 class Injection:
-    """One fault of the cluster: the months after which it comes, and what does it: the words of what it did, or None
-    where there was nothing to do it to yet."""
+    """One fault of the cluster: the number of months after which it is injected, and the function that does so; it
+    returns what it did, or None if that was not possible yet."""
 
     fault: Fault
     after_months: int
@@ -92,15 +92,15 @@ class Injection:
 
 
 class Servers:
-    """See `places.Place`."""
+    """A cluster as the demo's database (`places.Place`)."""
 
-    title = "an HBase of two region servers, under a pair of TSOs" + (
-        ", by Kerberos and TLS" if settings.SECURED else ""
+    title = "an HBase of two region servers, with a pair of TSOs" + (
+        ", with Kerberos and TLS" if settings.SECURED else ""
     )
     deaths = "the leading TSO, a region server"
 
     def __init__(self, folder: Path) -> None:
-        # Sessions of ten seconds, which ticks of six (HBase's default) would make twelve.
+        # For sessions of ten seconds: with HBase's default of six seconds per tick they would be twelve.
         ticks = {"hbase.zookeeper.property.tickTime": "2000"}
         self._security = security.of_this_run()
         if self._security is None:
@@ -115,9 +115,9 @@ class Servers:
         self._supervisor = threading.Thread(target=self._keep_a_pair, name="supervisor", daemon=True)
         self._split_at = deque(SPLIT_AT)
         self._next_try_s = 0.0
-        split = Fault("split", "a region of flights split in the middle of a job")
-        move = Fault("move", "a region of flights moved in the middle of a job")
-        server = Fault("server", "kill -9 of a region server under a running job, then a new one")
+        split = Fault("split", "a region of flights split during a job")
+        move = Fault("move", "a region of flights moved during a job")
+        server = Fault("server", "kill -9 of a region server during a job, then a new one")
         self._injections = [
             Injection(split, 1, self._split),
             Injection(move, settings.MONTHS // 4, self._move),
@@ -174,7 +174,7 @@ class Servers:
         return next((tso.popen.pid for tso in living if tso.address == address), 0)
 
     def _keep_a_pair(self) -> None:
-        """What systemd does for an operator: a TSO that ended, killed or in doubt of its lease, is started again."""
+        """Restart a TSO that has ended, whether killed or in doubt of its lease, as systemd would."""
         while not self._ended.wait(0.5):
             for tso in [tso for tso in self._tsos if tso.popen.poll() is not None]:
                 self._tsos.remove(tso)
@@ -210,7 +210,7 @@ class Servers:
         return [injection.fault for injection in self._injections]
 
     def watch(self) -> None:
-        """At most one fault a call, each while a transaction is open; again where the jobs were done before it was."""
+        """Inject at most one fault per call, while a transaction is open; retry if the transactions ended before it."""
         injection = next((each for each in self._injections if not each.fault.hit), None)
         if injection is None or sum(count("committed", lane) for lane in settings.PIPELINES) < injection.after_months:
             return
@@ -231,17 +231,17 @@ class Servers:
     def finish(self) -> None:
         for injection in self._injections:
             jobs = "; ".join(f"start {job.values['start_ts']}: {fate(job)}" for job in injection.jobs)
-            injection.fault.outcome = f"{injection.did}; {jobs}" if injection.did else "never done"
+            injection.fault.outcome = f"{injection.did}; {jobs}" if injection.did else "never injected"
 
     def _split(self) -> str | None:
         (table,) = [info for info in HBaseCatalog(self.cluster).tables() if info.name == settings.FLIGHTS]
-        assert table.schema is not None, "Spark made it"
+        assert table.schema is not None, "Spark created it"
         if not self._split_at:
             return None
         origin, admin = self._split_at[0], Admin(self.cluster)
         try:
             admin.split(settings.FLIGHTS, key_layout(table.schema).encode_prefix([origin]))
-        except OmidError:  # half of a region that was split is split again once it is compacted
+        except OmidError:  # a region from a split can be split again once it is compacted
             self._split_at.rotate(-1)
             admin.compact(settings.FLIGHTS)
             raise
@@ -251,7 +251,7 @@ class Servers:
         return f"at {origin}, {regions} regions then"
 
     def _move(self) -> str | None:
-        """To the second server; back, where that was too early or too late."""
+        """Move the last region to the second server, or back if it is already there."""
         assert self._second is not None
         _, preferred = self._second
         region = self._last_region()
@@ -271,7 +271,7 @@ class Servers:
         return f"to the server at port {address.port}"
 
     def _kill(self) -> str | None:
-        """The second server, with at least the region that was moved there."""
+        """Kill the second server while it holds regions of flights; if it holds none, move one there first."""
         assert self._second is not None
         process, port = self._second
         servers = [region.server for region in self.cluster.regions(settings.FLIGHTS)]
@@ -294,7 +294,7 @@ class Servers:
 
 
 def open_jobs() -> list[Event]:
-    """The transactions of pipelines that have begun and not come to an end."""
+    """Return the "begun" events of the pipelines' open transactions."""
     last: dict[str, Event] = {}
     begun: dict[str, Event] = {}
     for event in all_events():
@@ -306,7 +306,7 @@ def open_jobs() -> list[Event]:
 
 
 def fate(job: Event) -> str:
-    """How a transaction that was open under a fault ended."""
+    """Return how a transaction ended that was open during a fault."""
     for event in all_events():
         if event.lane == job.lane and event.at > job.at and event.kind in _FATES:
             return _FATES[event.kind]
@@ -315,8 +315,8 @@ def fate(job: Event) -> str:
 
 _FATES = {
     "committed": "committed",
-    "conflict": "lost a race, run again",
-    "interrupted": "interrupted, run again by its id",
+    "conflict": "conflict, rerun",
+    "interrupted": "interrupted, rerun by its id",
     "killed": "its driver was killed",
 }
 
@@ -327,4 +327,4 @@ def _wait(condition: Callable[[], bool], what: str, deadline_s: float) -> None:
         if condition():
             return
         waiting.wait(0.5)
-    raise Misuse(f"not within {deadline_s:g} s: {what}")
+    raise Misuse(f"{what}: not reached within {deadline_s:g} s")

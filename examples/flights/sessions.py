@@ -1,4 +1,4 @@
-"""A local Spark session; its JVM is told to start fast rather than to run fast for hours."""
+"""A local Spark session whose JVM is configured for a fast start."""
 
 from __future__ import annotations
 

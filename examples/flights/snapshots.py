@@ -1,4 +1,4 @@
-"""A reader that takes snapshot after snapshot and checks that the totals agree with the flights in each."""
+"""A reader that takes snapshots and checks in each that the totals agree with the flights."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pyomid.spark
 
 LANE = "reader"
 PAUSE_S = 0.5
-"""Between two snapshots: the pipelines need the cores too."""
+"""Time between two snapshots: the pipelines need the cores too."""
 
 _READ = ["year", "month", "day", "origin", "dest", "dep_time", "dep_delay", "distance"]
 
 
 class SnapshotReader(threading.Thread):
-    """Checks until it is told to stop; `torn` counts snapshots that disagreed, which must be none."""
+    """Checks snapshots until it is stopped; `torn` counts those that disagreed and must be 0."""
 
     def __init__(self, spark: Any) -> None:
         super().__init__(name="reader", daemon=True)
@@ -56,7 +56,7 @@ class SnapshotReader(threading.Thread):
 
 
 def differences_at(tx: pyomid.spark.SparkTransaction) -> tuple[int, int]:
-    """Flights in this snapshot, and how many rows of the totals disagree with them."""
+    """Return the number of flights in the snapshot, and the number of totals that disagree with them."""
     flights = tx.read(FLIGHTS, columns=_READ).cache()
     try:
         rows = flights.count()
@@ -68,7 +68,7 @@ def differences_at(tx: pyomid.spark.SparkTransaction) -> tuple[int, int]:
 
 
 def different(left: DataFrame, right: DataFrame, key: tuple[str, ...]) -> int:
-    """Rows whose key or sums the other frame does not have."""
+    """Return the number of keys whose sums differ between the frames, or that one frame lacks."""
     sums = [name for name in left.columns if name not in key]
     renamed = right.select(*key, *[f.col(name).alias(f"other_{name}") for name in sums])
     joined = left.join(renamed, list(key), "full_outer")

@@ -20,7 +20,7 @@ import pyomid
 import pyomid.aio
 
 URL = os.environ.get("BANK_URL", "omid:///var/lib/bank/db")
-ANSWER_S = 10.0  # whoever waits longer has gone
+ANSWER_S = 10.0  # callers time out after this
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Transfer:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """In each worker, after the fork: a database that was opened before is refused in the child."""
+    """Runs in each worker, after the fork: a child cannot use a database that its parent opened."""
     async with await pyomid.aio.connect(URL, request_seconds=2, commit_retry_seconds=ANSWER_S) as db:
         await db.create_table("accounts", families=["f"], if_not_exists=True)
         await db.table_schema("accounts", Account, row_key="name")
@@ -69,7 +69,7 @@ async def transfer(
         done = await request.app.state.db.run_once(f"transfer {idempotency_key}", move)
     answer: dict[str, Any] | None = done.result if isinstance(done, pyomid.AlreadyDone) else done
     if answer is None:  # after `transactionIdDays`
-        raise HTTPException(410, "this transfer was done so long ago that its answer is kept no more")
+        raise HTTPException(410, "this transfer was done so long ago that its reply is no longer kept")
     if {key: answer[key] for key in asdict(wanted)} != asdict(wanted):
         raise HTTPException(422, "this Idempotency-Key was used for another transfer")
     return answer
@@ -80,7 +80,7 @@ async def open_account(name: str, balance: int, request: Request) -> Account:
     async with request.app.state.db.begin() as tx:
         accounts = await tx.table("accounts", codec=Account)
         if not await accounts.put_if_absent(Account(name, balance)):
-            raise HTTPException(409, "there is one already")
+            raise HTTPException(409, "the account already exists")
     return Account(name, balance)
 
 
@@ -113,7 +113,7 @@ async def health(request: Request) -> Response:
 @app.exception_handler(pyomid.OutcomeUnknown)
 @app.exception_handler(TimeoutError)
 async def not_now(request: Request, error: Exception) -> Response:
-    """Nothing was committed, or nobody knows: with the same Idempotency-Key a repetition is right in both cases."""
+    """Nothing was committed, or the outcome is unknown. Either way the same Idempotency-Key makes a retry safe."""
     code = getattr(error, "code", "TIME-OUT")
     return JSONResponse({"detail": f"try again: {code}"}, status_code=503, headers={"Retry-After": "1"})
 

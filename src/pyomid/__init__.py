@@ -81,12 +81,12 @@ __all__ = [
 
 
 def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
-    """The database at `url`, made if the folder of an embedded one is new; a context manager.
+    """Return the database at `url`, a context manager. An embedded database is created if the folder holds none.
 
     `omid:///folder`: embedded, shared by all processes of this machine. `omid+hbase://zk1:2181,zk2:2181/znode`: a
     cluster. `omid-memory:name`: inside this process, for tests. Options are those of `pyomid.config.Settings`, in the
-    URL's query (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`); unknown ones are refused. `observers` are told
-    what the client does (`pyomid.observe`).
+    URL's query (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`); an unknown option raises `Misuse`. `observers`
+    receive the client's operations (`pyomid.observe`).
     """
     from pyomid.wiring import open_database
 
@@ -100,13 +100,13 @@ def restore(
     tables: Mapping[str, str] | Iterable[str] | None = None,
     **options: Any,
 ) -> Backup:
-    """Makes a database of a back-up (`Database.backup`), in a folder that is absent or empty. Durable on return.
+    """Restore a backup (`Database.backup`) into an absent or empty folder. Durable on return.
 
-    It is another database than the one that was backed up: who has that one open is refused in it. What was open when
-    the back-up was taken never commits here.
+    The restored database has an id of its own: clients that have the original open are refused in it. Transactions that
+    were open when the backup was taken never commit here.
 
-    Over HBase it makes the back-up's tables tables of a database that is there, and served by a TSO. `tables`: which of
-    them; a mapping tells the new name of each. `Misuse`, and no change, where a table of such a name is there.
+    Over HBase, `url` names an existing database, served by a TSO, and the backup's tables are added to it. `tables`
+    selects them; a mapping gives each a new name. `Misuse`, without any change, if a table of such a name exists.
     """
     from pyomid.wiring import restore_database
 
@@ -126,7 +126,7 @@ _LATE: Final = {
     "TypedTable": "pyomid.client.tables.typed",
     "Watch": "pyomid.client.watch",
 }
-"""Names whose modules bring numpy with them: imported when first asked for, so that `import pyomid` stays light."""
+"""Names whose modules import numpy: loaded at first use, so that `import pyomid` stays light."""
 
 
 def __getattr__(name: str) -> Any:

@@ -21,14 +21,14 @@ __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable",
 
 
 async def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
-    """As `pyomid.connect`; an async context manager."""
+    """Return the database at `url` for asyncio, an async context manager. Arguments as of `pyomid.connect`."""
     from pyomid.wiring import open_async_database
 
     return await open_async_database(url, observers=observers, **options)
 
 
 _LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch"})
-"""As in `pyomid`: their module is imported when one of them is asked for."""
+"""As in `pyomid`: their module is loaded at first use."""
 
 
 def __getattr__(name: str) -> Any:

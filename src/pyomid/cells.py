@@ -1,16 +1,16 @@
 """Cell batches: many cells as arrays over one buffer, for vectorized work.
 
-    rows      row_off, row_len         where each row's key lies in `buffer`; ascending, unique, whole rows only
+    rows      row_off, row_len         the position of each row's key in `buffer`; ascending, unique, complete rows only
               row_rec[i] : row_rec[i+1]   the records of row i
-    records   rec_version, rec_commit  all cells of the record were written under this version; commit timestamp
-                                       from the shadow cell, 0 where there is none
+    records   rec_version, rec_commit  the version of all cells of the record; the commit timestamp from the shadow
+                                       cell, 0 if there is none
               rec_cell[r] : rec_cell[r+1] the cells of record r
     cells     cell_col                 index into `columns`
               cell_off, cell_len       the value in `buffer`; length TOMBSTONE for a tombstone
 
-A record is what shares a shadow timestamp: in the embedded store all cells that a transaction wrote in a row,
-in HBase each cell is a record of its own. Records of a row come in any order; two records of one row may carry
-the same version but never the same (column, version). For writing: one record a row, version ignored.
+The cells of a record share a commit timestamp: in the embedded store they are all cells that a transaction wrote in a
+row, in HBase each cell is a record of its own. Records of a row are in any order; two records of one row may have the
+same version but never the same (column, version). For writing: one record per row, version ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple, overload
 
-from pyomid.arrays import NDArray, np
-from pyomid.kernels.compiled import ReadBytes, ReadInt32s, ReadInt64s
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.types import Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1
@@ -30,7 +31,7 @@ TOMBSTONE: Final = -1
 
 @dataclass(slots=True)
 class CellBatch:
-    """Owns its arrays; nothing in it points into memory that a store may take back."""
+    """A batch that owns its arrays; none points into memory that a store may reuse."""
 
     buffer: NDArray[np.uint8]
     columns: list[Column]
@@ -57,7 +58,7 @@ class CellBatch:
         return len(self.cell_col)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What a kernel takes as `Fields(BatchArrays)`."""
+        """Return the arrays as compiled code takes them (`native/batch.pxd`)."""
         return (
             self.buffer, self.row_off, self.row_len, self.row_rec, self.rec_version, self.rec_commit, self.rec_cell,
             self.cell_col, self.cell_off, self.cell_len,
@@ -81,14 +82,14 @@ class CellBatch:
         return int(np.searchsorted(self.row_rec, record, side="right")) - 1
 
     def cell_version(self, cell: int) -> CellVersion:
-        """The name of one cell: for a store without a compiled way, and for tests."""
+        """Return the name of one cell. Slow: for stores without compiled code, and for tests."""
         record = self.record_of(cell)
         column = self.columns[int(self.cell_col[cell])]
         row = self.row_key(self.row_of(record))
         return CellVersion(row, column.family, column.qualifier, int(self.rec_version[record]))
 
     def row_cells(self, index: int) -> Iterator[Cell]:
-        """The cells of one row as objects: for tests and for few rows, never for a scan."""
+        """Yield the cells of one row as objects. Slow: for tests and few rows, never for a scan."""
         row = self.row_key(index)
         for record in range(int(self.row_rec[index]), int(self.row_rec[index + 1])):
             version, commit_ts = int(self.rec_version[record]), int(self.rec_commit[record])
@@ -97,7 +98,7 @@ class CellBatch:
                 yield Cell(row, column.family, column.qualifier, version, self.value(cell), commit_ts)
 
     def row_write(self, index: int) -> RowWrite:
-        """The row's cells, of whatever version, as a write of it."""
+        """Return a write of the row's cells, ignoring their versions."""
         cells = ((Column(cell.family, cell.qualifier), cell.value) for cell in self.row_cells(index))
         return RowWrite(self.row_key(index), tuple(cells))
 
@@ -106,32 +107,17 @@ class CellBatch:
             yield from self.row_cells(index)
 
 
-class BatchArrays(NamedTuple):
-    """A `CellBatch` without its columns, as kernels read it."""
-
-    buffer: ReadBytes
-    row_off: ReadInt64s
-    row_len: ReadInt32s
-    row_rec: ReadInt64s
-    rec_version: ReadInt64s
-    rec_commit: ReadInt64s
-    rec_cell: ReadInt64s
-    cell_col: ReadInt32s
-    cell_off: ReadInt64s
-    cell_len: ReadInt32s
-
-
 class ColumnNames(NamedTuple):
     """A batch's columns as kernels read them: family and qualifier of column c are `names[begin[c] : begin[c + 1]]`."""
 
-    names: ReadBytes
-    begin: ReadInt64s
-    family_bytes: ReadInt64s
-    """How many of each name's bytes are its family."""
+    names: NDArray[np.uint8]
+    begin: NDArray[np.int64]
+    family_bytes: NDArray[np.int64]
+    """The length of the family in each name."""
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> ColumnNames:
-        """Of a batch's columns; a kernel takes it as a plain tuple."""
+        """Return the names of a batch's columns; kernels take them as a plain tuple."""
         names = [column.family + column.qualifier for column in columns]
         return cls(
             np.frombuffer(b"".join(names) or b"\0", dtype=np.uint8),
@@ -141,7 +127,7 @@ class ColumnNames(NamedTuple):
 
 
 def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
-    """A batch from point cells, rows ascending; each (version, commit timestamp) of a row becomes a record."""
+    """Return a batch of these cells, rows ascending; each (version, commit timestamp) of a row becomes a record."""
     buffer = bytearray()
     columns: dict[Column, int] = {}
     row_off: list[int] = []
@@ -185,13 +171,13 @@ def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
 
 
 def batch_of_rows(rows: Mapping[bytes, Mapping[Column, bytes | None]]) -> CellBatch:
-    """A batch for writing, of at least one row, in any order: one record a row; None is a tombstone."""
+    """Return a batch for writing: one record per row; None is a tombstone. `rows` in any order, at least one."""
     keys = sorted(rows)
     return batch_of_records(keys, [rows[key] for key in keys])
 
 
 def batch_of_records(keys: Sequence[bytes], cells: Sequence[Mapping[Column, bytes | None]]) -> CellBatch:
-    """A batch of rows with one record each, at least one; its keys may come twice."""
+    """Return a batch of rows with one record each, at least one row; keys may repeat."""
     columns = {column: number for number, column in enumerate(dict.fromkeys(chain.from_iterable(cells)))}
     values = list(chain.from_iterable(map(_values, cells)))
     row_cells = np.fromiter(map(len, cells), dtype=np.int64, count=len(keys))
@@ -223,7 +209,7 @@ def _values(cells: Mapping[Column, bytes | None]) -> Iterable[bytes | None]:
 
 
 def without_values(batch: CellBatch) -> CellBatch:
-    """The names of a batch's cells, all as tombstones, to be kept longer than the values."""
+    """Return the batch with tombstones in place of values: keeps the cells' names without the values' memory."""
     keys_end = int((batch.row_off + batch.row_len).max(initial=0))
     return replace(
         batch,
@@ -234,7 +220,7 @@ def without_values(batch: CellBatch) -> CellBatch:
 
 
 def without_cells(batch: CellBatch, gone: NDArray[np.bool_]) -> CellBatch:
-    """The batch without some of its cells, and without rows and records that lose their last one."""
+    """Return the batch without the cells that are `gone`, and without rows and records that lose their last cell."""
     cells = np.diff(_ends(~gone)[batch.rec_cell])
     records = np.diff(_ends(cells > 0)[batch.row_rec])
     return replace(
@@ -256,7 +242,7 @@ def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
 
 
 class CellNames(Sequence[CellVersion]):
-    """The names of all cells of some batches, under one version; each is made when it is asked for.
+    """The names of all cells of some batches, under one version, created on demand.
 
     A cell that is in two batches is named twice.
     """

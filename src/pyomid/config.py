@@ -1,29 +1,32 @@
-"""Settings, checked once at the edge: a URL and its options in, an `Address` and `Settings` out.
+"""Settings, checked once: a URL and its options in, an `Address` and `Settings` out.
 
     omid:///folder?leaseSeconds=300                     embedded: a folder of LMDB environments
     omid+hbase://zk1:2181,zk2:2181/hbase?…              a cluster, found through ZooKeeper
     omid-memory:name                                    this process only, for tests
 
-Option names are compared without case, dashes and underscores (`leaseSeconds`, `lease_seconds`, and what Spark
-makes of them, `leaseseconds`, are one option). An unknown one is refused with the nearest that exists.
+Option names are compared without case, dashes and underscores: `leaseSeconds`, `lease_seconds` and `leaseseconds`, as
+Spark spells it, are one option. An unknown name raises `Misuse`, which names the nearest option.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyomid.errors import Misuse, MisuseType
+from pyomid.scalars import python_scalar
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedAddress:
-    """A folder on this machine; absolute."""
+    """The absolute path of a folder on this machine."""
 
     folder: str
 
@@ -38,7 +41,7 @@ class HBaseAddress:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAddress:
-    """A name inside this process; every connection to one name shares one database."""
+    """A name in this process; all connections to one name share a database."""
 
     name: str
 
@@ -48,175 +51,168 @@ Address = EmbeddedAddress | HBaseAddress | MemoryAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What can be set, with its default and the reason for it. Seconds unless a name says otherwise."""
+    """The options, each with its default. Seconds unless a name says otherwise."""
 
     lease_seconds: float = 300.0
-    """The term of a lease. A driver that died holds the watermark back at most this long. One that lives renews its
-    lease every third of it, so a task may wait in a busy cluster's queue for a minute or two without losing it."""
+    """Term of a lease; its holder renews it every third of the term. A driver that died holds the watermark back at
+    most this long. A task may wait in a busy cluster's queue for a minute or two without losing its lease."""
 
     max_transaction_age_seconds: float = 600.0
-    """Older transactions without a lease cannot commit; this bounds for how long a transaction that is open, or whose
-    process was stopped or killed, keeps history. Where all have ended, history goes within seconds. Ten minutes is ten
-    times what a person waits, and short enough that a quiet store is clean within the hour."""
+    """Older transactions without a lease cannot commit. A transaction that is still open, or whose process was stopped
+    or killed, keeps history at most this long."""
 
     commit_retry_seconds: float = 60.0
-    """How long the client repeats a request for a commit whose answer was lost, before it raises `OutcomeUnknown`:
-    longer than a TSO's restart or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Other
-    requests wait as long for a TSO. One that waits for 2 s says so in the log. Sanitizing waits at least this long."""
+    """How long the client retries a commit whose reply was lost, before it raises `OutcomeUnknown`: longer than a TSO's
+    restart or failover (10 s lease plus about 2 s). Other requests wait as long for a TSO; a wait of 2 s is logged.
+    Sanitizing waits at least this long."""
 
     request_seconds: float = 5.0
-    """A request without an answer is sent again after this time; Apache Omid's client uses the same. Over HBase a
-    client whose TSO is silent for a second looks once a second whether ZooKeeper names another TSO, and goes there at
-    once."""
+    """A request without a reply is sent again after this time, as in Apache Omid's client. Over HBase, after one silent
+    second the client also asks ZooKeeper every second for another TSO."""
 
     tso_idle_exit_seconds: float = 60.0
-    """The on-demand TSO of a folder ends this long after its last connection and lease: a shell loop of short programs
-    shares one TSO, and no process stays that nothing uses."""
+    """A folder's TSO exits this long after its last connection and lease ended, so short programs in a row share one
+    TSO."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells that the TSO remembers. 1 M entries take about 20 MB, enough for one machine. A TSO started by hand takes
-    16 M."""
+    """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has 16
+    M."""
 
     flush_bytes: int = 4 << 20
-    """Own writes are buffered up to this many bytes of keys and values, then go to the store in one batch: large enough
-    that a batch costs its bytes and not its fsync, small enough for any process."""
+    """Size of the write buffer, in bytes of keys and values. A full buffer goes to the store as one batch. In a folder,
+    a transaction of at most 256 KiB that was never flushed sends its writes with its commit."""
 
     scan_batch_rows: int = 1_000
-    """Rows that a scan fetches at once: some hundred kilobytes, so that the first row still comes soon."""
+    """Rows that a scan fetches at once."""
 
-    retries: int = 20
-    """How many times at most `db.transactional` runs a function again on `ConflictError`."""
+    retries: int = 200
+    """Maximum reruns by `run`, `run_once` and `transactional` on `ConflictError`. One of many writers of one row may
+    lose dozens of times before it wins."""
 
     retry_backoff_ms: float = 2.0
-    """The upper bound of the first back-off; it doubles each time. About one commit's time on a local disk."""
+    """Minimum unit of the back-off; the unit is the run's shortest attempt. A back-off is jittered, up to 2, 4, 8, 16,
+    32 units, and shrinks from the fifth conflict on, so that old runs precede young ones."""
 
     retry_backoff_ms_max: float = 1_000.0
-    """No back-off is longer than this."""
+    """Maximum length of one back-off."""
 
     completion_linger_ms: float = 20.0
-    """How long shadow cells of finished transactions are gathered before they are written, off the caller's path: at a
-    thousand commits a second one durable write then serves twenty of them. Meanwhile readers find the commit in the
-    commit table."""
+    """How long the client gathers shadow cells of committed transactions before it writes them in the background. Until
+    then readers find the commit in the commit table."""
 
     completion_cells_max: int = 100_000
-    """How many cells may wait for their shadow cells. Beyond it repairs by readers are dropped, and commits wait for
+    """Cells that may wait for their shadow cells. Beyond that, repairs by readers are dropped and commits wait for
     room."""
 
     commit_cache_entries: int = 100_000
-    """Known commits (start → commit) that a client remembers: they never change, and 100 k of them take about 15 MB."""
+    """Commits (start → commit) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client keeps a table's catalog entry. 0 reads it at each transaction's first use of a table: a local
-    lookup of some microseconds. HBase's default is 30, because the entry costs a round trip there. A table that was
-    dropped meanwhile is noticed at the next begin, whatever is set here; under a Java TSO, which does not tell of
-    drops, the entry is read in each transaction."""
+    """How long a client caches a table's catalog entry. 0 reads it at each transaction's first use of the table. Over
+    HBase the default is 30, because a read costs a round trip. A dropped table is noticed at the next begin in any
+    case. A Java TSO does not report drops; under it each transaction reads the entry."""
 
     create: bool = True
-    """Embedded: a folder that holds no database becomes one. With `false` it is refused, so that a path with a slip of
-    the pen in it makes none."""
+    """Embedded: create a database in a folder that holds none. `false` refuses such a folder, which catches a mistyped
+    path."""
 
     folder_access: str = "owner"
-    """Embedded: the users of the folder. `owner`: only its owner may read its files. `group`: a new folder is made for
-    its group too, and a folder that another user made so may be used. The first of these users starts the TSO for all.
-    """
+    """Embedded: who may use the folder. `owner`: its owner only. `group`: a new folder is created for its group too,
+    and a folder that another user created so is accepted. The first of these users starts the TSO for all."""
 
     map_size_gib: float = 64.0
-    """Embedded: the size to which each of the folder's LMDB environments may grow. This is address space, not disk
-    space."""
+    """Embedded: maximum size of the folder's LMDB environment, as address space, not disk space. Above 64, give all
+    clients the same value: the TSO uses that of the client that started it."""
 
     retention: str = ""
-    """Embedded: for how long history is kept, so that it can be read as of a time in the past: `7d`, `12h`, `30m`; `0`:
-    no longer than a reader needs it. A folder keeps the last value; its TSO uses it from its next start on.
-    Over HBase it is an option of `pyomid tso`."""
+    """Embedded: how long history is kept for reads of the past: `7d`, `12h`, `30m`; `0`: only as long as a reader needs
+    it. The folder remembers the last value; its TSO applies it from its next start on. Over HBase it is an option of
+    `pyomid tso`."""
 
     transaction_id_days: float = 30.0
-    """An idempotency key (`run_once`, `transaction_id`) keeps its run's result and start for so long. After that upkeep
-    leaves six bytes of it: its id still never commits again. 0: all is kept for ever. A folder goes by that of the
-    client that started its TSO, HBase by that of the client that calls `expire` or `compact`."""
+    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start. Then upkeep leaves
+    six bytes, and the id still never commits again. 0 keeps everything. A folder uses the value of the client that
+    started its TSO, HBase that of the client that calls `expire` or `compact`."""
 
     upkeep_share: float = 0.1
-    """Embedded: the share of one core, and of the time of the store's writer lock, that the folder's TSO may take for
-    compaction and sanitizing in the background, which keep its size and its scans as those of a fresh one; 0: none. A
-    tenth cleans some ten thousand versions a second."""
+    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for compaction and sanitizing
+    in the background; 0 turns them off. A tenth cleans some ten thousand versions a second."""
 
     ceiling: str = "hbase"
-    """HBase: where the TSO keeps its timestamp ceiling, as the Java TSO of the deployment does: `hbase` (a table) or
-    `zookeeper` (a znode). A TSO refuses to start where the other place holds a higher one; `pyomid init` moves it."""
+    """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
+    `zookeeper` (a znode). A TSO refuses to start if the other place holds a higher one; `pyomid init` moves it."""
 
     durability: str = "table"
     """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
-    memory of the log's replicas. `fsync`: on their disks, which survives loss of power everywhere at once and costs a
-    disk flush for each write."""
+    memory of the log's replicas. `fsync`: on their disks, at the cost of a disk flush per write."""
 
     others_seal: bool = False
-    """HBase, for a TSO: other clients place invalidation markers within its epoch too: Java clients that call `fence()`
-    or read in low-latency mode. The TSO then reads the markers of each flush back before it answers, one more round
-    trip for each flush."""
+    """HBase, for a TSO: set it if other clients write invalidation markers in its epoch, as Java clients do that call
+    `fence()` or read in low-latency mode. The TSO then reads the markers of each flush back, one more round trip."""
 
     store_retry_seconds: float = 60.0
-    """HBase: how long an operation is repeated while HBase or ZooKeeper does not answer, is starting, or has no server
-    for a region, before it raises `Unavailable`: longer than the recovery of a region server. One that waits for 2 s
-    says so in the log."""
+    """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, or a region has no server,
+    before it raises `Unavailable`. A wait of 2 s is logged."""
 
     tls_ca: str = ""
-    """HBase: a file with the authority (PEM) that must have signed the TSO's certificate. With it, connections to the
-    TSO use TLS, as `pyomid tso --tls-cert` serves it; without it they are plain. The file must be on every machine of a
-    job."""
+    """HBase: CA certificate (PEM file) of the TSO; turns on TLS to a TSO started with `--tls-cert`. The file must be on
+    every machine of a job."""
 
     tls_cert: str = ""
-    """HBase: a file with the certificate (PEM) that this client shows to a TSO with `--tls-client-ca`."""
+    """HBase: certificate (PEM file) for a TSO started with `--tls-client-ca`."""
 
     tls_key: str = ""
-    """HBase: a file with the key of `tlsCert`, if that file does not hold it."""
+    """HBase: key file, if `tlsCert` does not contain the key."""
 
     hbase_tls_ca: str = ""
-    """HBase 2.6: a file with the authority (PEM) that must have signed the certificates of HBase's servers. With it,
-    all connections to them use TLS (`hbase.server.netty.tls.enabled`)."""
+    """HBase 2.6: CA certificate (PEM file) of HBase's servers; turns on TLS to all of them
+    (`hbase.server.netty.tls.enabled`)."""
 
     hbase_tls_cert: str = ""
-    """HBase: a file with the certificate (PEM) that is shown to HBase's servers."""
+    """HBase: certificate (PEM file) for HBase's servers."""
 
     hbase_tls_key: str = ""
-    """HBase: a file with the key of `hbaseTlsCert`, if that file does not hold it."""
+    """HBase: key file, if `hbaseTlsCert` does not contain the key."""
 
     zookeeper_tls_ca: str = ""
-    """HBase: a file with the authority (PEM) that must have signed the certificates of ZooKeeper's servers. With it,
-    the quorum's ports are those of TLS (`secureClientPort`)."""
+    """HBase: CA certificate (PEM file) of ZooKeeper's servers; turns on TLS. The URL's ports are then those of
+    `secureClientPort`."""
 
     zookeeper_tls_cert: str = ""
-    """HBase: a file with the certificate (PEM) that is shown to ZooKeeper's servers."""
+    """HBase: certificate (PEM file) for ZooKeeper's servers."""
 
     zookeeper_tls_key: str = ""
-    """HBase: a file with the key of `zookeeperTlsCert`, if that file does not hold it."""
+    """HBase: key file, if `zookeeperTlsCert` does not contain the key."""
 
     token_file: str = ""
-    """HBase: a file whose content is shown to a TSO with `--token-file`. It is a file so that no URL holds a secret."""
+    """HBase: file with the token for a TSO started with `--token-file`; a file, so that no URL holds a secret."""
 
     authentication: str = "simple"
-    """HBase: how this client says who it is to HBase and ZooKeeper. `simple`: by the name of the operating system's
-    user, which a server without security believes. `kerberos`: by a ticket; needs the extra `kerberos`."""
+    """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
+    which an unsecured server believes. `kerberos`: by a ticket; needs the extra `kerberos`."""
 
     principal: str = ""
-    """HBase, `kerberos`: who this client is, as `app@EXAMPLE.COM`; without it, whose ticket is in the ticket cache."""
+    """HBase, `kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""
 
     keytab: str = ""
-    """HBase, `kerberos`: a file with the key of `principal`. Tickets are taken by it and renewed. Without it they are
-    those of the ticket cache (KRB5CCNAME), which others must keep fresh. The file must be on every machine of a job."""
+    """HBase, `kerberos`: file with the key of `principal`, from which the client gets and renews tickets. Without it
+    the client uses the ticket cache (KRB5CCNAME), which something else must renew. With delegation tokens a Spark job
+    needs it on the driver's machine only."""
 
     hbase_principal: str = "hbase/_HOST"
-    """HBase, `kerberos`: the principal of its servers (`hbase.regionserver.kerberos.principal`), with `_HOST` for the
-    name of each. Without a realm, it is the one that krb5.conf has for the host."""
+    """HBase, `kerberos`: principal of HBase's servers (`hbase.regionserver.kerberos.principal`); `_HOST` stands for
+    each server's name. Without a realm, krb5.conf supplies it."""
 
     zookeeper_principal: str = "zookeeper/_HOST"
-    """HBase, `kerberos`: the principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
+    """HBase, `kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
 
     rpc_protection: str = ""
-    """HBase, `kerberos`: `authentication`, `integrity` or `privacy`, of which HBase must offer this one
-    (`hbase.rpc.protection`). Without it, the strongest that HBase offers."""
+    """HBase, `kerberos`: `authentication`, `integrity` or `privacy`; HBase must offer it (`hbase.rpc.protection`). By
+    default the strongest that HBase offers."""
 
     run_as: str = ""
-    """HBase, `kerberos`: in whose name HBase performs this client's calls, with that user's rights. HBase must let
-    `principal` do so (`hadoop.proxyuser`). ZooKeeper knows `principal` alone."""
+    """HBase, `kerberos`: the user on whose behalf HBase performs this client's calls, with that user's rights. HBase
+    must allow it (`hadoop.proxyuser`); ZooKeeper sees `principal` only."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -224,24 +220,28 @@ class Settings:
 
 
 def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
-    """The address and the settings that `url` and `options` name; options given twice must agree.
+    """Return the address and settings of `url` and `options`; an option in both must have one value.
 
-    Raises `Misuse` naming the value and the rule it breaks.
+    `Misuse` names the value and the rule that it breaks.
     """
     if not isinstance(url, str):
         raise MisuseType(f"url {url!r} is {type(url).__name__}, not a string", value=url)
-    parts = urlsplit(url)
+    _check_text(f"url {url!r}", url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Misuse(f"url {url!r} is malformed: {error}", url=url) from error
     parse = _SCHEMES.get(parts.scheme)
     if parse is None:
         near = difflib.get_close_matches(parts.scheme, _SCHEMES, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}:?" if near else ""
         raise Misuse(
-            f"url {url!r} begins with none of omid:///folder, omid+hbase://host:port,…/znode, omid-memory:name{hint}",
+            f"url {url!r} does not begin with omid:///folder, omid+hbase://host:port,…/znode or omid-memory:name{hint}",
             url=url,
         )
-    if parts.fragment:
-        raise Misuse(f"url {url!r} has a fragment (#{parts.fragment}), which means nothing here", url=url)
-    address = parse(url, parts.netloc, unquote(parts.path))
+    if "#" in url:
+        raise Misuse(f"url {url!r} has a fragment (#{parts.fragment}): write %23 for a # in a name", url=url)
+    address = parse(url, parts.netloc, _decoded(url, parts.path))
     given = dict(_query_options(url, parts.query))
     for name, value in options.items():
         known = option_name(name)
@@ -252,14 +252,46 @@ def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
     if not isinstance(address, HBaseAddress):
         for known in _OF_HBASE:
             if known in given:
-                raise Misuse(f"option {camel_case(known)} is of omid+hbase:// alone, not of {url!r}", option=known)
+                raise Misuse(f"option {camel_case(known)} is for omid+hbase:// only, not for {url!r}", option=known)
     elif settings.retention:
-        raise Misuse("option retention is of a folder: over HBase give `pyomid tso --retention`", option="retention")
+        raise Misuse("option retention is for folders: over HBase use `pyomid tso --retention`", option="retention")
     return address, settings
 
 
+def _decoded(url: str, path: str) -> str:
+    try:
+        decoded = unquote(path, errors="strict")
+    except UnicodeDecodeError as error:
+        raise Misuse(f"url {url!r} has percent-encoded bytes that are not UTF-8: {error.reason}", url=url) from error
+    _check_text(f"url {url!r}", decoded)
+    return decoded
+
+
+def path_of(path: object) -> Path:
+    """Return `path`, checked by the rules for a folder in a URL."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise MisuseType(f"path {path!r} is {type(path).__name__}, not a string or a pathlib.Path", value=path)
+    _check_text(f"path {os.fspath(path)!r}", os.fspath(path))
+    return Path(path)
+
+
+def _check_text(whole: str, text: str) -> None:
+    """Refuse control characters in `text`, a part of what `whole` names. `urlsplit` would drop some of them, and the
+    URL would name another folder."""
+    found = _REFUSED_CHARACTER.search(text)
+    if found is not None:
+        raise Misuse(
+            f"{whole} has the character {found[0]!r}: URLs, paths and options must be UTF-8 without control characters",
+            character=found[0],
+        )
+
+
+_REFUSED_CHARACTER: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters (Unicode's class Cc) and lone surrogates."""
+
+
 def make_settings(options: Mapping[str, object], *, base: Settings | None = None) -> Settings:
-    """`base` with `options`, whose values may be text (from a URL, the environment or Spark)."""
+    """Return `base` with `options`, whose values may be text (from a URL, the environment or Spark)."""
     values: dict[str, Any] = {}
     for name, value in options.items():
         known = option_name(name)
@@ -270,7 +302,7 @@ def make_settings(options: Mapping[str, object], *, base: Settings | None = None
 
 
 def option_name(name: str) -> str:
-    """The setting that `name` means, whatever its case and dashes; `Misuse` with the nearest one if none."""
+    """Return the setting that `name` means, ignoring case and dashes; otherwise `Misuse` names the nearest setting."""
     found = _OPTIONS.get(_folded(name))
     if found is not None:
         return found
@@ -280,19 +312,19 @@ def option_name(name: str) -> str:
 
 
 def camel_case(name: str) -> str:
-    """A setting's name as URLs spell it."""
+    """Return a setting's name as URLs spell it."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
 def duration_s(text: str) -> float:
-    """Seconds, of text as people write it: "7d", "12h", "30m", "90s", "90"."""
+    """Return the seconds of a duration such as "7d", "12h", "30m", "90s" or "90"."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise Misuse(f"{text!r} is no length of time: 7d, 12h, 30m, 90s, or 0", value=text)
+        raise Misuse(f"invalid duration {text!r} (examples: 7d, 12h, 30m, 90s, 0)", value=text)
     seconds = float(found[1]) * _UNITS_S[found[2]]
     if seconds > DURATION_S_MAX:
-        raise Misuse(f"{text!r} is over a hundred years", value=text)
+        raise Misuse(f"duration {text!r} is over a hundred years", value=text)
     return seconds
 
 
@@ -309,7 +341,6 @@ def _folded(name: str) -> str:
 _SHORTHANDS: Final = {
     "maxtransactionage": "max_transaction_age_seconds",
     "idleexitseconds": "tso_idle_exit_seconds",
-    "cataloguecacheseconds": "catalog_cache_seconds",  # its former name, kept for one release
 }
 _OPTIONS: Final[dict[str, str]] = {_folded(option.name): option.name for option in fields(Settings)} | _SHORTHANDS
 _TYPES: Final[dict[str, type]] = {option.name: type(option.default) for option in fields(Settings)}
@@ -326,7 +357,7 @@ _LOWEST: Final[dict[str, float]] = {
     "completion_cells_max": 1,
     "map_size_gib": 0.001,
 }
-"""The least values that make sense; 0 for the other options."""
+"""Minimum values; 0 for the other options."""
 
 
 _CHOICES: Final = {
@@ -336,7 +367,7 @@ _CHOICES: Final = {
     "authentication": ("simple", "kerberos"),
     "rpc_protection": ("", "authentication", "integrity", "privacy"),
 }
-"""The values of options that take one of a few words."""
+"""The values of options that accept one of a few words."""
 
 _OF_HBASE: Final = (
     "ceiling",
@@ -361,7 +392,7 @@ _OF_HBASE: Final = (
     "zookeeper_tls_cert",
     "zookeeper_tls_key",
 )
-"""Refused for other stores, where they would mean nothing."""
+"""Refused for other stores, where they have no meaning."""
 
 
 def _check(name: str, value: object) -> None:
@@ -373,13 +404,14 @@ def _check(name: str, value: object) -> None:
     if kind is str:
         if not isinstance(value, str):
             raise MisuseType(f"option {camel_case(name)}={value!r} is not a string", option=name, value=value)
+        _check_text(f"option {camel_case(name)}={value!r}", value)
         if name == "retention" and value:
             duration_s(value)
         if name in _CHOICES and value not in _CHOICES[name]:
             known = ", ".join(_CHOICES[name])
             near = difflib.get_close_matches(value.lower(), _CHOICES[name], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise Misuse(f"option {camel_case(name)}={value!r} is none of {known}{hint}", option=name, value=value)
+            raise Misuse(f"option {camel_case(name)}={value!r} is not one of {known}{hint}", option=name, value=value)
         return
     if name == "upkeep_share" and isinstance(value, float) and value > 1:
         raise Misuse(f"option upkeepShare={value!r} is above 1, one whole core", option=name, value=value)
@@ -388,15 +420,16 @@ def _check(name: str, value: object) -> None:
         raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)
     lowest = _LOWEST.get(name, 0)
     if not math.isfinite(value) or value < lowest:
-        raise Misuse(f"option {camel_case(name)}={value!r} is below its least value {lowest}", option=name, value=value)
+        raise Misuse(f"option {camel_case(name)}={value!r} is below the minimum {lowest}", option=name, value=value)
 
 
 def _converted(name: str, value: object) -> int | float | str | bool:
     kind = _TYPES[name]
+    value = python_scalar(value)
     if kind is bool and isinstance(value, str):
         return _BOOLEANS.get(value.strip().lower(), value)
     if kind in (bool, str):
-        return value.strip() if isinstance(value, str) else value  # type: ignore[return-value]  # checked later
+        return value.strip(" ") if isinstance(value, str) else value  # type: ignore[return-value]  # checked later
     try:
         if isinstance(value, str):
             return kind(value.strip())  # type: ignore[no-any-return]
@@ -405,7 +438,7 @@ def _converted(name: str, value: object) -> int | float | str | bool:
     except ValueError:
         what = "a whole number" if kind is int else "a number"
         raise Misuse(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value) from None
-    return value  # type: ignore[return-value]  # Settings itself checks what is neither
+    return value  # type: ignore[return-value]  # Settings checks other values
 
 
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -417,11 +450,14 @@ def _option_list() -> str:
 
 def _query_options(url: str, query: str) -> Iterator[tuple[str, object]]:
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except UnicodeDecodeError as error:
+        raise Misuse(f"url {url!r} has percent-encoded bytes that are not UTF-8: {error.reason}", url=url) from error
     except ValueError as error:
         raise Misuse(f"url {url!r}: the options after '?' are not name=value pairs joined by '&'", url=url) from error
     seen: set[str] = set()
     for name, value in pairs:
+        _check_text(f"url {url!r}", name + value)
         known = option_name(name)
         if known in seen:
             raise Misuse(f"url {url!r} gives option {name} twice", url=url, option=known)

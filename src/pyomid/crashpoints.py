@@ -1,15 +1,15 @@
-"""Named places where a test may end or stop this process, shipped and switched off.
+"""Named points where a test can kill or stop this process; in the product, and off by default.
 
-    PYOMID_CRASH_AT=client.commit.answered          SIGKILL at the first passage
-    PYOMID_CRASH_AT=client.flush.before:3           … at the third
-    PYOMID_CRASH_HOW=stop                           SIGSTOP instead: the process stays, frozen, locks and all
-    PYOMID_CRASH_NOTE=/tmp/note                     one line "name pid" is durable in this file before the signal
-    PYOMID_CRASH_ONCE=/tmp/once                     only if this file is not there, and then it is: one of many
-                                                    processes with one environment (Spark's workers) dies, once
+    PYOMID_CRASH_AT=client.commit.answered          SIGKILL when it is first reached
+    PYOMID_CRASH_AT=client.flush.before:3           … for the third time
+    PYOMID_CRASH_HOW=stop                           SIGSTOP instead: the process is frozen and keeps its locks
+    PYOMID_CRASH_NOTE=/tmp/note                     the line "name pid" is durable in this file before the signal
+    PYOMID_CRASH_ONCE=/tmp/once                     only if it can create this file: of many processes with one
+                                                   environment (Spark's workers) one dies, once
 
-By the note a test asserts that the point was reached, and not some other end. `POINTS` has the name of every place; an
-unknown name in the environment is refused, so that a misspelt point cannot pass for a survived one. Switched off, a
-point costs one look at a module variable.
+The note proves to a test that the process died at the point and not elsewhere. `POINTS` names every point. An unknown
+name in the environment raises `Misuse`, so that a misspelt point does not look like a survived one. If none is armed, a
+point costs one read of a module variable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POINTS: Final[dict[str, str]] = {
     "client.flush.before": "before a batch of data cells goes to the store",
     "client.flush.after": "a batch of data cells is durable",
     "client.commit.before": "all cells durable, commit request not yet sent",
-    "client.commit.answered": "the TSO said committed, the caller was not told, no shadow cell written",
+    "client.commit.answered": "the TSO replied committed; the call has not returned, no shadow cell is written",
     "client.complete.shadows_before": "before a batch of shadow cells",
     "client.complete.shadows_after": "a batch of shadow cells is durable",
     "client.complete.delete_before": "all shadow cells durable, commit-table entry still there",
@@ -35,69 +35,72 @@ POINTS: Final[dict[str, str]] = {
     "client.rollback.before": "rolling back, no cell deleted",
     "client.rollback.after": "a batch of cells was deleted in a rollback",
     "client.heal.before": "before a reader's shadow cells",
-    "client.upkeep.cleaned": "a service of upkeep cleaned a region and recorded it, others are left",
-    "client.create.begun": "the catalog's entry says that a table is being made, nothing is made",
-    "client.create.made": "the physical table is there, the catalog's entry is not",
-    "client.columns.changing": "a table's columns are about to change: clients keep nothing of its entry",
+    "client.upkeep.cleaned": "background upkeep cleaned and recorded a region; other regions are left",
+    "client.create.begun": "the catalog entry is CREATING; there is no physical table",
+    "client.create.made": "the physical table exists; the catalog entry is still CREATING",
+    "client.columns.changing": "a table's columns are about to change: clients do not cache its entry",
     "client.columns.fenced": "no client uses a cached entry of the table, and the columns have not changed yet",
-    "client.index.kept": "an index is in its table's entry, and not every writer knows it yet",
-    "client.index.fenced": "every commit keeps the index from now on, which has not the rows that are there",
-    "client.index.filled": "some of the rows that are there were put into the index",
-    "client.index.dropping": "no client reads or keeps the index any more, and its rows are there",
-    "client.index.emptied": "the rows of a dropped index are gone, and the entry has it still",
-    "client.level.changed": "a table's conflict level is changed by one step: to both, or to the next one",
-    "client.level.fenced": "commits name ids of both levels, and one that does not cannot commit any more",
-    "client.unregister.marked": "a table that is to be taken out of the catalog is marked as unknown, and still in it",
-    "client.drop.decided": "the catalog's entry says that the table is being dropped, everything is there",
-    "client.drop.fenced": "its writers of before abort, its rows are there",
-    "client.drop.withdrawn": "what has the name of a table that is dropped or made is about to go from the store",
-    "client.drop.emptied": "its rows are gone, the entry says still that it is being dropped",
-    "tso.flush.before": "a batch of commits is decided, none of its entries sent",
-    "tso.flush.after": "a batch's entries are durable, no client told",
+    "client.index.planned": "an index is in its table's entry; its own table does not exist, no writer maintains it",
+    "client.index.kept": "an index is in its table's entry; not every writer knows it yet",
+    "client.index.fenced": "every commit maintains the index from now on; existing rows are not in it",
+    "client.index.filled": "some of the existing rows are in the index",
+    "client.index.dropping": "no client reads or maintains the index any more; its rows exist",
+    "client.index.emptied": "the rows of a dropped index are gone; the entry still names it",
+    "client.level.changed": "a table's conflict level has changed by one step: to both levels, or to the new one",
+    "client.level.fenced": "commits name ids of both levels; a commit that does not can no longer succeed",
+    "client.unregister.marked": "a table that is being unregistered has its mark, and is still in the catalog",
+    "client.drop.decided": "the catalog entry is DROPPING; all rows exist",
+    "client.drop.fenced": "earlier writers of the table will abort; its rows exist",
+    "client.drop.withdrawn": "the physical table of a name that is being dropped or created is about to be deleted",
+    "client.drop.emptied": "the table's rows are gone; the entry is still DROPPING",
+    "tso.flush.before": "a batch of commits is decided; none of its entries is sent",
+    "tso.flush.after": "a batch's entries are durable; no reply is sent",
     "tso.decision.before": "the pending record of a large commit is durable, its decision is not",
-    "tso.decision.after": "a large commit is decided for ever, no branch has its entry",
+    "tso.decision.after": "a large commit is decided for ever; no branch has its entry",
     "tso.branches.before": "before the entries of a large commit's branches",
-    "tso.branches.after": "the branches' entries are durable, the caller is not told, the record still there",
+    "tso.branches.after": "the branches' entries are durable; no reply is sent, the pending record still exists",
     "tso.lease.before": "before the leader state's change that adds a lease",
     "tso.pending.before": "before the leader state's change that adds the pending record of a large commit",
     "tso.leader_state.before": "before a change of the leader state: lease, pending record, W, H",
-    "tso.leader_state.after": "a change of the leader state is durable, and nothing follows from it yet",
-    "tso.ceiling.before": "before the timestamp ceiling is moved by a TSO that serves",
-    "storage.backup.begun": "the destination says that it is not finished, nothing is copied",
-    "storage.backup.states_held": "data and commits are held, and the data's writers wait; the log is not read",
-    "storage.backup.held": "data, commits and log of one moment are held, nothing is copied",
-    "storage.backup.compared": "the changes since another back-up are written and not synced, their moment is held",
-    "storage.backup.copied": "both environments are copied, the commits lack what is in the log",
-    "storage.backup.completed": "the copy has all commits and no identity; nothing says that it is whole",
-    "storage.backup.described": "all is durable, and the destination says still that it is not finished",
-    "hbase.backup.commits": "over HBase: the commit table's snapshot is taken, no table's is",
-    "hbase.backup.table": "over HBase: a table's snapshot is taken, others and the manifest are not",
-    "hbase.backup.noted": "over HBase: all snapshots but the manifest's are taken, and nothing says so",
-    "hbase.restore.cloned": "over HBase: copies of the snapshots are there as they were taken",
-    "hbase.restore.cut": "over HBase: a table's copy is cut to its moment, the table is not there",
-    "hbase.restore.put": "over HBase: the table is there, the catalog says that it is being made",
-    "storage.restore.begun": "the folder says that it is not finished, nothing is copied",
-    "storage.restore.copied": "all files are there and as they were, the folder is no database",
-    "storage.restore.applied": "the data is as it was, with the changes of later back-ups, the folder is no database",
-    "storage.restore.made": "the folder is a database, and says still that it is not finished",
-    "spark.task.before_write": "a task has drawn its branch and not written this batch",
+    "tso.leader_state.after": "a change of the leader state is durable; nothing has followed from it yet",
+    "tso.ceiling.before": "before a serving TSO moves the timestamp ceiling",
+    "storage.backup.begun": "the destination is marked unfinished; nothing is copied",
+    "storage.backup.held": "one state of the folder is held; nothing is copied",
+    "storage.backup.compared": "the changes since another backup are written, not synced; their moment is held",
+    "storage.backup.copied": "the state is copied, but not durable",
+    "storage.backup.completed": "the copy is durable, but not marked complete",
+    "storage.backup.described": "everything is durable; the destination is still marked unfinished",
+    "hbase.backup.commits": "over HBase: the commit table's snapshot is taken; no other is",
+    "hbase.backup.table": "over HBase: one table's snapshot is taken; others and the manifest are not",
+    "hbase.backup.noted": "over HBase: all snapshots except the manifest's are taken",
+    "hbase.restore.cloned": "over HBase: copies of the snapshots exist, unchanged",
+    "hbase.restore.cut": "over HBase: a table's copy is cut to its moment; the table does not exist",
+    "hbase.restore.put": "over HBase: the table exists; its catalog entry is CREATING",
+    "storage.upgrade.begun": "no other process has the folder of layout 1 open; nothing is changed",
+    "storage.upgrade.copied": "layout 1 is intact; `data` has its commits too",
+    "storage.upgrade.decided": "the folder has layout 2; the files of layout 1 still exist",
+    "storage.restore.begun": "the folder is marked unfinished; nothing is copied",
+    "storage.restore.copied": "all files are copied unchanged; the folder is not a database yet",
+    "storage.restore.applied": "the changes of later backups are applied; the folder is not a database yet",
+    "storage.restore.made": "the folder is a database, still marked unfinished",
+    "spark.task.before_write": "a task has drawn its branch, and not written this batch",
     "spark.task.after_write": "a task's batch is durable under its branch",
-    "spark.task.written": "all of a task's rows are durable, Spark does not know yet",
+    "spark.task.written": "all of a task's rows are durable; Spark does not know yet",
     "spark.write.noted": "the driver has the branches of one write",
-    "spark.commit.before": "all branches durable, nothing sent to the TSO",
+    "spark.commit.before": "all branches are durable; nothing is sent to the TSO",
     "spark.commit.after": "committed, and the idempotency key has its shadow cell",
-    "spark.stream.plan": "Spark noted where a batch of changes ends, none of its tasks is planned",
+    "spark.stream.plan": "Spark recorded the end of a batch of changes; none of its tasks is planned",
     "spark.stream.read": "a task of a streaming batch of changes has read nothing yet",
-    "spark.stream.committed": "a streaming batch is committed, Spark does not know yet",
-    "spark.stream.done": "Spark noted that a batch of changes is done, leases of before it go on",
-    "spark.adopt.piece_done": "every cell of a partition is imported, Spark does not know yet",
-    "spark.adopt.before_register": "every cell of the table is imported, the catalog does not know the table",
+    "spark.stream.committed": "a streaming batch is committed; Spark does not know yet",
+    "spark.stream.done": "Spark recorded that a batch of changes is done; earlier leases still exist",
+    "spark.adopt.piece_done": "every cell of a partition is imported; Spark does not know yet",
+    "spark.adopt.before_register": "every cell of the table is imported; the table is not in the catalog",
 }
-"""Every place, with what is true there. Each package prefixes its own: client, tso, storage, hbase, spark."""
+"""Every point, with what is true there. A name begins with its package: client, tso, storage, hbase, spark."""
 
 
 class _Action:
-    """One armed point of a test inside this process: runs `action` in whichever thread passes first."""
+    """An armed point of a test in this process: runs `action` at each passage, in the passing thread."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name = name
@@ -108,10 +111,10 @@ class _Action:
 
 
 class _Armed:
-    """One armed point; counts its passages over all threads.
+    """An armed point; counts its passages in all threads.
 
-    The signal goes to the passing thread itself, which takes it before it returns; sent to the process, another
-    thread might take it, and this one run on into what comes after the point. Either way the whole process stops.
+    The signal goes to the passing thread, which receives it before it returns. If it went to the process, another
+    thread might receive it, and this thread might run on beyond the point. Either way the whole process stops.
     """
 
     def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None, once: str | None) -> None:
@@ -139,13 +142,14 @@ _armed: _Armed | _Action | None = None
 
 
 def crash_point(name: str) -> None:
-    """Nothing, unless a test armed `name` in this process."""
+    """Do nothing, unless a test armed `name` in this process."""
     if _armed is not None and _armed.name == name:
         _armed.passed()
 
 
 def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, once: str | None = None) -> None:
-    """What the environment does at import, for a forked test process. `Misuse` for an unknown name or way."""
+    """Arm a point in a forked test process, as the environment does at import. `Misuse` for an unknown name or
+    `how`."""
     global _armed
     if name not in POINTS:
         raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
@@ -157,8 +161,8 @@ def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, 
 
 
 def arm_action(name: str, action: Callable[[], None]) -> None:
-    """Runs `action` at each passage, in the passing thread: for tests of several clients in one process, whose action
-    raises. `Misuse` for an unknown name."""
+    """Run `action` at each passage, in the passing thread: for tests with several clients in one process, where the
+    action raises. `Misuse` for an unknown name."""
     global _armed
     if name not in POINTS:
         raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)

@@ -1,26 +1,39 @@
-"""The tree of errors, split by what the caller should do about one.
+"""The errors, one class for each reaction of the caller.
 
     ConflictError     run the transaction again
     Unavailable       try the request again
-    AlreadyCommitted  nothing: the work under this id is done
-    ExpectationFailed a value is not what the program expected: read again, decide anew
-    OutcomeUnknown    the commit may have happened: look before repeating
-    Corruption        stop: stored bytes are not what was written
+    AlreadyCommitted  nothing: the work under this id is done already
+    ExpectationFailed read and decide again: a value is not the expected one
+    OutcomeUnknown    check before repeating: the commit may have happened
+    Corruption        stop: stored bytes differ from what was written
     Misuse            fix the program (also a ValueError; MisuseType is also a TypeError)
 
-Every error pickles with its message and values, so that it survives the way from a Spark worker to the
-driver; `code` is stable and is what `pyomid.spark` finds again in an error that Spark has turned to text.
+Every error, subclasses of a program included, can be pickled and copied with its message, values, attributes and notes,
+so that it survives the way from a Spark worker to the driver. `code` is stable; by it `pyomid.spark` recognizes an
+error that Spark has turned into text.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import copyreg
+import pickle
+from typing import Any, ClassVar, Self
 
 
 class OmidError(Exception):
-    """Root of everything pyomid raises on purpose."""
+    """Base class of all errors that pyomid raises."""
 
     code: ClassVar[str] = "OMID"
+
+    message: str
+    values: dict[str, Any]
+
+    def __new__(cls, *arguments: Any, **values: Any) -> Self:
+        """Set `message` and `values`, also for a subclass whose `__init__` does not call this one."""
+        error = super().__new__(cls, *arguments)
+        error.message = str(arguments[0]) if arguments else ""
+        error.values = values
+        return error
 
     def __init__(self, message: str, **values: Any) -> None:
         super().__init__(message)
@@ -28,59 +41,88 @@ class OmidError(Exception):
         self.values = values
 
     def __str__(self) -> str:
-        return self.message
+        return str(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.values))
+        """Pickle the error; a value that cannot be pickled (a function, a handle) becomes its `repr`."""
+        values = {name: value if _is_picklable(value) else repr(value) for name, value in self.values.items()}
+        return _rebuild, self._made_by(), {**self._state(), "values": values}
+
+    def __copy__(self) -> OmidError:
+        error = _rebuild(*self._made_by())
+        error.__setstate__(self._state())
+        return error
+
+    def _made_by(self) -> tuple[type[OmidError], tuple[Any, ...]]:
+        """The class, and the arguments for its base class in C."""
+        arguments: tuple[Any, ...] = super().__reduce__()[1]  # type: ignore[assignment]
+        return type(self), arguments
+
+    def _state(self) -> dict[str, Any]:
+        """All attributes, including notes and a subclass's slots."""
+        slots: list[str] = copyreg._slotnames(type(self))  # type: ignore[attr-defined]
+        return {**vars(self), **{name: getattr(self, name) for name in slots if hasattr(self, name)}}
 
 
-def _rebuild(kind: type[OmidError], message: str, values: dict[str, Any]) -> OmidError:
-    return kind(message, **values)
+def _rebuild(kind: type[OmidError], arguments: tuple[Any, ...]) -> OmidError:
+    """Return an error without its attributes. A subclass's `__init__`, whose parameters are unknown, is not called."""
+    builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    error: OmidError = builtin.__new__(kind, *arguments)
+    builtin.__init__(error, *arguments)  # type: ignore[misc]  # the class that created it
+    return error
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # a value's own code may raise anything
+        return False
+    return True
 
 
 class ConflictError(OmidError):
-    """Another transaction won: run this one again from its beginning.
+    """Another transaction won: rerun this one from its beginning.
 
-    `values["commit_ts"]`, where present, is the commit that caused it: the next begin may wait for it.
-    `values["wrote"]`, where present, has keys of some rows that this transaction wrote, by table: the conflict is in
-    one of the tables, and in one of the rows where those are all.
+    `values["commit_ts"]`, where present, is the commit that caused the conflict: pass it as `not_before` to the next
+    begin. `values["wrote"]`, where present, has keys of some rows that this transaction wrote, by table: the conflict
+    is in one of these tables, and in one of these rows if the list is complete.
     """
 
     code = "OMID-CONFLICT"
 
 
 class SnapshotTooOld(ConflictError):
-    """The snapshot is at or below the published low watermark: versions it needs may be gone."""
+    """The snapshot is at or below the published low watermark W: compaction may have deleted versions that it needs."""
 
     code = "OMID-SNAPSHOT-TOO-OLD"
 
 
 class Unavailable(OmidError):
-    """A server or store did not answer or cannot serve now; nothing of the request took effect."""
+    """A server or store did not reply or cannot serve now; the request had no effect."""
 
     code = "OMID-UNAVAILABLE"
 
 
 class StoreFull(Unavailable):
-    """The disk, or the store's map, has no room left: what was durable stays, the write did not happen."""
+    """The disk or the store's map is full: durable data stays, the write did not happen."""
 
     code = "OMID-STORE-FULL"
 
 
 class Deposed(Unavailable):
-    """Another TSO holds a newer epoch. A TSO that learns this about itself serves no more."""
+    """Another TSO holds a newer epoch. A TSO that gets this error stops serving."""
 
     code = "OMID-DEPOSED"
 
 
 class AlreadyCommitted(OmidError):
-    """Nothing to do: a transaction under this durable id committed before; `values["start_ts"]` is its start."""
+    """A transaction under this durable id has committed already: nothing to do; `values["start_ts"]` is its start."""
 
     code = "OMID-ALREADY-COMMITTED"
 
 
 class ExpectationFailed(OmidError):
-    """`put(..., expect=)` found another value: nothing was written, and the transaction may go on.
+    """`put(..., expect=)` found another value: nothing was written, and the transaction may continue.
 
     `values` has `table`, `row`, `column`, and the bytes or None of `expected` and `found`.
     """
@@ -89,19 +131,19 @@ class ExpectationFailed(OmidError):
 
 
 class OutcomeUnknown(OmidError):
-    """The commit may have happened; `values["start_ts"]` says which. Look before repeating."""
+    """The commit of `values["start_ts"]` may have happened: check before repeating."""
 
     code = "OMID-OUTCOME-UNKNOWN"
 
 
 class Corruption(OmidError):
-    """Stored bytes fail their checksum or their grammar."""
+    """Stored bytes fail their checksum or are malformed."""
 
     code = "OMID-CORRUPTION"
 
 
 class Misuse(OmidError, ValueError):
-    """The program broke a rule; the message names the value and the rule."""
+    """The program broke a rule; the message names value and rule."""
 
     code = "OMID-MISUSE"
 
@@ -125,7 +167,7 @@ class TransactionEnded(Misuse):
 
 
 def by_code(code: str) -> type[OmidError]:
-    """The class that carries `code`; `OmidError` for a code of a later version."""
+    """Return the class with this `code`; `OmidError` for a code of a later version."""
     pending: list[type[OmidError]] = [OmidError]
     while pending:
         kind = pending.pop()

@@ -1,26 +1,23 @@
-"""What only Linux has, and what replaces it elsewhere, so that a Mac can develop with pyomid.
+"""Features of Linux and their replacements elsewhere, so that developers can use pyomid on a Mac.
 
     Linux                          elsewhere
     CLOCK_BOOTTIME                 CLOCK_MONOTONIC
     SO_PEERCRED                    the owner of the socket's file
-    SO_PEERPIDFD (Linux 6.5)       nothing: how a peer's process fares is not told
-    /proc/self/fd/N/socket         the path, or a link to its folder where a socket's address has no room for it
+    SO_PEERPIDFD (Linux 6.5)       nothing: the end of a peer's process goes unnoticed
+    /proc/self/fd/N/socket         the path, or a link to its folder if the path is too long for a socket's address
     /proc/PID/stat                 ps
-    posix_fallocate                zeros, where a file has holes or ends
-    fdatasync, O_DIRECT            F_FULLFSYNC
-    io_submit, eventfd             a write that waits (`storage/embedded/commit_log/background_write.py`)
+    posix_fallocate                zeros written into holes and at the end of the file
     epoll                          the TSO's machine without compiled code (`server/startup.py`)
 
-PYOMID_PORTABLE=1 takes the right side on Linux too: for tests, in all processes of a folder.
+PYOMID_PORTABLE=1 selects the right side on Linux too, for tests; set it in all processes of a folder.
 
-`here` tells processes apart: it is another object in each forked child.
+`here` identifies the process: each forked child has another object.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import struct
@@ -28,27 +25,49 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-from zlib import crc32
+from typing import Final, Protocol
 
 IS_LINUX: Final = sys.platform == "linux" and os.environ.get("PYOMID_PORTABLE") != "1"
 
 here: object = object()
-"""Of this process. To compare it before every use of something costs a tenth of asking the system for the pid."""
+"""Identity of this process. Comparing it costs a tenth of the system call for the pid."""
 
 
 def python_program() -> str:
-    """This interpreter's program, also in a process that embeds it under another name (uWSGI)."""
+    """Return the path of this Python interpreter, also in a process that embeds it (uWSGI)."""
     if Path(sys.executable or "").name.startswith("python"):
         return sys.executable
     return os.fspath(Path(sys.prefix) / "bin" / "python3")
 
 
+class HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+_kept_from_children: Final[dict[int, weakref.ref[HasDescriptor]]] = {}
+"""By descriptor. The entry of a closed socket stays until another socket gets its number."""
+
+
+def keep_from_children(sock: HasDescriptor) -> None:
+    """Keep forked children from inheriting this socket (C5), so that its connection ends with this process."""
+    _kept_from_children[sock.fileno()] = weakref.ref(sock)
+
+
 def _after_fork_in_child() -> None:
+    """In the child, replace the descriptors by /dev/null: objects that hold their numbers may still close them."""
     global here
     here = object()
+    kept = [fd for fd, reference in _kept_from_children.items() if (sock := reference()) and sock.fileno() == fd]
+    _kept_from_children.clear()
+    if kept:
+        with contextlib.suppress(OSError):
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            for fd in kept:
+                os.dup2(null, fd, inheritable=False)
+            os.close(null)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -62,32 +81,39 @@ _CLOCK: Final = time.CLOCK_BOOTTIME if IS_LINUX else time.CLOCK_MONOTONIC
 
 
 def boot_clock() -> float:
-    """Monotonic seconds that go on while the machine sleeps, the same in all its processes."""
+    """Return monotonic seconds that include suspension, the same in all processes of the machine."""
     return time.clock_gettime(_CLOCK)
 
 
-def boot_number() -> int:
-    """A number that differs for each start of the machine; 0 where it cannot be told."""
-    try:
-        return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
-    except OSError:
-        return crc32(_said("sysctl", "-n", "kern.bootsessionuuid"))
-
-
 def peer_uid(sock: socket.socket, path: Path) -> int:
-    """The user of the process that listens at the socket `path`, to which `sock` is connected."""
+    """Return the user of the process that listens at the socket `path`, to which `sock` is connected."""
     if not IS_LINUX:
         return os.lstat(path).st_uid
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(uid)
+    return _peer_credentials(sock)[1]
+
+
+def is_of_this_process(sock: socket.socket) -> bool:
+    """Return whether this process is its own peer on this local socket. False if the system does not report it."""
+    if not IS_LINUX or sock.family != socket.AF_UNIX:
+        return False
+    return _peer_credentials(sock)[0] == os.getpid()
+
+
+def _peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """Return process, user and group of a local socket's peer, on Linux."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return pid, uid, gid
 
 
 _SO_PEERPIDFD: Final = 77
 
 
 def peer_process(sock: socket.socket) -> int | None:
-    """A descriptor of the process that connected to a local socket, which can be read once the process has ended; the
-    caller closes it. None where the system does not tell. `ProcessLookupError`: the process has ended."""
+    """Return a descriptor of the process that connected to a local socket; it becomes readable when the process ends.
+
+    The caller closes it. None if the system cannot report it; `ProcessLookupError` if the process has ended.
+    """
     if not IS_LINUX or sock.family != socket.AF_UNIX:
         return None
     try:
@@ -95,13 +121,13 @@ def peer_process(sock: socket.socket) -> int | None:
     except ProcessLookupError:
         raise
     except OSError as error:
-        if error.errno == errno.EINVAL and _tells_of_peers():  # what Linux 6.5 to 6.15 says of one that was reaped
+        if error.errno == errno.EINVAL and _reports_peers():  # Linux 6.5 to 6.15, if the peer was reaped
             raise ProcessLookupError("the peer was reaped") from error
         return None
 
 
-def _tells_of_peers() -> bool:
-    """Of a process that is alive, this one."""
+def _reports_peers() -> bool:
+    """Return whether SO_PEERPIDFD works, tried with a peer that is alive: this process."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:
@@ -113,7 +139,7 @@ def _tells_of_peers() -> bool:
 
 @contextlib.contextmanager
 def socket_path(folder_fd: int, folder: Path, name: str) -> Iterator[str]:
-    """A path to `name` in an open folder that fits a Unix socket's address, however long the folder's own is."""
+    """Yield a path to `name` in an open folder that fits a Unix socket's address, however long the folder's path is."""
     path = str(folder.absolute() / name)
     if IS_LINUX:
         yield f"/proc/self/fd/{folder_fd}/{name}"
@@ -126,9 +152,9 @@ def socket_path(folder_fd: int, folder: Path, name: str) -> Iterator[str]:
 
 
 def process_state(pid: int) -> str:
-    """The letter that ps has for what a process does; empty where it is not seen."""
+    """Return the process state as the letter that ps shows; empty if the process cannot be found."""
     if not IS_LINUX:
-        return _said("ps", "-o", "state=", "-p", str(pid)).decode(errors="replace").strip()[:1]
+        return _output("ps", "-o", "state=", "-p", str(pid)).decode(errors="replace").strip()[:1]
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -136,7 +162,7 @@ def process_state(pid: int) -> str:
 
 
 def reserve(file: int, size: int) -> None:
-    """The file has room for `size` bytes on the disk; what it holds stays. No other process changes it meanwhile."""
+    """Allocate `size` bytes of disk space for the file; its content stays. No other process may write it meanwhile."""
     if IS_LINUX:
         os.posix_fallocate(file, 0, size)
         return
@@ -148,12 +174,12 @@ def reserve(file: int, size: int) -> None:
 
 
 def _hole(file: int, at: int, end: int) -> int:
-    """Where the next hole begins; the end of the file is one."""
+    """Return where the next hole begins; the end of the file counts as one."""
     return os.lseek(file, at, os.SEEK_HOLE) if at < end else at
 
 
 def _data(file: int, at: int, end: int) -> int:
-    """Where data begin again; 0 if nowhere."""
+    """Return where the next data begin; 0 if there are none."""
     if at >= end:
         return 0
     try:
@@ -164,28 +190,8 @@ def _data(file: int, at: int, end: int) -> int:
         return 0
 
 
-def sync_data(file: int) -> None:
-    """What was written to the file is on the disk, and so is its length."""
-    if IS_LINUX:
-        os.fdatasync(file)
-    elif hasattr(fcntl, "F_FULLFSYNC"):
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(file)
-
-
-def open_direct(path: Path) -> int | None:
-    """A descriptor whose every write is durable by itself; None where the system or the file system has none."""
-    if not IS_LINUX or not hasattr(os, "O_DIRECT"):
-        return None
-    try:
-        return os.open(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-def _said(*command: str) -> bytes:
-    """What a command printed; nothing where there is none, or it failed."""
+def _output(*command: str) -> bytes:
+    """Return what a command printed; nothing if it does not exist or failed."""
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):

@@ -1,31 +1,36 @@
-"""The interfaces between packages, as obligations. Every implementation passes the conformance suite of its port.
+"""The interfaces between packages, stated as obligations. Every implementation passes the conformance suite of its
+port.
 
-*Durable* means: it survives loss of power, and every later look-up and every later conditional write of any process
-finds it. *Fresh* means: it sees everything that was durable before the call began.
-Errors: `Unavailable` (nothing happened; a write may have happened in part, and its transaction becomes rollback-only),
-`StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign exceptions never pass.
+*Durable* means: it survives loss of power, and every later lookup and every later conditional write of any process
+finds it. *Fresh* means: it sees everything that was durable before the call began. Errors: `Unavailable` (nothing
+happened; but part of a write may have happened, and its transaction becomes rollback-only), `StoreFull`, `Corruption`,
+`UnknownTable`, `Misuse`. A port maps all foreign exceptions to these.
 """
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pyomid import platforms
-from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
-from pyomid.errors import Misuse, UnknownTable
+from pyomid.errors import Misuse, OmidError, UnknownTable
 from pyomid.types import (
     Backup,
     BackupMoment,
     BeginReply,
     Cell,
+    CellsOfCommit,
     CellVersion,
     ChangeBounds,
     Column,
@@ -35,6 +40,7 @@ from pyomid.types import (
     KeyRange,
     LeaderRecord,
     LeaderStateChanges,
+    Moment,
     ReadBounds,
     RegionWatermark,
     RowWrite,
@@ -53,20 +59,22 @@ from pyomid.types import (
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do that not every store can."""
+    """Optional abilities of a store."""
 
     pipelined_writes: bool = False
-    """It takes writes over a network while its caller goes on; the flush waits for them."""
+    """It accepts writes while the caller continues; the flush waits for them."""
     shared_writes: bool = False
-    """`write_shared` of many small writes costs little more than one of them."""
+    """`write_shared` of many small writes costs little more than one small write."""
+    one_step: bool = False
+    """Its commit table writes the cells of a small commit together with its entry (`CommitTable.put_with_cells`)."""
     foreign_tables: bool = False
-    """Other programs make and write tables in it, too (HBase). Such tables can be imported."""
+    """Other programs also create and write tables in it (HBase). Such tables can be imported."""
 
 
 class DataStore(ABC):
-    """Versioned cells with their shadow cells. Knows nothing of transactions.
+    """Versioned cells with their shadow cells. A store does not know transactions.
 
-    Thread-safe. A child of fork must not use its parent's store (C5): implementations raise `Misuse`.
+    Thread-safe. A forked child must not use its parent's store (C5): implementations raise `Misuse`.
     """
 
     capabilities: Capabilities = Capabilities()
@@ -74,19 +82,19 @@ class DataStore(ABC):
     @property
     @abstractmethod
     def limits(self) -> StoreLimits:
-        """What one cell may hold. A client refuses at once what `write_cells` would refuse at the flush."""
+        """Limits of one cell. A client checks them at once, before `write_cells` would at the flush."""
 
     @abstractmethod
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
-        """When this returns every cell is durable under `version`, without shadow cells.
+        """Write cells under `version`, without shadow cells. Durable on return.
 
-        A cell already there under the same version is replaced; other columns of that row and version stay.
-        `Misuse`, before anything is written, if a row key, value or qualifier is over the store's limit.
+        An existing cell of the same version is replaced; other columns of that row and version stay. `Misuse`, before
+        anything is written, if a row key, value or qualifier is over the store's limit.
         """
 
     def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:
-        """`write_cells` of several transactions, each under its own version, in any order: each one's error, or
-        None where it is durable."""
+        """`write_cells` for several transactions, each under its own version, in any order. Return an error for each,
+        or None if it is durable."""
         outcomes: list[Exception | None] = []
         for version, rows in writes:
             try:
@@ -98,10 +106,9 @@ class DataStore(ABC):
 
     @abstractmethod
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
-        """`write_cells`, vectorized: one record a row, rows sorted ascending and unique; versions in `batch` are
-        ignored.
+        """`write_cells`, vectorized: one record per row, rows ascending and unique; versions in `batch` are ignored.
 
-        Writes in bounded parts, so that other writers get their turn between two of them.
+        Writes in bounded parts, so that other writers can write in between.
         """
 
     @abstractmethod
@@ -113,12 +120,12 @@ class DataStore(ABC):
         *,
         bounds: ReadBounds | None = None,
     ) -> list[list[Cell]]:
-        """Every stored version of the wanted columns of each row, with its shadow cell, from one fresh read.
+        """Return every stored version of the selected columns of each row, with its shadow cell, from a fresh read.
 
-        One list for each row, in the order of `rows`, cells in any order. `columns` None is all; with `columns`, family
-        tombstones (empty qualifier) of their families are returned too. A Column with empty qualifier asks for the
-        whole family. Versions that `bounds` does not need may be left out. The cells of one row are of one read, and
-        whole down to where its columns end.
+        One list for each row, in the order of `rows`, cells in any order. `columns` None selects all; otherwise the
+        result includes the tombstones (empty qualifier) of the columns' families. A Column with empty qualifier selects
+        the whole family. Versions that `bounds` does not need may be omitted. The cells of one row come from one atomic
+        read, without gaps down to where its columns end.
         """
 
     @abstractmethod
@@ -131,18 +138,18 @@ class DataStore(ABC):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """The same for a range, ascending by row, as batches of whole rows. A row of which `bounds` needs nothing may
-        be left out.
+        """The same for a key range: batches of whole rows, ascending. A row without any version that `bounds` needs may
+        be omitted.
 
-        Each batch is fetched fresh when it is asked for. It may hold fewer rows than the maximum, but never part of a
-        row. Closing the iterator frees its resources; no read transaction outlives a batch.
+        Each batch is fetched fresh by `next`. It may hold fewer rows than the maximum, but only whole rows. Closing the
+        iterator frees its resources; no read transaction outlives a batch.
         """
 
     def changed_rows(
         self, table: str, key_range: KeyRange, bounds: ChangeBounds, *, batch_rows_max: int = 10_000
     ) -> Iterator[list[bytes]]:
-        """Keys of the range in ascending order, each once: of every row that holds a version within `bounds`, and
-        perhaps of others. Each list is fetched fresh when it is asked for."""
+        """Keys of the range, ascending and unique: every row that holds a version within `bounds`, perhaps others too.
+        Each list is fetched fresh by `next`."""
         wanted = ReadBounds(bounds.at_least, bounds.below)
         for batch in self.scan(table, key_range, None, batch_rows_max=batch_rows_max, bounds=wanted):
             version, commit_ts = batch.rec_version, batch.rec_commit
@@ -153,171 +160,183 @@ class DataStore(ABC):
                 yield [batch.row_key(row) for row in rows.tolist()]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """A key of the range from which on it holds about `rows` stored rows: where a scan that descends reads next.
-        Its start if it holds no more. Below the range's stop, so that such a scan ends."""
+        """Return a key from which the range holds about `rows` rows to its stop: a descending scan reads these next.
+        The range's start if it holds no more rows. The key is below the range's stop, so such a scan ends."""
         return key_range.start
 
     @abstractmethod
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
-        """Durable on return. Idempotent. A cell that is gone gets no shadow cell."""
+        """Write shadow cells. Durable on return. Idempotent. A cell that no longer exists gets no shadow cell."""
 
     @abstractmethod
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
-        """Exactly these versions, with their shadow cells, are gone durably; others are untouched. Idempotent."""
+        """Delete exactly these versions with their shadow cells. Durable on return. Idempotent."""
 
     @abstractmethod
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
-        """Compaction's writes over a batch that was read before: durable on return; idempotent.
+        """Compaction's writes for a batch that was read earlier. Durable on return. Idempotent.
 
-        `heals` are indices of records of `batch`: their `rec_commit` becomes the shadow cell of each of their cells
-        that is still there and is not dropped. `drops` are indices of cells: exactly these versions go, with their
-        shadow cells. All changes of one row take effect together or not at all (K3); what was written to the row since
-        the batch was read stays. Both index arrays ascend.
+        `heals` are indices of records of `batch`: a record's `rec_commit` becomes the shadow cell of each of its cells
+        that still exists and is not dropped. `drops` are indices of cells: exactly these versions are deleted, with
+        their shadow cells. All changes of one row are atomic (K3); what was written to the row since the batch was read
+        stays. Both index arrays ascend.
         """
 
     @abstractmethod
     def regions(self, table: str) -> list[KeyRange]:
-        """The table's present regions in key order; together they tile all keys."""
+        """The table's current regions in key order; together they cover all keys without overlap."""
 
     @abstractmethod
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
-        """Up to `partitions` - 1 row keys, ascending and strictly inside the range, that cut it into parts of about
-        equal size, so that a Spark read divides a large region among its tasks. An estimate; fewer for a small range.
+        """Up to `partitions` - 1 row keys, ascending and strictly inside the range, that divide it into parts of about
+        equal size, so that a Spark read can divide a large region among tasks. An estimate; fewer for a small range.
         """
 
     @abstractmethod
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Brings data that are only in memory to where compaction's scan sees them (K4). It may do nothing."""
+        """Move data that is only in memory to where compaction's scan sees it (K4). It may do nothing."""
 
     @abstractmethod
     def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
-        """The physical table exists on return, and keeps all versions. Idempotent. It does not touch the catalog entry.
-        `split_keys`: only in a store with foreign tables; an existing table is left as it is divided.
+        """Create the physical table, which keeps all versions. Idempotent. The catalog entry is not touched.
+        `split_keys`: only in a store with foreign tables; the regions of an existing table stay.
 
-        In a store with foreign tables an existing table is named by no earlier `withdraw_table` any more.
+        In a store with foreign tables, an earlier `withdraw_table` no longer names an existing table afterwards.
         """
 
     @abstractmethod
     def withdraw_table(self, table: str) -> object | None:
-        """The first half of a drop: names the physical table of that name, for `drop_table`. None if there is none.
+        """First half of a drop: return what identifies the physical table to `drop_table`. None if there is no table.
 
-        The table may be `Unavailable` until it is dropped, or given back.
+        The table may be `Unavailable` until it is dropped or given back.
         """
 
     @abstractmethod
     def give_back_table(self, table: str) -> None:
-        """A table that was withdrawn by mistake serves again."""
+        """Undo `withdraw_table`: the table serves again."""
 
     @abstractmethod
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
-        """The table and its cells are gone on return. Idempotent.
+        """Delete the table and its cells. Idempotent.
 
-        With `withdrawn` only that table goes: False, and nothing is dropped, if another one has its name by now.
-        Without it any table of that name goes: for tests and tools.
+        With `withdrawn`, only that table is deleted: False, and nothing is deleted, if another table has the name by
+        now. Without it any table of that name is deleted: for tests and tools.
         """
 
     @abstractmethod
     def close(self) -> None: ...
 
-    # ── pipelined writes: sent ahead where `capabilities` says so, else written at once ─────────────────────────────
+    def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
+        """Pack what `write_cells` of these tables would write, for `CommitTable.put_with_cells` of the same database.
+        Errors as of `write_cells`. Empty if the cells must be written before the commit. Only with the capability
+        `one_step`."""
+        raise NotImplementedError(f"{type(self).__name__} packs no cells")
+
+    # ── pipelined writes: sent ahead with the capability, else written at once ──────────────────────────────────────
 
     def begin_write(self, table: str, version: int, batch: CellBatch) -> object:
-        """Sends the cells of `write_batch` and waits for no answer. An error means that nothing was sent. Until the end
-        any part of it may be there or still arrive, in any order with other writes under way: the caller ends it before
-        it writes one of its cells again, or reads them."""
+        """Send the cells of `write_batch` without waiting for a reply. An error means that nothing was sent. Until
+        `end_writes` any part may be stored or still arrive, in any order with other writes in flight: the caller ends
+        the write before it writes or reads one of its cells again."""
         self.write_batch(table, version, batch)
         return None
 
-    def end_writes(self, begun: Sequence[Any]) -> None:  # noqa: B027 - nothing is under way
-        """All of them are durable on return. An error (as of `write_batch`) comes when every one of them has ended.
-        Each is ended once, by any thread. A write that is never ended may still take effect."""
+    def end_writes(self, begun: Sequence[Any]) -> None:  # noqa: B027 - nothing is in flight
+        """Wait until all these writes are durable. An error (as of `write_batch`) is raised after every write has
+        ended. Each write is ended once, by any thread. A write that is never ended may still take effect."""
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """`write_shadow_cells` beside every cell of batches that were written under `version`."""
+        """`write_shadow_cells` for every cell of batches that were written under `version`."""
         self.write_shadow_cells(table, [ShadowWrite(name, commit_ts) for name in CellNames(batches, version)])
 
-    # ── foreign tables: in a store where other programs make and write tables, too ─────────────────────────────────
+    # ── foreign tables: in a store where other programs also create and write tables ───────────────────────────────
 
     def foreign_tables(self) -> dict[str, list[str]]:
-        """Every table but those of pyomid and Omid themselves, with its families."""
+        """Every table with its families, except the tables of pyomid and Omid themselves."""
         return {}
 
     def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
-        """Whether transactions wrote it, judged by the first `rows_max` rows of each region."""
+        """Whether transactions wrote the table, judged by the first `rows_max` rows of each region."""
         return False
 
     def check_names(self, table: str, key_range: KeyRange) -> None:  # noqa: B027 - only pyomid names columns
-        """`Misuse` if a column of the range has a name that transactions use for shadow cells."""
+        """Raise `Misuse` if a column in the range has a name reserved for shadow cells."""
 
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
-        """`UnknownTable` if there is none. `Misuse`, which says what to alter, if one of these families is missing or
-        could lose versions that transactions need."""
+        """Raise `UnknownTable` if there is no table; `Misuse`, with what to alter, if one of these families is missing
+        or could lose versions that transactions need."""
         return None
 
     def check_leases(self, table: str) -> None:  # noqa: B027 - only pyomid drops versions
-        """`Misuse`, which says what to alter, if other programs may drop versions of this table that a lease holds."""
+        """Raise `Misuse`, with what to alter, if other programs may drop versions of this table that a lease holds."""
 
 
-FlushEnded = Callable[["tuple[list[int], int] | Exception"], None]
-"""Called at the end of a flush: with the starts that a marker refused, and the epoch; or with its error."""
+class FlushEnd(NamedTuple):
+    """A durable flush: the starts that a marker refused, the epoch read after the flush, and the starts whose cells
+    could not be written, each with its error. Of these neither cells nor entry exist."""
+
+    refused: Sequence[int]
+    epoch: int
+    failed: Mapping[int, OmidError] = MappingProxyType({})
+
+
+FlushEnded = Callable[["FlushEnd | Exception"], None]
+"""Called at the end of a flush, with the result or its error."""
 
 
 class FlushLoop(Protocol):
-    """The event loop that submits flushes to a commit table, and threads beside it. On the loop's thread only."""
+    """The event loop that submits flushes to a commit table, with its threads. For use on the loop's thread only."""
 
     @property
     def leader_state(self) -> LeaderState: ...
 
     @property
     def may_wait(self) -> bool:
-        """Whether the flush may hold up the loop: it is a single commit, and no other peer waits."""
+        """Whether the flush may block the loop: it is a single commit, and no other peer waits."""
 
-    def on_thread(self, work: Callable[[], tuple[list[int], int]], ended: FlushEnded) -> None:
-        """Runs `work` on a thread. `ended` gets its result or error, on the loop."""
-
-    def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
-        """Calls `is_readable` whenever the descriptor is readable, until the loop ends. May be called many times."""
+    def on_thread(self, work: Callable[[], FlushEnd], ended: FlushEnded) -> None:
+        """Run `work` on a thread; call `ended` on the loop with its result or error."""
 
 
 class CommitTable(ABC):
     """start → commit, and invalidation markers start → invalid. Starts are multiples of 50.
 
-    An implementation defines the blocking calls. Calls for many starts at once, and flushes of a service that wait on
-    no thread, have defaults.
+    An implementation defines the blocking calls. Calls for many starts, and the flush calls of an event loop, have
+    defaults.
     """
 
     @abstractmethod
     def lookup(self, starts: Sequence[int]) -> list[int]:
-        """For each start: its commit timestamp, `NOT_FOUND` or `SEALED` (the marker wins). One fresh read."""
+        """Return for each start its commit timestamp, `NOT_FOUND` or `SEALED` (the marker wins). One fresh read."""
 
     @abstractmethod
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        """Entries (start, commit), durable on return. Returns the starts that a marker refused. Empty if the store
-        cannot tell (its writes are not conditional): then only `LeaderState.read` after it makes the answer safe."""
+        """Put entries (start, commit). Durable on return. Return the starts that a marker refused. Empty if the store's
+        writes are not conditional: then the reply is safe only after a `LeaderState.read` that follows."""
 
     @abstractmethod
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
-        """The decision of a large commit: one conditional write. False if a marker stands."""
+        """Put the decision of a large commit by one conditional write. False if a marker exists."""
 
     @abstractmethod
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
-        """Entries of a decided commit's branches. Each replaces a marker in one mutation (T13)."""
+        """Put the entries of a decided commit's branches. Each replaces a marker in one mutation (T13)."""
 
     @abstractmethod
     def seal(self, start: int) -> SealOutcome:
-        """Places the marker iff no commit is there, durable on return. A marker already there counts as placed."""
+        """Place the marker iff there is no commit. Durable on return. An existing marker counts as placed."""
 
     @abstractmethod
     def delete(self, starts: Sequence[int]) -> None:
-        """Completion: the entries go. Idempotent. Markers stay."""
+        """Delete entries, for completion. Idempotent. Markers stay."""
 
     @abstractmethod
     def delete_below(self, horizon: int) -> int:
-        """Sanitizing: entries and markers with start < `horizon` go. Returns how many."""
+        """Delete entries and markers with start < `horizon`, for sanitizing. Return how many."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[int, int]]:
-        """All entries and markers (start, commit or SEALED), for status and verification. Not one snapshot."""
+        """All entries and markers (start, commit or SEALED), for status and verification. Not an atomic snapshot."""
 
     @abstractmethod
     def count(self) -> int: ...
@@ -325,102 +344,119 @@ class CommitTable(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── many starts ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        """`put` of rows (start, commit). The caller may reuse the array on return."""
+        """`put` for rows (start, commit). The caller may reuse the array on return."""
         return self.put([(start, commit_ts) for start, commit_ts in entries.tolist()])
 
     def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """`seal` of each, in order, all durable on return. A take-over finds thousands."""
+        """`seal` for each, in order, all durable on return. A takeover may seal thousands."""
         return [self.seal(start) for start in starts]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """`lookup`, then W and H, read *after* all entries were, in one round trip.
+        """`lookup`, then W and H, which are read *after* all entries, in one round trip.
 
-        None if the store cannot do that: the caller makes two calls, in that order.
+        None if the store cannot do this: the caller makes two calls, in that order.
         """
         return None
 
-    # ── of the service that flushes ──────────────────────────────────────────────────────────────────────────────
+    # ── for the TSO's service ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        """Maximum size of one commit's cells in `put_with_cells`, in bytes; 0: it is not supported."""
+        return 0
+
+    def put_with_cells(
+        self, entries: NDArray[np.int64], cells: Sequence[CellsOfCommit], epoch: int, *, at_once: bool = False
+    ) -> FlushEnd:
+        """`put_block`, and in the same atomic step the cells that commits carry, with their shadow cells. So a reader
+        finds all of these or none.
+
+        The step takes place only while the leader state holds `epoch`, checked in the same step; otherwise `Deposed`.
+        After the call has ended, with or without an error, nothing of it lands any more. Cells of a start that a marker
+        refuses are not written. If cells are malformed, of a table that is gone, or over a limit of the store, neither
+        they nor their entry are written; the other commits are. `at_once`: raise `Unavailable`, with nothing written,
+        if another writer holds the store.
+        """
+        raise NotImplementedError(f"{type(self).__name__} writes no cells")
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        """Begins to put rows (start, commit). `ended` is called when all of them are durable, with the epoch that was
-        read *after* that (T5), or with the error. Without rows it is called with the epoch alone.
+        """Begin to put rows (start, commit). `ended` is called when all are durable, with the epoch that was read
+        *after* that (T5), or with the error. Without rows it is called with the epoch only.
 
-        `ended` is called once, on the loop, perhaps within this call, which waits for the store only if
-        `loop.may_wait`. An error that this call raises is the flush's. The caller does not change the array before the
-        end. Several flushes may be under way, and end in any order.
+        `ended` is called once, on the loop, perhaps within this call. The call waits for the store only if
+        `loop.may_wait`. An error that it raises is the flush's. The caller does not change the array before the end.
+        Several flushes may be in flight and end in any order.
         """
 
-        def flush() -> tuple[list[int], int]:
+        def flush() -> FlushEnd:
             refused = self.put_block(entries) if len(entries) else []
-            return refused, loop.leader_state.read().epoch
+            return FlushEnd(refused, loop.leader_state.read().epoch)
 
         loop.on_thread(flush, ended)
 
     @property
     def flushes_in_flight_max(self) -> int:
-        """Up to this number, more flushes under way are faster than fewer, larger ones."""
+        """Up to this number, more flushes in flight are faster than fewer, larger flushes."""
         return sys.maxsize
 
     def leave_loop(self) -> None:  # noqa: B027
-        """The loop ends: nothing is submitted any more. Flushes under way may fail."""
+        """The loop ends: no flush is submitted any more. Flushes in flight may fail."""
 
     def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`delete` as far as it waits neither for the store nor for a thread. Returns the starts that are left."""
+        """`delete` as far as possible without waiting for the store or a thread; durable with the table's next write or
+        shortly after. Return the starts that were not deleted."""
         return starts
 
     def serve_epoch(self, epoch: int) -> None:  # noqa: B027
-        """From now on a write may be refused with `Deposed` once the leader state holds another epoch."""
-
-    def prepare(self) -> None:  # noqa: B027
-        """Loads what flushes need, before the first of many. Blocking."""
+        """From now on a write may raise `Deposed` if the leader state holds another epoch."""
 
 
 class LeaderState(ABC):
-    """The row that names the leader's epoch and holds what a new leader must know (protocol.md, Leadership)."""
+    """The durable record of the leader's epoch and of what a new leader must know (protocol.md, Leadership)."""
 
     @abstractmethod
     def database_id(self) -> bytes:
-        """Random, and constant while the database lives: a database made in its place has another one. The first call,
-        a TSO's, makes it. Durable on return."""
+        """A random id, constant for the life of the database: a database created in its place has another. The first
+        call, by a TSO, generates it. Durable on return."""
 
     @abstractmethod
     def read(self) -> LeaderRecord:
-        """Fresh."""
+        """Return the record, fresh."""
 
     @abstractmethod
     def read_watermarks(self) -> tuple[int, int]:
-        """Fresh (W, H): cheaper than `read` if the store can."""
+        """Return (W, H), fresh; cheaper than `read` in some stores."""
 
     @abstractmethod
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
-        """Compare-and-set of the epoch (and ceiling); everything else stays. False if another TSO was faster, or if the
-        row's ceiling is above `epoch`: the old leader moved it after it was read, and may hand out timestamps above
+        """Compare-and-set the epoch (and ceiling); everything else stays. False if another TSO was faster, or if the
+        row's ceiling is above `epoch`: then the old leader moved it after the read, and may hand out timestamps above
         `epoch` (decision 0003)."""
 
     @abstractmethod
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
-        """All changes durable together, or `Deposed` and none, iff the row holds another epoch.
+        """Apply all changes durably together; iff the row holds another epoch, raise `Deposed` and apply none.
 
-        An update whose answer was lost may have taken effect, but never does so after a later one (decision 0004): over
-        a network this is a compare-and-set of the whole row. Otherwise W, H and the ceiling could go back, and ended
-        leases and pending records return.
+        An update whose reply was lost may have taken effect, but never takes effect after a later update (decision
+        0004): over a network it is a compare-and-set of the whole row. Otherwise W, H and the ceiling could go back,
+        and ended leases and pending records could return.
         """
 
     @abstractmethod
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        """Durable on return, and the points of the starts `gone` are deleted. A point is true whichever TSO
-        noted it, so no epoch is checked."""
+        """Add a time point, durable on return, and delete the points of the starts `gone`. A point is true whichever
+        TSO noted it, so no epoch is checked."""
 
     @abstractmethod
     def time_points(self) -> list[TimePoint]:
-        """Fresh, ascending by start."""
+        """All points, fresh, ascending by start."""
 
 
 class CeilingStore(Protocol):
-    """Where the timestamp ceiling is kept when it is not the leader state (ZooKeeper, an HBase table)."""
+    """Storage of the timestamp ceiling outside the leader state (ZooKeeper, an HBase table)."""
 
     def read(self) -> int: ...
 
@@ -428,92 +464,94 @@ class CeilingStore(Protocol):
 
 
 class Catalog(ABC):
-    """Tables, marks of unregistered tables, region watermarks. Writes are durable on return."""
+    """The tables, marks of unregistered tables, and region watermarks. Writes are durable on return."""
 
     @abstractmethod
     def entries(self) -> list[TableEntry]:
-        """Fresh, sorted by name, in every state."""
+        """Entries in every state, fresh, sorted by name."""
 
     @abstractmethod
     def entry(self, name: str) -> TableEntry | None:
-        """Fresh, in every state."""
+        """The entry in whatever state, fresh."""
 
     @abstractmethod
     def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
-        """Compare-and-set: True iff `new` stands where `old` stood (None: where nothing stood), durably.
+        """Compare-and-set: True iff `new` has durably replaced `old` (None: no entry existed).
 
-        `new.nonce` was never put before. A change whose answer was lost may take effect later, but only while `old`
-        stands. "Nothing" can come back, so only an entry that no reader goes by (`TableState.CREATING`) may be put
-        where nothing stood.
+        `new.nonce` is used for the first time. A change whose reply was lost may take effect later, but only while
+        `old` is still the entry. "No entry" can recur, so `old` may be None only for an entry that readers ignore
+        (`TableState.CREATING`).
         """
 
     @abstractmethod
     def remove_entry(self, old: TableEntry) -> None:
-        """Removes `old` if it still stands, and the table's region watermarks with it."""
+        """Remove `old` if it is still the entry, and the table's region watermarks with it."""
 
     def tables(self) -> list[TableInfo]:
-        """Tables that are `PRESENT`: users see them, and the TSO decides commits to them without a mark (K6). Fresh,
+        """Tables in state `PRESENT`: users see them, and the TSO decides commits to them without a mark (K6). Fresh,
         sorted by name."""
         return [each.info for each in self.entries() if each.state is TableState.PRESENT]
 
     def registered(self) -> list[TableInfo]:
-        """Tables that may hold committed cells, those being dropped included: sanitizing goes by them. The TSO does
-        not: a commit to a table that is being dropped leaves a mark, because the table's records do not count for the
-        next table of that name."""
+        """Tables that may hold committed cells, including tables being dropped; sanitizing uses this list. The TSO uses
+        `tables` instead: a commit to a table that is being dropped leaves a mark, because the table's records do not
+        count for the next table of that name."""
         return [each.info for each in self.entries() if each.state is not TableState.CREATING]
 
     def table(self, name: str) -> TableInfo:
-        """`UnknownTable` if none is `PRESENT`."""
+        """Return the table in state `PRESENT`; `UnknownTable` if there is none."""
         found = self.entry(name)
         if found is None or found.state is not TableState.PRESENT:
             raise UnknownTable(f"there is no table {name!r} in the catalog", table=name)
         return found.info
 
     def tables_level(self) -> ConflictLevel | None:
-        """The one level that all tables of this database must have, because clients that are not pyomid's name ids of
-        that level only; None: each table has its own. Fresh."""
+        """The level that all tables of this database must have, because other clients than pyomid's name ids of that
+        level only; None: each table has its own. Fresh."""
         return None
 
     def set_tables_level(self, level: ConflictLevel | None) -> None:
-        """`client.table_admin.choose_tables_level` says when it may. `Misuse` in a store of pyomid alone."""
+        """Set the level for all tables. `client.admin.table_admin.choose_tables_level` says when this is allowed.
+        `Misuse` in a store that only pyomid uses."""
         raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
     def change_tables_level(self, old: ConflictLevel, new: ConflictLevel | None) -> bool:
-        """Sets it where it is `old`; False where it is not. As `set_tables_level` elsewhere."""
+        """Set the level if it is `old`; else return False. Otherwise as `set_tables_level`."""
         raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
     @abstractmethod
     def mark_unknown_table(self, table_id: int) -> None:
-        """K6: a commit named this table id; sanitizing refuses until the table is registered. Each mark has a new
-        nonce, and replaces the one that stands: it counts for commits from now on."""
+        """Note that a commit named this table id (K6); sanitizing refuses until the table is registered. Each mark has
+        a new nonce and replaces the existing mark: it counts for commits from now on."""
 
     @abstractmethod
     def unknown_tables(self) -> dict[int, bytes]:
-        """Fresh: the table id of every mark, and its nonce. Marks of tables that were registered since are included;
-        `TABLES_UNCONFIRMED` may be among them."""
+        """The table id of every mark, with the mark's nonce. Fresh. Includes marks of tables that were registered
+        since; may include `TABLES_UNCONFIRMED`."""
 
     @abstractmethod
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """The mark goes if it still has this nonce. `client.unregistered_tables` says when it may."""
+        """Remove the mark if it still has this nonce. `client.admin.unregistered_tables` says when this is allowed."""
 
     @abstractmethod
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        """Records of the same range and generation stay as `protocol.region_watermarks.kept` says."""
+        """Add a record. `protocol.region_watermarks.kept` decides which records of the same range and generation
+        stay."""
 
     @abstractmethod
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
-        """Sorted by first key; the newest of a range first."""
+        """A table's records, sorted by first key; the newest of a range first."""
 
     @abstractmethod
     def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
-        """Removes all records of these ranges, of each only if its newest record is still the given one."""
+        """Remove all records of each of these ranges whose newest record is still the given one."""
 
 
 class Tso(ABC):
-    """A client's session with the TSO. Thread-safe; one connection shared by all threads of the process.
+    """A client's session with the TSO. Thread-safe: all threads of the process share one connection.
 
-    `Unavailable` if the request certainly did nothing. A commit whose answer was lost is sent again as a retry, and
-    raises `OutcomeUnknown` if that gives no answer either.
+    A request raises `Unavailable` if it certainly had no effect. A commit whose reply was lost is sent again as a
+    retry, and raises `OutcomeUnknown` if the retry gets no reply either.
     """
 
     @property
@@ -523,59 +561,70 @@ class Tso(ABC):
 
     @property
     def write_set_ids_max(self) -> int:
-        """The most ids that one commit may name, as the TSO that was met last tells it; 0 where it does not tell."""
+        """Maximum number of ids in a commit, as reported by the last connected TSO; for a Java TSO what fits one frame.
+        0: unknown."""
+        return 0
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        """Maximum size of the cells that a commit may carry (`CommitRequest.cells`), in bytes, as reported by the last
+        connected TSO. 0: a commit cannot carry cells."""
         return 0
 
     @abstractmethod
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        """A start timestamp above `not_before` (0: any)."""
+        """Return a start timestamp above `not_before` (0: any). It holds W back (T16) until the reply's `end` is called
+        or the reply is garbage."""
 
-    def note_ended(self, start_ts: int) -> None:  # noqa: B027 - a TSO that is told nothing
-        """A start that `begin` gave is no longer in use: it does not hold LWM back any longer (T16). Never
-        waits, may be called anywhere. Without it a start holds LWM until it is old."""
-
-    def tell_open(self) -> object:  # noqa: B027 - as `note_ended`
-        """Tells the TSO now what is open, for a process that may end soon without a word; else it is told in time."""
+    def tell_open(self) -> object:  # noqa: B027 - a TSO without such reports
+        """Report the open starts to the TSO now, for a process that may exit abruptly; otherwise they are reported
+        periodically."""
 
     @abstractmethod
     def commit(self, request: CommitRequest) -> CommitReply:
-        """Durable when it returns committed (law 2), all branches included."""
+        """Return the decision. If it is committed, it is durable (law 2), including all branches."""
 
     @abstractmethod
     def fence(self, table_id: int) -> int:
-        """Writers of that table that started before the returned timestamp will abort."""
+        """Return a timestamp; transactions that started before it and write the table abort."""
 
     @abstractmethod
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
-        """Durable on return. Returns the granted term. `SnapshotTooOld` if W has passed `start_ts`."""
+        """Grant a lease on a start, durable on return. Return the granted term. `SnapshotTooOld` if W has passed
+        `start_ts`."""
 
     @abstractmethod
     def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
-        """For a snapshot whose end is never told: a lease on `start_ts` or an older start, which others may share, and
-        the term for which it is kept from now. Durable on return. Another request keeps it longer; no request ends it.
-        Within that term every start at or above the leased one is kept as well. `SnapshotTooOld` as `grant_lease`.
+        """Keep a snapshot whose end is never reported: return the start of a lease (`start_ts` or an older start,
+        shared with others) and its term from now. Durable on return. Another request prolongs it; no request ends it.
+        Within the term every start at or above the leased start is kept as well. `SnapshotTooOld` as of `grant_lease`.
         """
 
     @abstractmethod
     def renew_lease(self, start_ts: int) -> float:
-        """`SnapshotTooOld` if the lease is gone."""
+        """Renew a lease; return the term. `SnapshotTooOld` if the lease is gone."""
 
     @abstractmethod
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
-        """Its owner needs it no more. Those who share it keep it, unless `shared` ends it for them, too."""
+        """End the owner's part of a lease. Its sharers keep it, unless `shared` ends it for them too."""
 
     @abstractmethod
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """Places markers through the TSO. It answers after the batches that may hold these starts, and refuses their
+        """Place markers through the TSO. It replies after the batches that may hold these starts, and refuses their
         commits from then on."""
 
     @abstractmethod
     def complete(self, starts: Sequence[int]) -> None:
-        """Deletes commit-table entries some time later (the caller keeps law 5)."""
+        """Have the TSO delete commit-table entries some time later (the caller keeps law 5)."""
 
     @abstractmethod
     def advance_horizon(self, horizon: int) -> int:
-        """Law 7, second half: H is made durable, then entries below it are deleted. Returns how many."""
+        """Make H durable, then delete the entries below it (law 7, second half). Return how many."""
+
+    @abstractmethod
+    def moment_at(self, at_ms: int, now_ms: int) -> Moment:
+        """Return the first durably known snapshot with everything acknowledged at or before `at_ms`. `now_ms` is the
+        time of the client's clock. The caller begins after this call, so that the snapshot is below its start."""
 
     @abstractmethod
     def status(self) -> Status: ...
@@ -585,11 +634,15 @@ class Tso(ABC):
 
 
 class AsyncTso(Protocol):
-    """A session with the TSO for one event loop: what every transaction asks, awaited. Errors as of `Tso`."""
+    """A session with the TSO for one event loop: the requests of every transaction, awaited. Errors as of `Tso`."""
+
+    @property
+    def write_set_ids_max(self) -> int: ...
+
+    @property
+    def one_step_bytes_max(self) -> int: ...
 
     async def begin(self, *, not_before: int = 0) -> BeginReply: ...
-
-    def note_ended(self, start_ts: int) -> None: ...
 
     async def commit(self, request: CommitRequest) -> CommitReply: ...
 
@@ -603,7 +656,7 @@ Sleep = Callable[[float], None]
 
 
 boot_clock: Final[Clock] = platforms.boot_clock
-"""The system's: it goes on while the machine sleeps (T4)."""
+"""The system's clock; it continues while the machine sleeps (T4)."""
 
 
 def _never() -> bool:
@@ -616,7 +669,7 @@ def _no_token() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One open database: its ports, settings and clock, chosen by `wiring` and handed to a client together."""
+    """One open database: its ports, settings and clock, chosen by `wiring`."""
 
     store: DataStore
     commit_table: CommitTable
@@ -626,31 +679,24 @@ class Deployment:
     settings: Settings
     clock: Clock = boot_clock
     closers: tuple[Callable[[], None], ...] = field(default=())
-    """What else ends with it, called after the ports are closed."""
+    """Called by `close` after the ports are closed."""
     is_gone: Callable[[], bool] = field(default=_never)
-    """Whether another database, or none, lies where this one was opened: then only a new connection helps."""
+    """Whether another database, or none, is now where this one was opened: then only a new connection helps."""
     loop_session: Callable[[], AsyncTso] | None = field(default=None)
-    """Opens another session with the same TSO, for the running event loop; its user closes it. None: only threads can
-    ask this TSO."""
+    """Open another session with the same TSO, for the running event loop; the caller closes it. None: only threads can
+    use this TSO."""
     back_up: Callable[[str | PathLike[str], BackupMoment, str | PathLike[str] | None], Backup] | None = field(
         default=None
     )
-    """Copies the database as of one moment: into an absent or empty folder, or to snapshots of HBase of that name.
-    Durable on return. All that committed below the moment is in it. With it the back-up since which changes are wanted,
-    or None for all. None: the store has no back-ups."""
+    """Copy the database as of one moment into an absent or empty folder, or to HBase snapshots of that name. Durable on
+    return. The copy holds everything committed below the moment. The third argument is the preceding backup, for an
+    incremental backup, or None for a full one. None: the store has no backups."""
     task_token: Callable[[], TaskToken | None] = field(default=_no_token)
-    """What a process of another machine shows the store in this one's name; None: it needs nothing, or has its own."""
+    """Return the token with which a process on another machine acts in the name of this one; None: it needs no token,
+    or has credentials of its own."""
 
     def close(self) -> None:
-        """Session, then commit table, then store, whatever one of them raises. A second call does nothing."""
+        """Close session, commit table and store, in this order, even if one of them raises."""
         with ExitStack() as last_first:
             for close in reversed((self.tso.close, self.commit_table.close, self.store.close, *self.closers)):
                 last_first.callback(close)
-
-
-Catalogue = Catalog
-"""Former name of `Catalog`, kept for one release."""
-EpochRow = LeaderState
-"""Former name of `LeaderState`, kept for one release."""
-TakesBlocks = FlushesAtOnce = FlushesInBackground = FlushesOnLoop = LooksUpAtOnce = SealsMany = CommitTable
-"""Former optional protocols: a commit table has all of it, by default methods. Kept for one release."""

@@ -1,4 +1,4 @@
-"""TLS on a client's side: whom it trusts, and a socket that two threads may use."""
+"""TLS for clients: trusted authorities, errors that explain a failed handshake, a socket for two threads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pyomid.errors import Misuse
 
 
 def trusting(authority: str, certificate: str = "", key: str = "", *, names: str = "tls") -> ssl.SSLContext:
-    """TLS with servers whose certificate this authority signed; shows `certificate` if asked. All are PEM files.
+    """Return a context that trusts servers certified by `authority` and presents `certificate` on request (PEM files).
 
-    `Misuse` names the file that cannot be used, by its option: `names` and Ca, Cert or Key.
+    `Misuse` names the option of a file that cannot be used: `names` followed by Ca, Cert or Key.
     """
     for end, path in (("Ca", authority), ("Cert", certificate), ("Key", key)):
         if path:
@@ -30,8 +30,8 @@ def trusting(authority: str, certificate: str = "", key: str = "", *, names: str
         except (ssl.SSLError, ValueError) as error:
             holder = f"{names}Key {key}" if key else f"{names}Cert {certificate}"
             raise Misuse(
-                f"option {names}Cert: {certificate} is no certificate (PEM) with a key that is its own, and not "
-                f"encrypted, in {holder}: {getattr(error, 'reason', None) or error}"
+                f"option {names}Cert: {certificate} is not a PEM certificate with its own unencrypted key in {holder}: "
+                f"{getattr(error, 'reason', None) or error}"
             ) from error
     return context
 
@@ -45,68 +45,68 @@ def _check_readable(option: str, path: str) -> None:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
+    """Keeps OpenSSL from asking for a password at the terminal."""
     return ""
 
 
 class Refusal(str):
-    """A sentence: why no connection is made, however often one tries."""
+    """The reason for a failed connection that retrying cannot fix."""
 
 
 def refusal(error: BaseException, server: str, names: str) -> Refusal | None:
-    """What this error of a handshake says that no waiting mends; None for a connection that broke.
+    """Return why the TLS handshake failed, if retrying cannot help; None for a broken connection.
 
-    `names`: of the options that say what is trusted and shown, without Ca, Cert and Key.
+    `names`: prefix of the TLS options (`names` followed by Ca, Cert, Key).
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message.rstrip(".")
-        return Refusal(f"{server} shows a certificate that is not trusted (option {names}Ca): {reason}")
+        return Refusal(f"{server} presents a certificate that is not trusted (option {names}Ca): {reason}")
     reason = (error.reason if isinstance(error, ssl.SSLError) else None) or ""
     if "_ALERT_" in reason and any(sign in reason for sign in _ALERTS_OF_CERTIFICATES):
         alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
-        return Refusal(f"{server} refuses the certificate that it is shown (options {names}Cert, {names}Key): {alert}")
+        return Refusal(f"{server} refuses the client's certificate (options {names}Cert, {names}Key): {alert}")
     if reason in _NO_TLS:
-        return Refusal(f"{server} does not speak TLS at this port: correct the port, or leave option {names}Ca away")
+        return Refusal(f"{server} does not speak TLS at this port: correct the port, or omit option {names}Ca")
     return None
 
 
 _ALERTS_OF_CERTIFICATES: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-"""What OpenSSL finds in place of a record of TLS."""
+"""OpenSSL's reasons for bytes that are not a TLS record."""
 
-_LOOK_S_MAX: Final = 1.0
+_PROBE_S_MAX: Final = 1.0
 
 
-def look(address: tuple[str, int], tls: ssl.SSLContext | None, server: str, names: str) -> str | None:
-    """Connects once more, to say what TLS has to do with a server that gives no connection: a `Refusal`, or what to
-    look at; None if it has nothing to do with it. Takes some seconds at most."""
+def probe(address: tuple[str, int], tls: ssl.SSLContext | None, server: str, names: str) -> str | None:
+    """Connect once more to find out whether TLS explains a failed connection: return a `Refusal`, or advice; None if
+    TLS is not the cause. Takes a few seconds at most."""
     try:
-        with socket.create_connection(address, _LOOK_S_MAX) as plain:
+        with socket.create_connection(address, _PROBE_S_MAX) as sock:
             if tls is None:
                 hint = f"{server} speaks TLS at this port: set option {names}Ca, or correct the port"
-                return hint if _speaks_tls(plain) else None
-            with tls.wrap_socket(plain, server_hostname=address[0]) as opened:
-                opened.recv(1)  # a server says what it thinks of a client's certificate after the handshake
+                return hint if _speaks_tls(sock) else None
+            with tls.wrap_socket(sock, server_hostname=address[0]) as opened:
+                opened.recv(1)  # a TLS 1.3 server refuses a client's certificate only after the handshake
     except (ssl.SSLEOFError, ConnectionResetError):
-        return None if tls is None else f"{server} breaks the handshake of TLS off: is this its port of TLS?"
+        return None if tls is None else f"{server} breaks off the TLS handshake: is this its TLS port?"
     except OSError as error:
         return refusal(error, server, names)
     return None
 
 
-def _speaks_tls(plain: socket.socket) -> bool:
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname = False
-    anybody.verify_mode = ssl.CERT_NONE
+def _speaks_tls(sock: socket.socket) -> bool:
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
     try:
-        with anybody.wrap_socket(plain):
+        with unverified.wrap_socket(sock):
             return True
     except ssl.SSLError as error:
         return "_ALERT_" in (error.reason or "")
 
 
 def bound_sends(sock: socket.socket | TlsSocket, timeout_s: float) -> None:
-    """Makes the socket blocking. A send in which nothing moves for `timeout_s` fails with `OSError`."""
+    """Make the socket blocking. A send that makes no progress for `timeout_s` fails with `OSError`."""
     if isinstance(sock, TlsSocket):
         sock.settimeout(timeout_s)
         return
@@ -115,14 +115,14 @@ def bound_sends(sock: socket.socket | TlsSocket, timeout_s: float) -> None:
 
 
 def _timeval(timeout_s: float) -> bytes:
-    """`struct timeval` for the system's own time-out of a blocking send."""
+    """Return the `struct timeval` of SO_SNDTIMEO."""
     return struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
 
 
 class TlsSocket:
-    """An `SSLSocket` that one thread may read while another writes: OpenSSL's own object allows one at a time.
+    """An `SSLSocket` that one thread may read while another writes; OpenSSL's own object allows one thread at a time.
 
-    Offers what connections use of a socket. Never blocks while it holds the lock.
+    It has the socket methods that connections use. It never blocks while it holds the lock.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
@@ -136,14 +136,14 @@ class TlsSocket:
         return self._sock.fileno()
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """For `recv` without flags, and for `sendall`."""
+        """Set the timeout of `recv` without flags, and of `sendall`."""
         self._timeout_s = timeout_s
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
         self._sock.setsockopt(level, option, value)
 
     def pending(self) -> int:
-        """Bytes decrypted already, which the system's poll does not see."""
+        """Return how many decrypted bytes are buffered, which `poll` does not see."""
         with self._lock:
             return self._sock.pending()
 
@@ -157,7 +157,7 @@ class TlsSocket:
                 self._wait(select.POLLOUT)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """With any flag: at once, or `BlockingIOError`."""
+        """Receive. With any flag it does not wait: it raises `BlockingIOError` instead."""
         while True:
             try:
                 with self._lock:
@@ -168,7 +168,7 @@ class TlsSocket:
                 self._wait(select.POLLIN)
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """At once: how many bytes came, 0 at the end of the stream; None if what came holds none for the caller."""
+        """Return how many bytes were read, 0 at the end of the stream; None if none can be read now. Never waits."""
         try:
             with self._lock:
                 return self._sock.recv_into(buffer)
@@ -176,8 +176,8 @@ class TlsSocket:
             return None
 
     def shutdown(self, how: int) -> None:
-        """Shuts the plain socket down: `SSLSocket.shutdown` takes TLS away first, and a sending thread would send plain
-        text."""
+        """Shut down the underlying socket. `SSLSocket.shutdown` removes TLS first, and a sending thread would then send
+        cleartext."""
         socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Value objects that all packages share. Timestamps are logical: plain ints of 63 bits.
+"""Value objects that all packages share. Timestamps are logical: ints of 63 bits.
 
-A *version* is the timestamp under which a cell is stored: the start timestamp of the writer, or of its branch, plus its
+A *version* is the timestamp under which a cell is stored: the writer's start timestamp (or its branch's), plus the
 checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 """
 
@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
 from typing import Final, NamedTuple
+from weakref import ReferenceType, ref
 
 TIMESTAMP_STEP: Final = 50
-"""Timestamps handed out are multiples of this: MAX_CHECKPOINTS_PER_TXN of Apache Omid (interop.md)."""
+"""The TSO hands out multiples of this: MAX_CHECKPOINTS_PER_TXN of Apache Omid (interop.md)."""
 
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 NOT_FOUND: Final = 0
-"""A commit-table look-up's answer: neither entry nor invalidation marker."""
+"""Result of a commit-table lookup: neither entry nor invalidation marker."""
 SEALED: Final = -1
-"""A commit-table look-up's answer: an invalidation marker stands (it wins over an entry, R2)."""
+"""Result of a commit-table lookup: an invalidation marker (it wins over an entry, R2)."""
 
 TABLES_UNCONFIRMED: Final = 1 << 64
-"""No table's id. Its mark says that a TSO led which leaves no marks, so any table may be missing (K6)."""
+"""Not an id of any table. A mark with this id: a TSO that leaves no marks has led, so any table may be missing (K6)."""
 
 
 def start_of(version: int) -> int:
@@ -32,7 +33,7 @@ def start_of(version: int) -> int:
 
 
 SHADOW_SUFFIX: Final = b"\xc2\x80"
-"""A qualifier that ends so would be taken for a shadow cell (interop.md, Cells in HBase)."""
+"""End of a shadow cell's qualifier; no column may end so (interop.md, Cells in HBase)."""
 
 
 class Column(NamedTuple):
@@ -46,7 +47,7 @@ class Column(NamedTuple):
 
 
 class CellVersion(NamedTuple):
-    """The name of one stored cell, without its value: the target of a repair or an exact delete."""
+    """The identity of a stored cell, without its value: the target of a repair or an exact delete."""
 
     row: bytes
     family: bytes
@@ -58,7 +59,7 @@ class Cell(NamedTuple):
     """One stored version of one column of one row, as a store returns it.
 
     `value` None is a tombstone of the column; with an empty qualifier it is the family's tombstone.
-    `commit_ts` is the shadow cell's content, 0 where there is none.
+    `commit_ts` is the shadow cell's content, 0 if there is none.
     """
 
     row: bytes
@@ -75,11 +76,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """Which stored versions of a row its reader needs: `at_least` <= version < `below`.
+    """The stored versions of a row that its reader needs: `at_least` <= version < `below`.
 
-    `committed_below`, where given: of each column its versions from the greatest down to the first whose shadow cell
-    is below it. Such a *tombstone* without qualifier is the last of its whole family, and no tombstone of a family is
-    needed below the last needed version of every other column of it.
+    `committed_below`, if not 0, needs less: in each column the versions from the greatest down to the first whose
+    shadow cell is below it. A *tombstone* without qualifier with such a shadow cell ends its whole family. Tombstones
+    of a family are not needed below the last needed version of all its other columns.
     """
 
     at_least: int = 0
@@ -90,11 +91,11 @@ class ReadBounds:
         return self.at_least <= version < self.below
 
     def ends_column(self, cell: Cell) -> bool:
-        """A reader with these bounds needs no older versions of this cell's column."""
+        """Whether a reader with these bounds needs no older versions of this cell's column."""
         return 0 < cell.commit_ts < self.committed_below and (bool(cell.qualifier) or cell.value is None)
 
     def needed(self, cells: Iterable[Cell]) -> list[Cell]:
-        """The cells of a row that the reader needs, newest version first."""
+        """Return the cells of a row that the reader needs, newest version first."""
         newest_first = sorted((cell for cell in cells if self.holds(cell.version)), key=lambda each: -each.version)
         going_on = {Column(cell.family, cell.qualifier) for cell in newest_first}
         with_values = {cell.family for cell in newest_first if not cell.qualifier and cell.value is not None}
@@ -111,7 +112,7 @@ class ReadBounds:
 
 
 class ChangeBounds(NamedTuple):
-    """Which stored versions can be of a commit after `committed_above`: `at_least` <= version < `below`, without a
+    """The stored versions whose commit may be after `committed_above`: `at_least` <= version < `below`, without a
     shadow cell or with one above `committed_above`."""
 
     at_least: int
@@ -120,10 +121,10 @@ class ChangeBounds(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """A place in the order of commits: after those below `start_ts`, before those above it.
+    """A position in the order of commits: after the commits below `start_ts`, before the commits above it.
 
-    `watermark`: a W that was published before `start_ts` was drawn, so that no commit above `start_ts` has a start at
-    or below it. 0: none is known, and what changed since is looked for among all versions.
+    `watermark`: a W that was published before `start_ts` was drawn. No commit above `start_ts` has a start at or below
+    it, so a search for changes skips older versions. 0: unknown; the search reads all versions.
     """
 
     start_ts: int
@@ -131,7 +132,7 @@ class Bookmark(NamedTuple):
 
 
 def _without_idle_families(going_on: set[Column], with_values: set[bytes]) -> set[Column]:
-    """Without the tombstones of families of which no other column, and no value without qualifier, goes on."""
+    """Remove the tombstones of families that continue in no other column and in no value without qualifier."""
     families = with_values.union(column.family for column in going_on if column.qualifier)
     return {column for column in going_on if column.qualifier or column.family in families}
 
@@ -141,7 +142,7 @@ def _is_ended(column: Column, cell: Cell) -> bool:
 
 
 class RowWrite(NamedTuple):
-    """The cells one transaction writes into one row under one version; None is a tombstone.
+    """The cells that one transaction writes to one row under one version; None is a tombstone.
 
     Columns are unique within a write.
     """
@@ -151,21 +152,21 @@ class RowWrite(NamedTuple):
 
 
 class VersionedRows(NamedTuple):
-    """The rows that one transaction writes, and the version under which it does."""
+    """Rows that one transaction writes under one version."""
 
     version: int
     rows: Sequence[RowWrite]
 
 
 class ShadowWrite(NamedTuple):
-    """A shadow cell to put beside a cell: only where the cell still is, never alone."""
+    """A shadow cell for a cell; written only if the cell still exists."""
 
     cell: CellVersion
     commit_ts: int
 
 
 class KeyRange(NamedTuple):
-    """Row keys from `start` (inclusive) to `stop` (exclusive); `stop` None has no end, `start` b"" no begin."""
+    """Row keys from `start` (inclusive) to `stop` (exclusive). `start` b"" and `stop` None are unbounded."""
 
     start: bytes = b""
     stop: bytes | None = None
@@ -175,14 +176,14 @@ class KeyRange(NamedTuple):
 
 
 def prefix_range(prefix: bytes) -> KeyRange:
-    """All keys that begin with `prefix`."""
+    """Return the range of all keys that begin with `prefix`."""
     stripped = prefix.rstrip(b"\xff")
     return KeyRange(prefix, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None)
 
 
 def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None) -> KeyRange | None:
-    """The keys from `start` to `stop` that begin with `prefix`. None if the bounds leave nothing of the prefix: such a
-    caller mostly takes a bound for the part after the prefix."""
+    """Return the keys from `start` to `stop` that begin with `prefix`. None if the bounds exclude the whole prefix: the
+    caller probably omitted the prefix from a bound."""
     inside = KeyRange() if prefix is None else prefix_range(prefix)
     stops = [bound for bound in (stop, inside.stop) if bound is not None]
     found = KeyRange(max(start or b"", inside.start), min(stops) if stops else None)
@@ -192,21 +193,21 @@ def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None
 
 
 class ConflictLevel(StrEnum):
-    """The unit that two transactions must both write to conflict; a property of the table (T9)."""
+    """Two transactions conflict if both write the same one of these; a property of the table (T9)."""
 
     CELL = "cell"
     ROW = "row"
 
 
 class WriteSetLevel(IntEnum):
-    """How a commit names what it wrote: by the ids of cells or rows, or by whole tables."""
+    """Whether a commit names its writes by ids of cells or rows, or by whole tables."""
 
     IDS = 0
     TABLE = 1
 
 
 class SealOutcome(NamedTuple):
-    """`placed`: the marker stands and the start can never commit. Otherwise `commit_ts` is the commit found."""
+    """`placed`: the marker exists, so the start can never commit. Otherwise `commit_ts` is the commit found."""
 
     placed: bool
     commit_ts: int = 0
@@ -214,20 +215,59 @@ class SealOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BeginReply:
-    """A start timestamp, above every acknowledged commit (law 3), and the epoch of the TSO that gave it."""
+    """A start timestamp, above every acknowledged commit (law 3), and the epoch of its TSO."""
 
     start_ts: int
     epoch: int = 0
     fenced_ts: int = 0
-    """The newest fence that this TSO drew on any table so far; `TIMESTAMP_MAX` if it does not tell (Apache Omid's):
-    then no rules that were read before the start may be used (`protocol.commit.may_go_by`)."""
+    """The newest fence that this TSO has drawn on any table; `TIMESTAMP_MAX` if it does not report fences (Apache
+    Omid's): then table rules that were read before the start are not valid (`protocol.commit.may_go_by`)."""
     read_at: int = 0
-    """Set by a client that reads below the present: the snapshot's start, which may be another transaction's; 0: the
-    snapshot is that of `start_ts`."""
+    """Set by a client for a past snapshot: the snapshot's start, possibly another transaction's. 0: the snapshot of
+    `start_ts`."""
+    moment_ms: int = 0
+    """Set with `read_at` if the snapshot was requested by a wall-clock time: `Moment.wall_ms`."""
+    hold: OpenStart | None = field(default=None, compare=False, repr=False)
+    """Holds W back while the caller has this reply (T16); None: the client does not report the start as open."""
+
+    def end(self) -> None:
+        """Note that the start is no longer in use."""
+        if self.hold is not None:
+            self.hold.end()
+
+
+class OpenStart:
+    """A start that a session holds open until `end`, or until this object is garbage.
+
+    The session has a weak reference without a callback, and checks it when it reports the open starts to the TSO. So a
+    start ends even if its caller was interrupted, wherever that happened. No code runs in a destructor, where Python
+    would swallow a signal handler's exception.
+    """
+
+    __slots__ = ("__weakref__", "_held", "_number", "at_least", "until_s")
+
+    def __init__(self, held: dict[int, ReferenceType[OpenStart]], number: int, at_least: int, until_s: float) -> None:
+        self._held, self._number = held, number
+        self.at_least = at_least
+        """The start; while its begin is in flight, one above the newest start known when the begin was requested."""
+        self.until_s = until_s
+        held[number] = ref(self)
+
+    def end(self) -> None:
+        """Close the start. Any thread may call it; further calls do nothing."""
+        self._held.pop(self._number, None)
+
+    @property
+    def is_open(self) -> bool:
+        return self._number in self._held
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """None in another process: only this process's session holds the start."""
+        return type(None), ()
 
 
 class AbortReason(StrEnum):
-    """Why a commit was refused, as clients and metrics distinguish it."""
+    """Why a commit was refused."""
 
     CONFLICT = "conflict"
     LOW_WATERMARK = "low_watermark"
@@ -240,7 +280,7 @@ class AbortReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """The decision: `commit_ts` > 0 is committed and durable; otherwise aborted, with the cause if it is known."""
+    """The decision: `commit_ts` > 0 is committed and durable; 0 is aborted, with the cause if known."""
 
     start_ts: int
     commit_ts: int = 0
@@ -254,11 +294,12 @@ class CommitReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`protocol.hashing`).
+    """Everything that the TSO needs to decide one commit. Ids are signed 64-bit (`protocol.hashing`).
 
     `branches` make it a large commit. `level` TABLE claims `table_ids` as a whole; `cell_ids` are then a few cells of
-    other tables, an idempotency key for example, which are checked as ever. `is_plain`: from a peer that knows only the
-    level IDS, Apache Omid's client.
+    other tables, such as an idempotency key, and are checked as usual. `is_plain`: from a peer that knows level IDS
+    only, such as Apache Omid's client. `cells`: all cells of the transaction, packed by `DataStore.pack_cells`; the TSO
+    writes them together with the decision.
     """
 
     start_ts: int
@@ -268,11 +309,20 @@ class CommitRequest:
     level: WriteSetLevel = WriteSetLevel.IDS
     is_retry: bool = False
     is_plain: bool = False
+    cells: bytes = b""
 
     @property
     def is_large(self) -> bool:
-        """Made durable by steps of its own, not with its batch."""
+        """Whether the commit becomes durable by steps of its own instead of with its batch."""
         return bool(self.branches) or self.level is WriteSetLevel.TABLE
+
+
+class CellsOfCommit(NamedTuple):
+    """A decided commit whose cells are not yet written (`CommitRequest.cells`)."""
+
+    start_ts: int
+    commit_ts: int
+    cells: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,16 +334,24 @@ class PendingCommit:
 
 
 class TimePoint(NamedTuple):
-    """At `wall_ms`, milliseconds since 1970 by the leader's clock, the snapshot of `start_ts` was the newest
+    """The snapshot of `start_ts` was the newest at `wall_ms`, milliseconds since 1970 by the leader's clock
     (`protocol.time_points`)."""
 
     start_ts: int
     wall_ms: int
 
 
+class Moment(NamedTuple):
+    """The snapshot at `snapshot_ts` holds exactly the commits acknowledged at or before `wall_ms`, milliseconds since
+    1970 by the leader's clock. `snapshot_ts` 0: older than every known time point."""
+
+    snapshot_ts: int
+    wall_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """What the leader state holds. W is `watermark`, H is `horizon` (protocol.md, Words)."""
+    """The contents of the leader state. W is `watermark`, H is `horizon` (protocol.md, Words)."""
 
     epoch: int = 0
     ceiling: int = 0
@@ -302,7 +360,7 @@ class LeaderRecord:
     leases: frozenset[int] = frozenset()
     pending: tuple[PendingCommit, ...] = ()
     retention_ms: int = 0
-    """For how long history is kept, as a TSO was told last; 0: no longer than somebody reads it."""
+    """How long history is kept, as last set for a TSO; 0: only as long as a reader needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,20 +379,20 @@ class LeaderStateChanges:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A Spark column and where its values live. `spark_type` is Spark's own JSON name ("long", "decimal(10,2)")."""
+    """A Spark column and where its values are stored. `spark_type` is Spark's JSON name ("long", "decimal(10,2)")."""
 
     name: str
     spark_type: str
     column: Column | None
-    """Its place, by which the column is known for ever: no other one of the table ever has it (X1). None: the value is
-    part of the row key only."""
+    """Family and qualifier of its cells. They identify the column for ever: no other column of the table ever has them
+    (X1). None: the value is in the row key only."""
     earlier_types: tuple[str, ...] = ()
-    """Those that it had before it was widened: values of them still stand in the store."""
+    """Types before the column was widened; the store may still hold values of these types."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowKeyPart:
-    """One column of the row key, in order; the encoding is order-preserving and self-delimiting."""
+    """One column of the row key; the encoding is order-preserving and self-delimiting."""
 
     name: str
     descending: bool = False
@@ -342,19 +400,22 @@ class RowKeyPart:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """How DataFrame rows lie in a table's cells."""
+    """The mapping of DataFrame rows to a table's cells."""
 
     columns: tuple[ColumnSchema, ...]
     row_key: tuple[RowKeyPart, ...]
     retired: tuple[Column, ...] = ()
-    """Places of dropped columns. Their cells stand, and still make a row exist; no new column gets them (X1)."""
+    """Family and qualifier of each dropped column. Its cells stay, and still make a row exist; no new column may use
+    them (X1)."""
     sentinel_family: bytes = b""
-    """Of the sentinel, since columns were first altered: it must not move with them. Empty: that of the first value."""
+    """Family of the sentinel, recorded when columns are first altered, because it must not move with them. Empty: the
+    family of the first value column."""
 
 
 class IndexState(StrEnum):
-    """How far an index is (`client.admin.indexes`). Every writer of the table keeps it all the while."""
+    """State of an index (`client.admin.indexes`). Writers of the table maintain it from BUILDING until DROPPING."""
 
+    PLANNED = "being made"
     BUILDING = "being built"
     READY = "ready"
     DROPPING = "being dropped"
@@ -366,12 +427,12 @@ class IndexInfo:
 
     name: str
     columns: tuple[Column, ...]
-    """The places of the indexed columns."""
+    """Family and qualifier of each indexed column."""
     table: str
-    """The table that holds its rows."""
-    state: IndexState = IndexState.BUILDING
+    """Name of the table that holds the index rows."""
+    state: IndexState = IndexState.PLANNED
     ready_ts: int = 0
-    """Snapshots at or above it see all of its rows, once it is ready."""
+    """Once the index is ready, snapshots at or above this see all its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,46 +443,46 @@ class TableInfo:
     families: tuple[bytes, ...]
     conflict_level: ConflictLevel = ConflictLevel.CELL
     generation: int = 1
-    """Raised whenever data were replaced from outside (restore, clone, bulk load): K5."""
+    """Raised whenever data is replaced from outside (restore, clone, bulk load): K5."""
     schema: TableSchema | None = None
     next_level: ConflictLevel | None = None
-    """While the level changes: the one that the table will have. Commits name the ids of both (T9)."""
+    """While the conflict level changes: the new level. Commits name the ids of both levels (T9)."""
     is_changing: bool = False
-    """While its columns change: clients read the entry in every transaction, and keep nothing of it (X2)."""
+    """While columns change: clients read the entry in every transaction and do not cache it (X2)."""
     indexes: tuple[IndexInfo, ...] = ()
     ttl_seconds: float | None = None
-    """How long a value is seen after its commit (E1). 0: for ever, but what has expired stays so. None: it never had a
-    time to live."""
+    """How long a value is visible after its commit (E1). 0: for ever, but expired values stay expired. None: the table
+    never had a time to live."""
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:
-        """The levels of whose ids a commit names those of what it wrote."""
+        """The conflict levels whose ids a commit names."""
         return (self.conflict_level,) if self.next_level is None else (self.conflict_level, self.next_level)
 
 
 class TableState(StrEnum):
-    """How far the creation or the drop of a table has come (protocol.md, Catalog)."""
+    """Progress of a table's creation or drop (protocol.md, Catalog)."""
 
     CREATING = "creating"
-    """Not a table yet: its physical table may be there or not."""
+    """Not a table yet; the physical table may or may not exist."""
     PRESENT = "present"
     DROPPING = "dropping"
-    """Not a table any more: fence, rows and entry go in this order."""
+    """No longer a table; fence, removal of rows and removal of the entry follow in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """The catalog's entry for a table's name."""
+    """The catalog entry of a table name."""
 
     info: TableInfo
     state: TableState
     nonce: str
-    """Unique to the write that put the entry: no later entry compares equal. Empty in entries of earlier versions."""
+    """Unique to each write of the entry, so no later entry compares equal. Empty in entries of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """What a store can hold in one cell. The defaults are HBase's: `Short.MAX_VALUE` for rows,
+    """The limits of a store for one cell. The defaults are HBase's: `Short.MAX_VALUE` for rows,
     `hbase.client.keyvalue.maxsize` for values.
     """
 
@@ -429,10 +490,10 @@ class StoreLimits:
     qualifier_bytes_max: int = 32_767
     value_bytes_max: int = 10 << 20
     zeros_count_twice: bool = False
-    """In a row key."""
+    """In a row key each zero byte counts twice."""
 
     def why_too_long(self, row: bytes) -> str:
-        """Why the store takes no row of this key, in words; empty if it does."""
+        """Return why the key is too long for the store, as text; empty if it is not."""
         size = len(row)
         if self.zeros_count_twice and 2 * size > self.row_bytes_max:
             size += row.count(0)
@@ -444,23 +505,24 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True)
 class RegionWatermark:
-    """The compactor's record: every version ≤ `watermark` in `key_range` was cleaned, durably (law 6)."""
+    """The compactor's record: every version ≤ `watermark` in `key_range` is cleaned, durably (law 6)."""
 
     table: str
     generation: int
     key_range: KeyRange
     watermark: int
     recorded_at_s: float
-    """Wall clock of the record, seconds since 1970: sanitizing counts only records older than the longest retry."""
+    """Wall-clock time of the record, seconds since 1970: sanitizing counts only records older than the longest
+    retry."""
 
 
 TABLE_CONFLICTS: Final = "conflicts_of_table_"
-"""A counter of each table, before its id."""
+"""Prefix of a table's counter; the table's id follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a running TSO, for people: `pyomid status`."""
+    """The state of a running TSO, as `pyomid status` prints it."""
 
     epoch: int
     last_ts: int
@@ -472,45 +534,46 @@ class Status:
     in_flight: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     held_back_by: str = ""
-    """Whose open start holds the low watermark back, as text for operators; empty: none (leases are told apart)."""
+    """The client whose open start holds the low watermark back, as text for operators; empty: none (leases are listed
+    in `leases`)."""
 
     @property
     def conflicts_by_table(self) -> dict[int, int]:
-        """By table id, of the tables that have most: how many transactions that wrote or claimed the table met a later
-        commit, since this TSO leads."""
+        """Conflicts by table id since this TSO began to lead, for the tables with the most: transactions that wrote or
+        claimed the table and met a later commit."""
         shown = self.counters.items()
         return {int(name.removeprefix(TABLE_CONFLICTS)): n for name, n in shown if name.startswith(TABLE_CONFLICTS)}
 
     @property
     def longest_retry_s(self) -> float:
-        """For how long clients announced to repeat commits; 0 if none did."""
+        """The longest time for which a client said it retries a commit, in seconds; 0 if none did."""
         return self.counters.get("commit_retry_ms_max", 0) / 1000
 
     @property
     def retention_s(self) -> float:
-        """For how long history is kept; 0: no longer than a reader needs it."""
+        """How long history is kept; 0: only as long as a reader needs it."""
         return self.counters.get("retention_ms", 0) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class BackupMoment:
-    """The moment that a back-up is of, held: nothing that it needs is cleaned before the back-up is taken."""
+    """The moment of a backup, held: compaction removes nothing that the backup needs until it is taken."""
 
     snapshot_ts: int
-    """A start that was handed out: what committed below it is durable."""
+    """A start that the TSO handed out: every commit below it is durable."""
     epoch: int = 0
-    """Of the TSO that handed it out."""
+    """Epoch of the TSO that handed it out."""
     tables: tuple[TableInfo, ...] = ()
-    """Which tables there are, read after that."""
+    """The existing tables, read after that."""
     expired_to: Mapping[str, int] = field(default_factory=dict)
-    """The floors of those with a time to live, as the snapshot sees them."""
+    """Expiry floors of the tables with a time to live, as the snapshot sees them."""
     newest_ts: Callable[[], int] = lambda: 0
-    """A start that is handed out now. Starts ascend, so no earlier one is greater."""
+    """Draws a start now. Starts ascend, so it is above every earlier start."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableInBackup:
-    """`expired_to`: the table's floor, as the moment's snapshot sees it."""
+    """A table in a backup. `expired_to`: its expiry floor, as the moment's snapshot sees it."""
 
     info: TableInfo
     snapshot: str
@@ -519,9 +582,9 @@ class TableInBackup:
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """What makes snapshots of tables one back-up. `snapshot_ts` is the moment: what committed below it is in the
-    back-up, and nothing else. `epoch`: of the TSO that handed it out. `horizon`: H between the snapshots of commit
-    table and data. `newest_ts`: no version in the snapshots has a later start."""
+    """Turns snapshots of tables into one backup. `snapshot_ts` is the moment: the backup holds exactly the commits
+    below it. `epoch`: of the TSO that handed it out. `horizon`: H between the snapshots of the commit table and of the
+    data. `newest_ts`: no version in the snapshots has a later start."""
 
     name: str
     snapshot_ts: int
@@ -531,43 +594,37 @@ class BackupManifest:
     taken: str
     database_id: str
     commits: str
-    """The snapshot of the commit table."""
+    """Name of the commit table's snapshot."""
     tables: tuple[TableInBackup, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A back-up, as `pyomid backup` prints it; that of a folder says it in its file BACKUP."""
+    """A backup, as `pyomid backup` prints it; a folder's backup has this in its file BACKUP."""
 
     folder: str
-    """The folder of the database that it is of; over HBase the quorum and the root znode."""
+    """Folder of the original database; over HBase quorum and root znode."""
     database_id: str
-    """That database's id. What is restored is another database, with an id of its own."""
+    """The original database's id. A restored database has an id of its own."""
     snapshot_ts: int
-    """Every commit below it is in the back-up; later ones, until it was taken, may be."""
+    """Every commit below it is in the backup; later commits, until the backup was taken, may be."""
     taken: str
-    """When, in UTC."""
+    """When it was taken, in UTC."""
     size_bytes: int
     """0 over HBase, whose snapshots copy no file."""
     since: str | None = None
-    """The folder of the back-up that this one goes on from, and is restored with; None: it is whole."""
+    """Folder of the preceding backup, with which this one is restored; None: this is a full backup."""
     tables: tuple[str, ...] = ()
-    """Over HBase: the tables in it, or those that were restored."""
+    """Over HBase: the tables in the backup, or the restored tables."""
     snapshots: tuple[str, ...] = ()
-    """Over HBase: of which it is made; they go to another cluster together."""
+    """Over HBase: the snapshots of the backup; copy all of them to move it to another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskToken:
-    """What a process of another machine shows a store, in place of what this one has: it stands for `user` until
-    `expires_ms`, wall time of the store."""
+    """A delegation token, with which a process on another machine acts as `user` until `expires_ms`, wall-clock time of
+    the store."""
 
     user: str
     expires_ms: int
     secret: bytes = field(repr=False)
-
-
-EpochState = LeaderRecord
-"""Former name of `LeaderRecord`, kept for one release."""
-EpochChanges = LeaderStateChanges
-"""Former name of `LeaderStateChanges`, kept for one release."""

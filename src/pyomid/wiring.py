@@ -1,12 +1,11 @@
-"""Chooses the implementations of a database's ports by its URL. Besides the command line it is the only module that
-knows every package.
+"""Choose the implementations of a database's ports by its URL. Only this module and the command line know every
+package.
 
 Implementations of other kinds are not imported.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -44,29 +43,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TSO_STORE_TRY_S: Final = 10.0
-"""A store call of a TSO over HBase tries for so long by itself; the machine repeats it for longer."""
+"""How long a store call of a TSO over HBase retries by itself; the machine retries it for longer."""
 
 
 def open_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
-    """The result of `pyomid.connect`, which owns its deployment."""
+    """Return the result of `pyomid.connect`, which owns its deployment."""
     from pyomid.client.database import Database
 
     return Database(open_deployment(url, **options), url=url, observers=observers)
 
 
 async def open_async_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
-    """The result of `pyomid.aio.connect`, which owns its deployment."""
+    """Return the result of `pyomid.aio.connect`, which owns its deployment."""
     from pyomid.client.aio import AsyncDatabase
+    from pyomid.client.session.daemon_threads import in_daemon_thread
 
-    database = await asyncio.to_thread(open_database, url, observers=observers, **options)
+    database = await in_daemon_thread(lambda: open_database(url, observers=observers, **options))
     loop_session = database.deployment.loop_session
     return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 
 
 def tso_folder(store: str) -> Path | None:
-    """The folder whose lock a TSO must hold before it opens the stores at the URL `store`; None: no folder.
+    """Return the folder whose lock a TSO must hold before it opens the stores at the URL `store`; None: no folder.
 
-    Makes a new folder. `Misuse` if that cannot be (`open_folder`).
+    Creates a missing folder. `Misuse` if it cannot be created or used (`open_folder`).
     """
     if store == "memory":
         return None
@@ -75,14 +75,14 @@ def tso_folder(store: str) -> Path | None:
 
 
 def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
-    """Makes or opens the folder, for the users that the settings name."""
+    """Create or open the folder, for the users that the settings name."""
     from pyomid.storage.embedded.layout import open_folder
 
     return open_folder(address.folder, create=settings.create, shared=settings.folder_access == "group")
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
-    """The stores of a TSO at the URL `store` ("memory": nothing is kept), and a function that closes them."""
+    """Return the stores of a TSO at the URL `store` ("memory": nothing is kept), and a function that closes them."""
     from pyomid.server.store_calls import TsoStores
 
     if store == "memory":
@@ -109,7 +109,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
                 leader_state.close()
                 commit_table.close()
 
-            return TsoStores(commit_table, leader_state, catalog), close
+            return TsoStores(commit_table, leader_state, catalog, changed_ms=leader_state.changed_ms()), close
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import check_database, open_hbase
 
@@ -123,11 +123,12 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
             )
             return stores, database.close
         case _:
-            raise Misuse(f"a TSO cannot serve {store!r}: memory, omid:///folder or omid+hbase://…", store=store)
+            raise Misuse(f"a TSO cannot serve {store!r}: give memory, omid:///folder or omid+hbase://…", store=store)
 
 
 def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership | None:
-    """The leader election of the TSO of `store`, reached at `address`. None if a folder's lock or nothing decides."""
+    """Return the leader election of the TSO of `store`, reached at `address`. None if there is none: a folder's lock
+    decides, or nothing."""
     if store == "memory":
         return None
     place, settings = parse_url(store)
@@ -141,13 +142,13 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
 
 
 def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
-    """Whose turn the upkeep called `name` is, among the processes of a cluster that would do it. `Misuse` for any other
-    database."""
+    """Return the lock by which one process of a cluster at a time does the upkeep called `name`. `Misuse` for any other
+    kind of database."""
     place, settings = parse_url(url)
     if not isinstance(place, HBaseAddress):
         raise Misuse(
             f"--every is for a database over HBase, and {url} is not one: the TSO of a folder compacts and sanitizes "
-            "it by itself (option upkeepShare)",
+            "it in the background (option upkeepShare)",
             url=url,
         )
     from pyomid.storage.hbase.deployment import open_zookeeper
@@ -157,7 +158,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
 
 
 def is_made(url: str) -> bool:
-    """False for a folder that has no database; where that cannot be told so, who opens it is told."""
+    """Whether the URL may have a database: False only for a folder without one. An invalid URL counts as True: opening
+    it raises the error."""
     try:
         address, _ = parse_url(url)
     except Misuse:
@@ -176,19 +178,19 @@ def restore_database(
     tables: Mapping[str, str] | Iterable[str] | None = None,
     **options: Any,
 ) -> Backup:
-    """The work of `pyomid.restore`."""
+    """Do the work of `pyomid.restore`."""
     address, settings = parse_url(url, **options)
     match address:
         case EmbeddedAddress():
             if tables is not None:
-                raise Misuse("a folder is restored whole: tables are chosen, or renamed, over HBase only")
+                raise Misuse("a folder can only be restored as a whole: omit tables (they need a restore into HBase)")
             from pyomid.storage.embedded.copies.backup import restore
 
             return restore(backup, address.folder, shared=settings.folder_access == "group")
         case HBaseAddress():
             return _restore_tables(backup, address, settings, tables)
         case _:
-            raise Misuse(f"a back-up is restored into a folder, omid:///FOLDER, or into HBase, not into {url}")
+            raise Misuse(f"cannot restore a backup into {url}: give a folder, omid:///FOLDER, or omid+hbase://…")
 
 
 def _restore_tables(
@@ -215,11 +217,11 @@ def _restore_tables(
 def open_deployment(
     url: str, *, sent_token: Callable[[], TaskToken | None] | None = None, **options: Any
 ) -> Deployment:
-    """Everything that a client of the database needs, opened; the caller closes it. `sent_token`: the newest delegation
-    token of a process that was sent some (`Deployment.task_token`).
+    """Open everything that a client of the database needs; the caller closes it. `sent_token`: returns the newest
+    delegation token that was sent to this process (`Deployment.task_token`).
 
-    `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose layout
-    is not what it says.
+    `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose files
+    contradict its layout note.
     """
     address, settings = parse_url(url, **options)
     if isinstance(address, HBaseAddress):
@@ -228,7 +230,7 @@ def open_deployment(
 
 
 def deployment_at(address: Address, settings: Settings) -> Deployment:
-    """`open_deployment`, of a parsed URL."""
+    """As `open_deployment`, for a parsed URL."""
     match address:
         case MemoryAddress():
             return _memory_deployment(address, settings)
@@ -239,7 +241,7 @@ def deployment_at(address: Address, settings: Settings) -> Deployment:
 
 
 def tso_settings(settings: Settings) -> TsoSettings:
-    """The TSO's share of a database's settings."""
+    """Return the settings of a database that concern its TSO."""
     from pyomid.oracle.settings import TsoSettings
 
     return TsoSettings(
@@ -251,7 +253,7 @@ def tso_settings(settings: Settings) -> TsoSettings:
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    """Asks the TSO first: it looks whether the files may be opened, and makes the commit table's environment."""
+    """Contact the TSO first: it checks whether the files may be opened, and creates the commit table's environment."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
@@ -262,9 +264,10 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
+        from pyomid.client.session.daemon_threads import in_daemon_thread
 
         return AsyncTsoSession(
-            lambda: asyncio.to_thread(lambda: ConnectedSocket(connector())), known=tso.known, **patience
+            lambda: in_daemon_thread(lambda: ConnectedSocket(connector())), known=tso.known, **patience
         )
 
     with ExitStack() as undo:
@@ -302,17 +305,17 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
 
 def _check_retention(status: Status, settings: Settings) -> None:
-    """Tells where the option counts from the TSO's next start only."""
+    """Warn if the option takes effect only at the TSO's next start."""
     if settings.retention and duration_s(settings.retention) != status.retention_s:
         log.warning(
-            "retention=%s counts from the next start of the folder's TSO: the one that serves keeps %g s",
+            "retention=%s takes effect at the next start of the folder's TSO: the running TSO keeps history for %g s",
             settings.retention,
             status.retention_s,
         )
 
 
 def folder_upkeep(folder: Path, share: float, retry_s: float, keep_keys_s: float) -> BackgroundUpkeep:
-    """The upkeep that the folder's TSO runs in a thread of its own. It starts no other TSO."""
+    """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
     from pyomid.server.leadership import connect_in
@@ -339,38 +342,26 @@ def folder_upkeep(folder: Path, share: float, retry_s: float, keep_keys_s: float
         finally:
             store.close()
 
-    return BackgroundUpkeep(
-        folder, opened, records, _compile_upkeep, share=share, retry_s=retry_s, keep_keys_s=keep_keys_s
-    )
-
-
-_UPKEEP_KERNELS: Final = ("pyomid.storage.embedded.native", "pyomid.protocol.native")
-
-
-def _compile_upkeep() -> bool:
-    from pyomid.kernels.compiled import kernels_of
-    from pyomid.kernels.loading import are_kept
-
-    return are_kept(kernels_of(*_UPKEEP_KERNELS))
+    return BackgroundUpkeep(folder, opened, records, share=share, retry_s=retry_s, keep_keys_s=keep_keys_s)
 
 
 class _Patience(TypedDict):
-    """How long a session waits, in seconds: for one attempt, for the whole request."""
+    """How long a session waits, in seconds: per attempt, and for the whole request."""
 
     request_s: float
     retry_s: float
 
 
 def folder_connector(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
-    """Connects to the folder's TSO; starts one with these settings if there is none."""
+    """Return a function that connects to the folder's TSO, and starts one with these settings if there is none."""
     from pyomid.server.launcher import connect_to_folder
 
     return partial(connect_to_folder, folder, tso_command(folder, settings))
 
 
 def tso_command(folder: Path, settings: Settings) -> list[str]:
-    """The command that starts the folder's TSO. It runs this interpreter, so that client and TSO are of one version,
-    and with -P, so that no file in the client's working directory is taken for a module of the TSO."""
+    """Return the command that starts the folder's TSO. It uses this interpreter, so that client and TSO have the same
+    version, and -P, so that no file in the client's working directory shadows a module of the TSO."""
     options: dict[str, object] = {
         "--idle-exit": settings.tso_idle_exit_seconds,
         "--conflict-map-entries": settings.conflict_map_entries,
@@ -380,10 +371,15 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
         "--upkeep": settings.upkeep_share,
         "--transaction-id-days": settings.transaction_id_days,
     }
+    if settings.map_size_gib > MAP_SIZE_GIB:  # a client with a smaller map enforces it itself (`pack_cells`)
+        options["--map-size-gib"] = settings.map_size_gib
     if settings.retention:
         options["--retention"] = settings.retention
     command = [python_program(), "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
     return command + [text for name, value in options.items() for text in (name, str(value))]
+
+
+MAP_SIZE_GIB: Final = Settings().map_size_gib
 
 
 def _map_bytes(settings: Settings) -> int:
@@ -395,8 +391,8 @@ _memory_lock: Final = threading.Lock()
 
 
 def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment:
-    """Connections to one name share stores and TSO, which live as long as the process. The TSO has the settings of the
-    first connection.
+    """Return the shared deployment of this name: its stores and TSO live as long as the process. The TSO has the
+    settings of the first connection.
     """
     with _memory_lock:
         shared = _memory_databases.get(address.name)
@@ -411,18 +407,19 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
     from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 
     class SharedTso(LocalTso):
-        """Outlives the connections to it."""
+        """A TSO that outlives its connections."""
 
         def close(self) -> None:
             pass
 
-    commit_table, leader_state, catalog = MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()
+    store, leader_state, catalog = MemoryStore(), MemoryLeaderState(), MemoryCatalog()
+    commit_table = MemoryCommitTable(store, leader_state)
     tso = SharedTso(TsoStores(commit_table, leader_state, catalog), tso_settings(settings), clock=boot_clock)
-    return Deployment(MemoryStore(), commit_table, leader_state, catalog, tso, settings)
+    return Deployment(store, commit_table, leader_state, catalog, tso, settings)
 
 
 def hbase_options(settings: Settings) -> HBaseOptions:
-    """The settings that say how to reach HBase and what to expect of it. `Misuse` if some lack others."""
+    """Return the settings for the connection to HBase. `Misuse` if one needs another that is missing."""
     from pyomid.storage.hbase.deployment import HBaseOptions
 
     return HBaseOptions(
@@ -454,7 +451,7 @@ def _kerberos_options(settings: Settings) -> KerberosOptions | None:
 
 
 def _trusted(names: str, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """None without an authority. `Misuse` before anything is connected."""
+    """Return the TLS context; None without an authority. `Misuse` before anything is connected."""
     from pyomid.tls import trusting
 
     if not authority:
@@ -465,7 +462,7 @@ def _trusted(names: str, authority: str, certificate: str, key: str) -> ssl.SSLC
 
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
-    """TLS to trust a cluster's TSO by, and the token to show it. `Misuse` before anything is connected."""
+    """Return the TLS context for a cluster's TSO, and the token to send. `Misuse` before anything is connected."""
     from pyomid.client.session.connecting import read_token
 
     tls = _trusted("tls", settings.tls_ca, settings.tls_cert, settings.tls_key)
@@ -473,7 +470,7 @@ def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
 
 
 class _LeaderConnector:
-    """A session's connections to the leader of a cluster. The certificate must be that of the host it announced."""
+    """Connects a session to the leader of a cluster. The certificate must be that of the announced host."""
 
     def __init__(self, zookeeper: ZooKeeper, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._zookeeper = zookeeper
@@ -485,7 +482,7 @@ class _LeaderConnector:
         return self._connect(self._tls)[0]
 
     def for_loop(self) -> ConnectedSocket:
-        """Without TLS, which the event loop begins."""
+        """Connect without TLS: the event loop starts it."""
         from pyomid.client.session.aio import ConnectedSocket
 
         sock, tso = self._connect(None)
@@ -499,7 +496,7 @@ class _LeaderConnector:
         return tcp_connector(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso
 
     def has_moved(self) -> bool:
-        """`TsoSession`'s `has_moved`."""
+        """The `has_moved` of `TsoSession`."""
         from pyomid.storage.hbase.coordination import leads_another
 
         return self._connected_to is not None and leads_another(self._zookeeper, self._connected_to)
@@ -508,7 +505,7 @@ class _LeaderConnector:
 def _hbase_deployment(
     address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
 ) -> Deployment:
-    """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
+    """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.session.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.coordination import find_tso
@@ -532,10 +529,11 @@ def _hbase_deployment(
 
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.session.aio import AsyncTsoSession
+        from pyomid.client.session.daemon_threads import in_daemon_thread
 
         connector = leader_connector()
         return AsyncTsoSession(
-            lambda: asyncio.to_thread(connector.for_loop),
+            lambda: in_daemon_thread(connector.for_loop),
             has_moved=connector.has_moved,
             announced_epoch=announced_epoch,
             token=token,
@@ -547,7 +545,9 @@ def _hbase_deployment(
         from pyomid.storage.hbase.copies.backup import HBaseBackup
 
         if since is not None:
-            raise Misuse("a back-up over HBase is whole: its snapshots share the files that did not change")
+            raise Misuse(
+                "a backup over HBase cannot be incremental: omit since (its snapshots share unchanged files already)"
+            )
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 
     connector = leader_connector()

@@ -1,4 +1,4 @@
-"""Found by Spark itself: it looks for `DefaultSource` in every top-level package whose name begins with pyspark_."""
+"""Entry point for Spark, which looks for `DefaultSource` in every top-level package whose name starts with pyspark_."""
 
 from pyomid.spark.source.datasource import OmidDataSource as DefaultSource
 

@@ -28,9 +28,12 @@ class Around:
 
 @contextmanager
 def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> Iterator[Database]:
-    """A database whose parts named in `parts_around` have some methods replaced."""
+    """A database whose parts named in `parts_around` have some methods replaced. Where those of its store are, commits
+    carry no cells: all is written by these methods."""
     parts = open_deployment(url)
     around: dict[str, Any] = {name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
+    if "store" in around:
+        around["store"].capabilities = replace(parts.store.capabilities, one_step=False)
     with Database(replace(parts, **around), url=url) as database:
         yield database
 

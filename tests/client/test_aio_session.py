@@ -182,7 +182,7 @@ def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch
         monkeypatch.setattr(session, "_retry_s", 1.0)
         monkeypatch.setattr(aio._Connection, "data_received", lambda connection, _: broken(connection))
         with pytest.raises(OutcomeUnknown, match=NO_THREAD):
-            await session.commit(CommitRequest(start_ts, (1,), (2,)))
+            await session.commit(CommitRequest(start_ts, (1,)))
 
     with_session(embedded_url, body)
 
@@ -192,7 +192,7 @@ def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, mon
         broken(session._connection)
         monkeypatch.setattr(session, "_retry_s", 0.05)
         async with asyncio.timeout(10), session._connecting:
-            with pytest.raises(Unavailable, match="others have been looking"):
+            with pytest.raises(Unavailable, match="other callers have been connecting"):
                 await session.begin()
 
     with_session(embedded_url, body)
@@ -214,7 +214,7 @@ def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkey
         monkeypatch.setattr(session, "_connect", closed_meanwhile)
         with pytest.raises(Misuse, match="closed"):
             session.begin()
-        with pytest.raises(BrokenPipeError):
+        with pytest.raises(OSError, match=r"Bad file|Broken pipe"):
             dialled[0].sendall(b"x")
 
 

@@ -80,7 +80,8 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
                 asked.append(name)
             return getattr(tso, name)
 
-    start_ts = tso.begin().start_ts  # of a client that dies before it completes its commit
+    begun_start_ts = tso.begin()
+    start_ts = begun_start_ts.start_ts  # of a client that dies before it completes its commit
     assert tso.commit(CommitRequest(start_ts, cell_ids=(1,), table_ids=(table_id(table.encode()),))).committed
     raised.compact()
     clock = [0.0]
@@ -167,7 +168,7 @@ def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float]
         return now[0]
 
     upkeep = BackgroundUpkeep(
-        folder, lambda: replace(db.deployment, closers=()), lambda: stored(db), lambda: True, share=share, retry_s=60.0,
+        folder, lambda: replace(db.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
         clock=tick,
     )  # fmt: skip
     watermark, _ = db.deployment.leader_state.read_watermarks()

@@ -34,7 +34,7 @@ BAD_USES: list[tuple[str, Callable[[Table], Any], type[Misuse], str]] = [
     ("number value", lambda t: t.put(b"k", {b"f:x": 1}), MisuseType, "1 is int, not bytes"),  # type: ignore[dict-item]
     ("None value", lambda t: t.put(b"k", {b"f:x": None}), MisuseType, "None is NoneType"),  # type: ignore[dict-item]
     ("long value", lambda t: t.put(b"k", {b"f:x": bytes(33 << 20)}), Misuse, "over this store's limit"),
-    ("no cells", lambda t: t.put(b"k", {}), Misuse, "without cells"),
+    ("no cells", lambda t: t.put(b"k", {}), Misuse, "has no cells"),
     ("cells of a list", lambda t: t.put(b"k", [b"f:x"]), MisuseType, "not a mapping"),  # type: ignore[arg-type]
     ("keys of bytes", lambda t: t.rows(b"k"), MisuseType, "not a list of row keys"),  # type: ignore[arg-type]
     ("columns of bytes", lambda t: t.get(b"k", b"f:x"), MisuseType, "not a list of column names"),  # type: ignore[arg-type]
@@ -43,9 +43,14 @@ BAD_USES: list[tuple[str, Callable[[Table], Any], type[Misuse], str]] = [
     ("limit of text", lambda t: t.scan(limit="1"), MisuseType, "limit '1' is str"),  # type: ignore[arg-type]
     ("start of text", lambda t: t.scan("a"), MisuseType, "start 'a' is str"),  # type: ignore[arg-type]
     ("stop of text", lambda t: t.scan(b"a", "b"), MisuseType, "stop 'b' is str"),  # type: ignore[arg-type]
-    ("start behind prefix", lambda t: t.scan(b"b", prefix=b"a"), Misuse, "leave nothing of prefix=b'a'"),
-    ("stop before prefix", lambda t: t.scan(stop=b"7", prefix=b"a"), Misuse, "whole keys, not what follows the prefix"),
-    ("stop at start", lambda t: t.scan(b"a5", b"a5", prefix=b"a"), Misuse, "leave nothing of prefix=b'a'"),
+    ("start behind prefix", lambda t: t.scan(b"b", prefix=b"a"), Misuse, "exclude all keys with prefix=b'a'"),
+    (
+        "stop before prefix",
+        lambda t: t.scan(stop=b"7", prefix=b"a"),
+        Misuse,
+        "whole keys, not the part after the prefix",
+    ),
+    ("stop at start", lambda t: t.scan(b"a5", b"a5", prefix=b"a"), Misuse, "exclude all keys with prefix=b'a'"),
     ("prefix of text", lambda t: t.scan(prefix="a"), MisuseType, "prefix 'a' is str"),  # type: ignore[arg-type]
 ]
 
@@ -80,8 +85,8 @@ def test_one_bad_cell_of_a_put_leaves_the_others_unwritten(memory_db: Database) 
         ("a b", "letters, digits"),
         ("-a", "beginning with"),
         ("x" * 201, "1 … 200"),
-        ("PYOMID_X", "kept for the system"),
-        ("omid_commit_table", "kept for the system"),
+        ("PYOMID_X", "reserved for system tables"),
+        ("omid_commit_table", "reserved for system tables"),
     ],
 )
 def test_bad_table_names_are_refused(memory_db: Database, name: str, said: str) -> None:
@@ -110,13 +115,18 @@ def test_bad_families_are_refused(memory_db: Database, families: Any, said: str)
 
 NO_NUMBER = 10**30
 BAD_ARGUMENTS: list[tuple[str, Callable[[Any], Any], type[Misuse], str]] = [
-    ("place beyond all", lambda db: db.release_bookmark(NO_NUMBER), Misuse, "is no timestamp"),
+    ("place beyond all", lambda db: db.release_bookmark(NO_NUMBER), Misuse, "is not a valid timestamp"),
     ("place of texts", lambda db: db.changes("t", pyomid.Bookmark("1", "2")), MisuseType, "neither a bookmark nor"),  # type: ignore[arg-type]
-    ("id that is no text", lambda db: db.run_once("\ud800", lambda tx: None), Misuse, "no text of UTF-8"),
+    ("id that is no text", lambda db: db.run_once("\ud800", lambda tx: None), Misuse, "cannot be encoded as UTF-8"),
     ("name that is no text", lambda db: db.table_info("\ud800"), UnknownTable, "there is no table"),
     ("table that is no name", lambda db: db.drop_table(["t"]), MisuseType, "is list, not str"),
-    ("tables that are none", lambda db: db.compact(3), MisuseType, "tables 3 is no name"),
-    ("type that is none", lambda db: db.table_schema("t", {"id": []}, row_key="id"), MisuseType, "stands for no type"),
+    ("tables that are none", lambda db: db.compact(3), MisuseType, "tables 3 is neither a table name"),
+    (
+        "type that is none",
+        lambda db: db.table_schema("t", {"id": []}, row_key="id"),
+        MisuseType,
+        "is not a column type",
+    ),
 ]
 
 
@@ -144,7 +154,7 @@ def test_a_bad_conflict_level_is_refused(memory_db: Database) -> None:
 
 def test_the_system_tables_are_no_users_tables(memory_db: Database) -> None:
     memory_db.run_once("id", lambda tx: None)
-    with pytest.raises(Misuse, match="kept for the system"):
+    with pytest.raises(Misuse, match="reserved for system tables"):
         memory_db.drop_table("PYOMID_MARKERS")
 
 
@@ -160,7 +170,7 @@ def test_a_key_that_is_too_long_with_its_zeros_is_refused_at_once(tmp_path: Path
             table.put(bytes(200), {b"f:x": b"1"})
             with pytest.raises(Misuse, match="of which a zero byte counts twice, over this store's limit of 498"):
                 table.put(bytes(zeros) + b"x" * 20, {b"f:x": b"1"})
-            with pytest.raises(Misuse, match="index 'by_name' cannot have row"):
+            with pytest.raises(Misuse, match="index 'by_name' of name cannot contain row"):
                 rows.put({"id": 1, "name": "\0" * zeros})
             rows.put({"id": 1, "name": "short"})
         with db.snapshot() as tx:

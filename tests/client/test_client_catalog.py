@@ -164,7 +164,7 @@ def test_a_slow_writer_of_an_entry_raises_no_dropped_table(db: Database) -> None
         db.drop_table("t")
         return with_column("a")(info)
 
-    with pytest.raises(ConflictError, match="dropped or made anew"):
+    with pytest.raises(ConflictError, match="dropped or created again"):
         alter_table(db.deployment, db.table_info("t"), slowly)
     assert db.deployment.catalog.entry("t") is None
 
@@ -173,7 +173,7 @@ def test_a_slow_writer_of_an_entry_changes_no_later_table(db: Database) -> None:
     seen = db.table_info("t")
     db.drop_table("t")
     made = db.create_table("t", families=["f"], conflict_level="row")
-    with pytest.raises(ConflictError, match="dropped or made anew"):
+    with pytest.raises(ConflictError, match="dropped or created again"):
         alter_table(db.deployment, seen, with_column("a"))
     assert db.table_info("t") == made
 

@@ -56,7 +56,7 @@ def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys
             db.drop_table("orders")
         crashpoints.disarm()
         _, listed, _ = run(capsys, "tables", memory_url)
-        assert f"is being dropped, and holds sanitizing back until it is gone: pyomid tables {memory_url}" in listed
+        assert f"its drop is unfinished and blocks sanitizing; to finish it: pyomid tables {memory_url}" in listed
         assert run(capsys, "tables", memory_url, "drop", "orders", "--yes")[0] == 0
         assert db.deployment.catalog.entry("orders") is None
     assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
@@ -88,7 +88,7 @@ def test_status_says_what_a_person_asks(url: str, capsys: pytest.CaptureFixture[
         (("tables", "omid-memory:cli", "drop", "nothing", "--yes"), "no table 'nothing'"),
         (("tables", "omid-memory:cli", "create", "a b", "f"), "letters, digits"),
         (("tables", "omid-memory:cli", "alter", "nothing", "--conflict-level", "row"), "no table 'nothing'"),
-        (("init", "omid-memory:cli", "--conflict-level", "row"), "here each table has its own"),
+        (("init", "omid-memory:cli", "--conflict-level", "row"), "in this one each table has its own"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

@@ -51,6 +51,7 @@ def test_a_forgotten_database_is_not_closed_by_its_own_thread(memory_url: str, m
         monkeypatch.setattr(db.deployment.store, "write_shadow_cells", write_and_collect)
         with db.begin() as tx:
             tx.table("t").put(b"k", {b"f:x": b"1"})
+            tx.flush()
 
     gc.disable()
     try:
@@ -92,3 +93,34 @@ def test_an_interrupt_in_one_part_leaves_no_other_open(memory_url: str, monkeypa
             db.close()
     assert closed == ["commit table", "store"]
     db.close()
+
+
+@pytest.mark.parametrize("url", ["embedded"], indirect=True)
+def test_what_is_unfinished_at_the_close_is_told_in_one_line(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that was at it meets a store that is closed: readers and compaction do the rest."""
+    monkeypatch.setattr(database, "CLOSE_TIMEOUT_S", 0.01)
+    began, goes_on = threading.Event(), threading.Event()
+    with pyomid.connect(url) as db:
+        db.create_table("t", families=["f"])
+        write = db.deployment.store.write_shadow_cells
+
+        def late(*args: Any) -> None:
+            began.set()
+            assert goes_on.wait(60)
+            write(*args)
+
+        monkeypatch.setattr(db.deployment.store, "write_shadow_cells", late)
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:x": b"1"})
+            tx.flush()
+        assert began.wait(60)
+    goes_on.set()
+    thread = db.background._thread
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive()
+    said = [record for record in caplog.records if "completion" in record.message]
+    assert [record.exc_info for record in said] == [None] * len(said)
+    assert "left to readers and compaction" in said[-1].message

@@ -51,7 +51,7 @@ def test_one_failed_put_of_five_makes_the_transaction_rollback_only(
         with pytest.raises(StoreFull):
             tx.commit()
         assert tx.state is State.ROLLBACK_ONLY
-        with pytest.raises(TransactionEnded, match="did not all reach the store: no room"):
+        with pytest.raises(TransactionEnded, match="not all of its writes reached the store: no room"):
             tx.commit()
         assert tx.table("a").get(b"k") == {b"f:x": b"1"}
         tx.rollback()
@@ -233,7 +233,7 @@ def test_what_ends_a_run_denies_no_earlier_try(healthy: Database, memory_url: st
 
     down = failing(Unavailable("the store is away too"))
     with database_with(memory_url, tso={"commit": commit, "begin": begin}, commit_table={"lookup": down}) as db:
-        with pytest.raises(OutcomeUnknown, match="'month-1' may have committed: run it again") as raised:
+        with pytest.raises(OutcomeUnknown, match="'month-1' may have committed: rerun it") as raised:
             db.run_once("month-1", add_one)
     assert raised.value.values["start_ts"] == lost[0]
     assert isinstance(healthy.run_once("month-1", add_one), AlreadyDone)

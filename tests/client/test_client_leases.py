@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ class LeasesOnly:
         self.answers = answers
         self.granted: list[tuple[int, float]] = []
         self.ended: list[int] = []
-        self.given_up: list[int] = []
         self.renewed = threading.Semaphore(0)
         self.end_called = threading.Event()
 
@@ -40,9 +40,6 @@ class LeasesOnly:
 
     def share_lease(self, start_ts: int, term_s: float) -> tuple[int, float]:
         return start_ts, self.renew_lease(start_ts)
-
-    def note_ended(self, start_ts: int) -> None:
-        self.given_up.append(start_ts)
 
     def end_lease(self, start_ts: int) -> None:
         self.ended.append(start_ts)
@@ -108,10 +105,44 @@ def test_a_forgotten_lease_ends() -> None:
     assert tso.ended == [50]
 
 
+def test_a_lasting_lease_that_its_owner_never_had_ends() -> None:
+    tso = LeasesOnly([])
+    leases = keeper(tso)
+    leases.grant_lasting(50, 30.0)
+    assert tso.end_called.wait(30)
+    leases.close()
+    assert tso.ended == [50]
+
+
+def test_a_lease_that_comes_when_nobody_waits_for_it_is_ended_once_and_after_its_grant() -> None:
+    """An event loop cancels its caller, and the thread goes on; also beside the database's close."""
+    tso = LeasesOnly([])
+    leases = keeper(tso)
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def slow(start_ts: int, term_s: float) -> float:
+        asked.set()
+        assert goes_on.wait(30)
+        assert not tso.ended
+        return term_s
+
+    tso.grant_lease = slow  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        granting = pool.submit(lambda: bool(leases.grant(50, 30.0)))
+        assert asked.wait(30)
+        closing = pool.submit(leases.close)
+        goes_on.set()
+        assert granting.result(30)
+        closing.result(30)
+    assert tso.end_called.wait(30)
+    assert tso.ended == [50]
+
+
 def test_a_lasting_lease_is_renewed_and_not_ended_where_it_is_forgotten() -> None:
     tso = LeasesOnly([])
     leases = keeper(tso)
     place, other = leases.grant_lasting(50, 0.03), leases.grant_lasting(60, 30.0)
+    leases.keep(place)
     assert tso.renewed.acquire(timeout=30)
     del place
     gc.collect()
@@ -221,7 +252,7 @@ def test_a_renewer_that_dies_tells_every_lease_it_held(monkeypatch: pytest.Monke
     if renewer is not None:
         renewer.join(30)
     assert isinstance(lease.lost, SnapshotTooOld)
-    assert "renewed no more" in str(lease.lost)
+    assert "no longer renewed" in str(lease.lost)
     leases._clock = lambda: 0.0
     assert leases.grant(100, 30.0).lost is None
     assert leases._thread is not None
@@ -242,11 +273,12 @@ def test_a_lease_without_a_thread_to_renew_it_is_refused(memory_db: pyomid.Datab
 @pytest.mark.parametrize(
     "refusal", [Misuse("of 1000 leases none is left"), SnapshotTooOld("gone"), KeyboardInterrupt()]
 )
-def test_a_start_whose_lease_is_refused_is_given_up(refusal: BaseException) -> None:
-    """W would wait for it until it is old: a back-up's, a Spark write's, a transaction's."""
-    tso = LeasesOnly([])
-    leases = keeper(tso)
-    tso.grant_lease = fail(refusal)  # type: ignore[method-assign, assignment]
+def test_a_start_whose_lease_is_refused_is_given_up(
+    memory_db: pyomid.Database, monkeypatch: pytest.MonkeyPatch, refusal: BaseException
+) -> None:
+    """W would wait for it until it is old."""
+    tso: Any = memory_db.deployment.tso
+    monkeypatch.setattr(tso, "grant_lease", fail(refusal))
     with pytest.raises(type(refusal)):
-        leases.grant(50, 30.0)
-    assert tso.given_up == [50]
+        memory_db.begin(lease=True)
+    assert not tso._open_starts.holds_any

@@ -106,7 +106,7 @@ def test_a_changer_that_slept_changes_no_later_change(db: Database, keeper: Data
 def test_a_change_is_of_the_table_that_was_named(memory_db: Database) -> None:
     with pytest.raises(UnknownTable, match="did you mean 't'"):
         memory_db.alter_table("tt", "row")
-    with pytest.raises(Misuse, match="kept for the system"):
+    with pytest.raises(Misuse, match="reserved for system tables"):
         memory_db.alter_table("PYOMID_MARKERS", "row")
     with pytest.raises(Misuse, match="'rows' is not 'cell' or 'row'"):
         memory_db.alter_table("t", "rows")
@@ -142,7 +142,7 @@ def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
     catalog = OneLevel()
     deployment = replace(memory_db.deployment, catalog=catalog)
     create_table(deployment, "cells", ["f"])
-    with pytest.raises(Misuse, match=r"row cannot be .* because cells \(cell\) have another one"):
+    with pytest.raises(Misuse, match=r"row cannot be .* because cells \(cell\) have another level"):
         choose_tables_level(catalog, ROW)
     choose_tables_level(catalog, CELL)
     with pytest.raises(Misuse, match="this deployment's is 'cell': requests of Java clients do not name"):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import inspect
+import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pyomid
+import pyomid.aio
 from pyomid.client import public_names
 from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.tables.typed import TypedTable
 from pyomid.client.transaction import Transaction
+from pyomid.errors import MisuseType
 
 pytestmark = pytest.mark.fast
 
@@ -54,6 +61,34 @@ def test_what_stands_above_own_use_is_public(names: tuple[str, ...]) -> None:
                 public, _, _ = inspect.getsource(kind).partition("    # For pyomid's own use")
                 defined |= set(re.findall(r"^    (?:async )?def ([a-z]\w*)\(", public, re.MULTILINE))
     assert {name for name in defined if not name.endswith("_steps")} <= set(names)
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_handle_is_neither_pickled_nor_copied(memory_url: str, way: Callable[[object], object]) -> None:
+    async def asyncio_handles() -> None:
+        async with (
+            await pyomid.aio.connect(memory_url) as db,
+            db.begin() as tx,
+            db.watch("t") as watch,
+        ):
+            beginning = db.begin()
+            check(db, beginning, tx, await tx.table("t"), await tx.table("typed", codec=dict), tx.savepoint(), watch)
+            await (await beginning).rollback()
+
+    def check(*handles: object) -> None:
+        for handle in handles:
+            with pytest.raises(MisuseType, match=f"{type(handle).__name__} cannot be pickled or copied"):
+                way(handle)
+
+    with pyomid.connect(memory_url) as db:
+        for name in ("t", "typed"):
+            db.create_table(name, ["f"])
+        db.table_schema("typed", columns={"id": "long", "v": "string"}, row_key=["id"])
+        place = db.bookmark()
+        with db.begin() as tx, db.snapshot() as past, db.watch("t") as watch:
+            check(db, tx, past, tx.table("t"), tx.table("typed", codec=dict), tx.savepoint(), watch)
+            check(db.changes("t", starting=place))
+        asyncio.run(asyncio_handles())
 
 
 def test_dir_shows_public_names_only(memory_db: Database) -> None:

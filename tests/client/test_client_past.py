@@ -14,7 +14,6 @@ from pyomid.client.database import Database
 from pyomid.client.upkeep.jobs import held_back
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.protocol.time_points import snapshot_after
-from pyomid.types import TimePoint
 
 pytestmark = pytest.mark.fast
 
@@ -60,29 +59,23 @@ def test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has(kept: Da
     assert seen(kept, writer.commit_ts or 0) == b"2"
 
 
-def test_a_snapshot_of_a_time_is_of_the_last_point_before_it(kept: Database) -> None:
+def test_a_snapshot_of_a_time_has_what_was_acknowledged_by_then(kept: Database) -> None:
     put(kept, b"1")
-    at = datetime.now(UTC) - timedelta(hours=1)
-    with kept.begin() as tx:
-        point = TimePoint(tx.start_ts, int(at.timestamp() * 1000))
-    put(kept, b"2")
-    note(kept, point)
-    assert seen(kept, at + timedelta(minutes=1)) == b"1"
-    assert seen(kept, at) == b"1"
+    at = datetime.now(UTC)
+    while datetime.now(UTC) < at + timedelta(milliseconds=20):
+        pass
+    for value in range(2, 30):
+        put(kept, b"%d" % value)
+        now = datetime.now(UTC)
+        with kept.snapshot(at=now) as tx:
+            assert tx.table("t").get(KEY) == {COLUMN: b"%d" % value}
+            assert tx.moment is not None
+            assert tx.moment >= now
+    assert [seen(kept, at) for _ in range(2)] == [b"1", b"1"]
     with pytest.raises(SnapshotTooOld, match="kept since"):
-        seen(kept, at - timedelta(minutes=1))
-
-
-def note(db: Database, point: TimePoint) -> None:
-    """As the folder's TSO would."""
-    if db.url.startswith("omid-memory"):
-        db.deployment.leader_state.note_time(point)
-        return
-    from pyomid.storage.embedded import EmbeddedLeaderState
-
-    state = EmbeddedLeaderState(db.url.partition("?")[0].removeprefix("omid://"), writable=True)
-    state.note_time(point)
-    state.close()
+        seen(kept, at - timedelta(hours=1))
+    with kept.snapshot() as tx:
+        assert tx.moment is None
 
 
 @pytest.mark.parametrize(
@@ -91,10 +84,10 @@ def note(db: Database, point: TimePoint) -> None:
         (datetime(2020, 1, 1), Misuse, "time zone"),
         (datetime(2200, 1, 1, tzinfo=UTC), Misuse, "in the future"),
         (1 << 62, Misuse, "in the future"),
-        (0, Misuse, "no timestamp"),
+        (0, Misuse, "not a valid timestamp"),
         (True, MisuseType, "bool"),
         ("yesterday", MisuseType, "str"),
-        (1, SnapshotTooOld, "older than what is kept"),
+        (1, SnapshotTooOld, "no longer kept"),
     ],
 )
 def test_a_snapshot_that_cannot_be_is_refused_with_the_reason(

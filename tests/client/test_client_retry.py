@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyomid
+from pyomid.client import retry
 from pyomid.client.database import Database
-from pyomid.client.retry import Backoff
+from pyomid.client.retry import Attempts, Backoff
+from pyomid.config import Settings
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
 from pyomid.wiring import open_deployment
 
@@ -20,19 +24,62 @@ pytestmark = pytest.mark.fast
 
 
 @given(
-    first=st.floats(0.0, 1.0),
+    least=st.floats(0.0, 1.0),
     longest=st.floats(0.0, 10.0),
+    attempt=st.floats(0.0, 10.0),
     conflicts=st.integers(1, 5_000),
     seed=st.integers(0, 1 << 32),
 )
-def test_a_pause_is_jittered_below_a_bound_that_doubles_and_is_capped(
-    first: float, longest: float, conflicts: int, seed: int
+def test_a_pause_is_jittered_below_a_bound_of_some_attempts_and_is_capped(
+    least: float, longest: float, attempt: float, conflicts: int, seed: int
 ) -> None:
-    backoff = Backoff(first, longest, retries=3, uniform=random.Random(seed).uniform)
-    bound = min(longest, first * 2.0 ** min(conflicts - 1, 60))
-    pauses = [backoff.pause_s(conflicts) for _ in range(20)]
+    backoff = Backoff(least, longest, retries=3, uniform=random.Random(seed).uniform)
+    bound = min(longest, 32 * max(least, attempt))
+    pauses = [backoff.pause_s(conflicts, attempt) for _ in range(20)]
     assert all(0.0 <= pause <= bound for pause in pauses)
-    assert bound == 0.0 or len(set(pauses)) > 1
+    assert bound < 1e-300 or len(set(pauses)) > 1
+
+
+def test_losers_spread_out_and_then_the_older_waits_less() -> None:
+    backoff = Backoff(0.002, 1.0, retries=3, uniform=lambda _, bound: bound)
+    bounds = [backoff.pause_s(conflicts, 0.01) for conflicts in range(1, 200)]
+    assert bounds[:5] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32])
+    assert bounds[4:] == sorted(bounds[4:], reverse=True)
+    assert bounds[-1] < 0.01, "an old run goes at once"
+
+
+@pytest.mark.parametrize("workers", [2, 8, 32])
+def test_none_of_many_who_want_one_row_loses_without_end(workers: int) -> None:
+    """Each attempt takes about as long as the others, and loses to a commit since its begin. A worker that won begins
+    its next run at once, so who wins is favoured by where it stands, and not by a pause."""
+    chance = random.Random(workers)
+    backoff = Backoff(0.0, 1e9, retries=Settings().retries, uniform=chance.uniform)
+    committed = -1.0
+    losses, run_began, longest = [0] * workers, [0.0] * workers, 0.0
+    ends = [(chance.uniform(0.8, 1.3), worker, 0.0) for worker in range(workers)]
+    for _ in range(200 * workers):
+        now, worker, began = heapq.heappop(ends)
+        if committed < began:
+            committed, begin = now, now
+            longest = max(longest, now - run_began[worker])
+            losses[worker], run_began[worker] = 0, now
+        else:
+            losses[worker] += 1
+            assert losses[worker] <= backoff.retries, "it gave up"
+            begin = now + backoff.pause_s(losses[worker], 1.0)
+        heapq.heappush(ends, (begin + chance.uniform(0.8, 1.3), worker, begin))
+    assert longest < 50 + 25 * workers, "in times of an attempt"
+
+
+def test_a_pause_counts_times_of_the_shortest_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stood still says nothing of how long the winner takes."""
+    now = [0.0]
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    attempts = Attempts(Backoff(0.0, 100.0, retries=9, uniform=lambda _, bound: bound), None)
+    for attempt_s, pause_s in ((1.0, 2.0), (0.25, 1.0), (50.0, 2.0)):
+        attempts.begin()
+        now[0] += attempt_s
+        assert attempts.pause_s(ConflictError("lost")) == pause_s
 
 
 @pytest.fixture

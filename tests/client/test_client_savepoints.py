@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyomid.client.database import Database
+from pyomid.client.tables.table import Table
 from pyomid.client.transaction import State
 from pyomid.client.transaction_steps import WriteBuffer
-from pyomid.errors import ConflictError, Misuse, TransactionEnded
+from pyomid.errors import ConflictError, Misuse, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
 
@@ -72,6 +76,13 @@ def test_a_block_goes_back_on_an_exception_and_the_transaction_goes_on(db: Datab
         assert tx.table("t").get(b"k") == {b"f:x": b"1", b"f:y": b"3"}
 
 
+def raiser(error: Exception) -> Callable[..., None]:
+    def raises(*_: object) -> None:
+        raise error
+
+    return raises
+
+
 def test_what_went_back_before_it_left_asks_for_no_commit(db: Database) -> None:
     with db.begin() as tx:
         saved = tx.savepoint()
@@ -80,18 +91,152 @@ def test_what_went_back_before_it_left_asks_for_no_commit(db: Database) -> None:
     assert tx.commit_ts is None
 
 
-@pytest.mark.parametrize("conflict", [True, False])
-def test_what_went_back_after_it_left_stays_checked(db: Database, conflict: bool) -> None:
-    """Else the old value that goes back would hide what another transaction wrote meanwhile."""
+CELL = {b"f:x": b"taken back"}
+TAKEN_BACK: dict[str, Callable[[Table], object]] = {
+    "put": lambda table: table.put(b"k", CELL),
+    "conflict-free put": lambda table: table.put(b"k", CELL, conflict=False),
+    "put_if_absent": lambda table: table.put_if_absent(b"k", CELL),
+    "increment": lambda table: table.increment(b"k", b"f:x"),
+    "delete": lambda table: table.delete(b"k", [b"f:x"]),
+    "delete of the row": lambda table: table.delete(b"k"),
+    "Arrow": lambda table: table.write_arrow(pyarrow.table({"key": [b"k"], "f:x": [b"taken back"]})),
+}
+HELD: dict[str, Callable[[Table], object]] = {
+    "nothing": lambda table: None,
+    "a write in the store": lambda table: (table.put(b"k", {b"f:x": b"12345678"}), table._transaction.flush()),
+    "a buffered write": lambda table: table.put(b"k", {b"f:x": b"12345678"}),
+    "a buffered conflict-free write": lambda table: table.put(b"k", {b"f:x": b"12345678"}, conflict=False),
+    "a delete in the store": lambda table: (table.delete(b"k", [b"f:x"]), table._transaction.flush()),
+}
+
+
+@pytest.mark.parametrize("level", ["cell", "row"])
+@pytest.mark.parametrize("old", [None, b"87654321"], ids=["absent", "there"])
+def test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else(
+    db: Database, level: str, old: bytes | None
+) -> None:
+    """C14. Whatever it wrote, sent, read and took back before; of another transaction's write both models know which
+    one stays: that of the greater start, of those that were not taken back."""
+    db.create_table("u", families=["f"], conflict_level=level)
+    acts = (HELD.items(), TAKEN_BACK.items(), ("", "flush", "read", "write", "two deep"), (False, True))
+    for (held, hold), (taken, write), then, is_free in itertools.product(*acts):
+        note = f"{held}, {taken}, then {then}, {is_free=}"
+        with db.begin() as tx:
+            tx.table("u").delete(b"k", [b"f:x"])
+            if old is not None:
+                tx.table("u").put(b"k", {b"f:x": old})
+        other, mine = db.begin(), db.begin()
+        table = mine.table("u")
+        hold(table)
+        before = table.get(b"k")
+        saved = [mine.savepoint()]
+        for _ in range(2 if then == "two deep" else 1):
+            write(table)
+            mine.flush()
+            saved.append(mine.savepoint())
+        saved[0].rollback()
+        assert table.get(b"k") == before == dict(table.scan()).get(b"k", {}), note
+        if then == "flush":
+            mine.flush()
+        elif then == "read":
+            assert table.to_arrow(prefix=b"k").read_all().num_rows == len(before), note
+        elif then == "write":
+            with mine.savepoint() as again:
+                write(table)
+                mine.flush()
+                again.rollback()
+        mine.table("u").put(b"other row", {b"f:x": b"1"})
+        other.table("u").put(b"k", {b"f:x": b"other's"}, conflict=not is_free)
+        other.commit()
+        is_written, is_named = held != "nothing", "conflict-free" not in held
+        try:
+            mine.commit()
+            assert is_free or not (is_written and is_named), note
+        except ConflictError:
+            assert is_written, note
+            assert not is_free, note
+            is_written = False
+        with db.snapshot() as after:
+            assert after.table("u").get(b"k") == (before if is_written else {b"f:x": b"other's"}), note
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+@pytest.mark.parametrize("is_free_first", [False, True])
+def test_beside_a_conflict_free_write_what_was_taken_back_meets_no_other(
+    db: Database, is_free_first: bool, is_sent: bool
+) -> None:
+    """C14. What was written before the savepoint is named or not, as it was."""
+    for met in (b"k", b"before", b"free"):
+        tx = db.begin()
+        table = tx.table("t")
+        table.put(b"before", {b"f:x": b"1"})
+        if is_free_first:
+            table.put(b"free", {b"f:x": b"1"}, conflict=False)
+        saved = tx.savepoint()
+        table.put(b"free", {b"f:x": b"2"}, conflict=not is_free_first)
+        table.put(b"k", {b"f:x": b"2"})
+        if is_sent:
+            tx.flush()
+        saved.rollback()
+        with db.begin() as other:
+            other.table("t").put(met, {b"f:x": b"3"})
+        if met == b"before":
+            with pytest.raises(ConflictError):
+                tx.commit()
+        else:
+            tx.commit()
+
+
+def test_a_cell_that_was_taken_back_and_written_again_is_a_write(db: Database) -> None:
+    for conflict in (True, False):
+        tx = db.begin()
+        table, saved = tx.table("t"), tx.savepoint()
+        table.put(b"k", {b"f:x": b"1", b"f:y": b"1"})
+        tx.flush()
+        saved.rollback()
+        tx.flush()
+        saved.release()
+        table.put(b"k", {b"f:x": b"2", b"f:y": b"2"}, conflict=conflict)
+        with db.begin() as other:
+            other.table("t").put(b"k", {b"f:x": b"3"})
+        if conflict:
+            with pytest.raises(ConflictError):
+                tx.commit()
+        else:
+            tx.commit()
+            with db.snapshot() as after:
+                assert after.table("t").get(b"k") == {b"f:x": b"3", b"f:y": b"2"}
+
+
+def test_what_was_taken_back_is_gone_from_the_store_before_the_commit_request(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C14, law 11: and where that fails nothing is committed."""
     tx = db.begin()
-    saved = tx.savepoint()
-    tx.table("t").put(b"k", {b"f:x": b"1"}, conflict=conflict)
-    tx.flush()
-    saved.rollback()
-    with db.begin() as other:
-        other.table("t").put(b"k", {b"f:x": b"2"})
-    with pytest.raises(ConflictError):
-        tx.commit()
+    with tx.savepoint() as saved:
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        tx.flush()
+        saved.rollback()
+    tx.table("t").put(b"l", {b"f:x": b"1"})
+    with monkeypatch.context() as patched:
+        patched.setattr(type(db.deployment.store), "delete_versions", raiser(Unavailable("the store is away")))
+        with pytest.raises(Unavailable, match="is away"):
+            tx.commit()
+    assert tx.state is State.ROLLBACK_ONLY
+    tx.rollback()
+    with db.snapshot() as after:
+        assert not list(after.table("t").scan())
+
+
+def test_a_transaction_that_took_back_all_it_wrote_asks_for_no_commit(db: Database) -> None:
+    tx = db.begin()
+    with tx.savepoint() as saved:
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        tx.flush()
+        saved.rollback()
+    tx.commit()
+    assert tx.commit_ts is None
+    assert db.deployment.store.read_rows("t", [b"k"]) == [[]]
 
 
 def test_a_claim_outlives_going_back(db: Database) -> None:

@@ -130,15 +130,15 @@ def test_transactions_and_savepoints_are_those_of_the_client(
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("begin\nput t k f:a=1", "the script ends without commit"),
+        ("begin\nput t k f:a=1", "the script ended without commit"),
         ("begin\nput t k f:a=1\nptu t k f:a=2\ncommit", "line 3: no command 'ptu'; did you mean put?"),
         (
             "begin\nput t k f:a=1\nput orders 2026-02-28 17 total=1.234\ncommit",
             "line 3: table 'orders', column 'total'",
         ),
-        ("begin\nput t k f:a=1\nput orders x 17 total=1\ncommit", "'x' is no date"),
+        ("begin\nput t k f:a=1\nput orders x 17 total=1\ncommit", "'x' is not a valid date"),
         ("begin\nput t k f:a=1\nget nothing 1\ncommit", "line 3: there is no table 'nothing'"),
-        ("begin\nput t k f:a=1\nput t k f:a='1\ncommit", "without an end: "),
+        ("begin\nput t k f:a=1\nput t k f:a='1\ncommit", "unclosed quote or trailing backslash: "),
         ("begin\nput t k f:a=1\nrollback to nowhere\ncommit", "no savepoint 'nowhere'"),
         ("commit", "no transaction is open"),
         ("get orders 2026-02-28", "a key of orders has 2 parts"),
@@ -182,21 +182,21 @@ def test_the_page_shows_what_the_shell_says(
             print(prompt + line)
             return line
 
-        with Session(database, Output(as_json=False, told=True)) as session:
+        with Session(database, Output(as_json=False, verbose=True)) as session:
             session.talk(read_line)
     _, *said, _ = capsys.readouterr().out.splitlines()
     assert without_timestamps(said) == without_timestamps(shown)
 
 
 def without_timestamps(lines: list[str]) -> list[str]:
-    return [re.sub(r"\b(pyomid|at|begun|committed) \d{3,}\b", r"\1 N", line) for line in lines]
+    return [re.sub(r"\b(pyomid|at|began|committed) \d{3,}\b", r"\1 N", line) for line in lines]
 
 
 class Told(Output):
     """As a person is told."""
 
     def __init__(self) -> None:
-        super().__init__(as_json=False, told=True)
+        super().__init__(as_json=False, verbose=True)
         self.said: list[str] = []
 
     def note(self, text: str) -> None:
@@ -257,7 +257,8 @@ def test_a_second_ctrl_c_tells_the_true_outcome(
     shop: Database, lines: tuple[str, ...], point: str, truth: tuple[str, ...]
 ) -> None:
     crashpoints.arm_action(point, ctrl_c(2))
-    said = talk(shop, *lines)
+    with pyomid.connect(f"{shop.url}?flushBytes=1") as flushing:  # otherwise the commit carries what was put
+        said = talk(flushing if point == "client.flush.before" else shop, *lines)
     assert any(each.startswith("interrupted; transaction ") and any(t in each for t in truth) for each in said), said
 
 
@@ -267,14 +268,14 @@ def test_a_script_that_is_interrupted_ends_after_the_answer(
     crashpoints.arm_action("client.commit.before", ctrl_c(1))
     code, _, errors = script(shop, capsys, monkeypatch, "put t k f:a=1\nput t k f:a=2\n")
     assert code == 130
-    assert "is committed, at " in errors
+    assert re.search(r"transaction \d+ committed at \d+", errors)
     assert row(shop) == {b"f:a": b"1"}
 
 
 def test_a_conflict_ends_the_transaction_and_not_the_shell(shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
     class Between(Told):
         def note(self, text: str) -> None:
-            if text.startswith("begun"):
+            if text.startswith("began"):
                 with shop.begin() as tx:
                     tx.table("t").put(b"k", {b"f:a": b"theirs"})
 

@@ -14,6 +14,7 @@ import pyomid
 import pyomid.aio
 from pyomid.client import transaction_steps
 from pyomid.client.aio import AsyncDatabase
+from pyomid.client.tables.open_reads import OpenReads
 from pyomid.client.transaction_steps import TransactionSteps, WriteBuffer
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
@@ -123,7 +124,7 @@ def test_a_write_put_during_a_flush_stays_for_the_next() -> None:
 
 
 def test_a_write_that_failed_is_shown_under_later_ones() -> None:
-    own = WriteBuffer(INFO)
+    own = WriteBuffer(INFO, OpenReads())
     own.put(b"a", {X: b"1"})
     rows, _ = own.take_rows()
     own.put(b"a", {Column(b"f", b"y"): b"2"})

@@ -384,7 +384,6 @@ def test_every_refusal_is_a_conflict_that_pickles_and_says_why(reason: AbortReas
 def test_a_flush_as_a_batch_is_one_row_by_row(db: Database, monkeypatch: pytest.MonkeyPatch, rows_min: int) -> None:
     """A row of a flush that is written again, deleted columns, a loser, a rollback: the outcome is one."""
     monkeypatch.setattr(transaction_steps, "LARGE_FLUSH_ROWS_MIN", rows_min)
-    monkeypatch.setattr(transaction_steps.hashing, "is_ready", lambda: True)
     put(db, b"0003", b"before", b"f:y")
     loser, undone = db.begin(), db.begin()
     loser.table("t").put(b"0007", {b"f:x": b"lost"})

@@ -261,7 +261,7 @@ def test_a_key_beyond_the_calendar_is_told_by_its_row(memory_db: Database) -> No
     memory_db.table_schema("t", {"day": date, "n": int}, row_key="day")
     with memory_db.begin() as tx:
         tx.table("t").put(b"\xff" * 4, {b"f:n": bytes(8)})
-        with pytest.raises(Corruption, match=r"table 't', key of row b'\\xff\\xff\\xff\\xff'"):
+        with pytest.raises(Misuse, match=r"table 't', key of row b'\\xff\\xff\\xff\\xff': .* outside the years"):
             list(tx.table("t", codec=dict).scan())
 
 
@@ -281,5 +281,5 @@ async def typed_over_asyncio(memory_url: str) -> None:
             assert [row async for row in table.scan()] == [Account(1, "alice")]
             assert (await table.page(limit=1)).rows == (Account(1, "alice"),)
             assert (await table.to_arrow(columns=["owner"])).read_all().to_pylist() == [{"owner": "alice"}]
-            with pytest.raises(MisuseType, match="no whole number"):
+            with pytest.raises(MisuseType, match="not an integer type"):
                 await table.increment(1, "owner")

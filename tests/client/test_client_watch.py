@@ -189,7 +189,7 @@ def test_who_is_in_a_watch_that_is_closed_is_told(memory_db: Database, where: st
     with pytest.raises(Misuse, match="is closed"):
         told(watch)
     assert watch._watching._open is watch._watching._until is None
-    assert not memory_db.leases._lasting
+    assert not memory_db.leases._live()
 
 
 def test_a_watch_that_looks_too_seldom_is_refused(memory_url: str) -> None:
@@ -214,13 +214,15 @@ def test_f6_a_watch_holds_w_below_its_last_place(db: Database) -> None:
     leases = db.status().tso.leases
     watch = soon(db)
     assert db.status().tso.leases == leases
-    ended: list[int] = []
-    watch._watching._note_ended = ended.append
     for _ in range(3):
         assert told(watch) == []
-        assert watch.bookmark.start_ts not in ended
+        held = watch._watching._open
+        assert held is not None
+        assert held.start_ts == watch.bookmark.start_ts
+        assert held.hold is not None
+        assert held.hold.is_open
     watch.close()
-    assert watch.bookmark.start_ts in ended
+    assert not held.hold.is_open
 
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), KeyboardInterrupt(), SnapshotTooOld("late")])

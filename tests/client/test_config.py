@@ -51,7 +51,7 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
     ("url", "said"),
     [
         ("omi:///db", "did you mean omid:?"),
-        ("mysql://x", "begins with none of"),
+        ("mysql://x", "does not begin with"),
         ("omid://host/db", "names a host 'host'"),
         ("omid:relative", "no absolute folder"),
         ("omid:///", "no absolute folder"),
@@ -64,21 +64,88 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
         ("omid:///db?leaseSeconds", "not name=value"),
         ("omid:///db?leaseSeconds=soon", "leaseSeconds='soon' is not a number"),
         ("omid:///db?flushBytes=1.5", "flushBytes='1.5' is not a whole number"),
-        ("omid:///db?leaseSeconds=-1", "below its least value"),
-        ("omid:///db?leaseSeconds=nan", "below its least value"),
+        ("omid:///db?leaseSeconds=-1", "below the minimum"),
+        ("omid:///db?leaseSeconds=nan", "below the minimum"),
         ("omid:///db?leaseSeconds=1&lease_seconds=2", "twice"),
-        ("omid+hbase://zk/hbase?ceiling=zookeper", "none of hbase, zookeeper; did you mean zookeeper?"),
-        ("omid+hbase://zk/hbase?durability=disk", "none of table, sync, fsync"),
+        ("omid+hbase://zk/hbase?ceiling=zookeper", "not one of hbase, zookeeper; did you mean zookeeper?"),
+        ("omid+hbase://zk/hbase?durability=disk", "not one of table, sync, fsync"),
         ("omid+hbase://zk/hbase?othersSeal=perhaps", "neither true nor false"),
         ("omid+hbase://zk/hbase?durabilty=fsync", "did you mean durability?"),
-        ("omid:///db?durability=fsync", "of omid+hbase:// alone"),
-        ("omid:///db?tokenFile=/etc/token", "of omid+hbase:// alone"),
+        ("omid:///db?durability=fsync", "for omid+hbase:// only"),
+        ("omid:///db?tokenFile=/etc/token", "for omid+hbase:// only"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:
     with pytest.raises(Misuse) as caught:
         parse_url(url)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("character", ["\n", "\t", "\r", "\0", "\x1b", "\x7f", "\x85", "\udc80"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "omid:///a{}b",
+        "{}omid:///ab",
+        "om{}id:///ab",
+        "omid:///ab{}",
+        "omid:///ab?create{}=true",
+        "omid:///ab?create=true{}",
+        "omid-memory:a{}b",
+        "omid+hbase://zk{}:2181/hbase",
+        "omid+hbase://zk:2181/hb{}ase",
+        "omid+hbase://zk:2181/hbase?tokenFile=/a{}b",
+    ],
+)
+def test_a_control_character_in_a_url_is_refused(url: str, character: str) -> None:
+    """`urlsplit` drops some of them, so that another folder than the named one would be opened."""
+    with pytest.raises(Misuse, match="control characters") as caught:
+        parse_url(url.format(character))
+    assert repr(character)[1:-1] in str(caught.value)
+
+
+@pytest.mark.parametrize("escape", ["%00", "%0A", "%09", "%7F", "%C2%85"])
+@pytest.mark.parametrize(
+    "url", ["omid:///a{}b", "omid+hbase://zk/hb{}ase", "omid-memory:a{}b", "omid+hbase://zk/hbase?keytab={}"]
+)
+def test_a_control_character_behind_a_percent_sign_is_refused(url: str, escape: str) -> None:
+    with pytest.raises(Misuse, match="control characters"):
+        parse_url(url.format(escape))
+
+
+@pytest.mark.parametrize("url", ["omid:///a%FFb", "omid:///a%ED%B2%80b", "omid+hbase://zk/hbase?keytab=%FF"])
+def test_a_url_that_is_not_utf_8_names_no_other_folder(url: str) -> None:
+    with pytest.raises(Misuse, match="not UTF-8"):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("url", ["omid://[a/db", "omid://a\u2100b/db"])
+def test_what_python_cannot_split_is_refused_as_any_bad_url(url: str) -> None:
+    with pytest.raises(Misuse, match="malformed"):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("option", ["token_file", "tls_ca", "principal", "retention", "ceiling"])
+@pytest.mark.parametrize("value", ["a\nb", "a\n", "\0"])
+def test_a_control_character_in_an_option_is_refused(option: str, value: str) -> None:
+    with pytest.raises(Misuse, match="control characters"):
+        parse_url("omid+hbase://zk/hbase", **{option: value})
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/a\nb", "/a\udc80b"])
+def test_a_path_follows_the_rules_of_a_url_s(tmp_path: Path, path: str) -> None:
+    with pyomid.connect(f"omid://{tmp_path}/db") as db:
+        for call in (
+            lambda: db.backup(path),
+            lambda: db.backup(tmp_path / "b", since=Path(path)),
+            lambda: db.export_parquet(path),
+            lambda: db.import_parquet(path),
+            lambda: pyomid.restore(path, f"omid://{tmp_path}/r"),
+        ):
+            with pytest.raises(Misuse, match="control characters"):
+                call()
+        with pytest.raises(MisuseType, match="path 3 is int"):
+            db.backup(3)  # type: ignore[arg-type]
 
 
 def test_words_and_switches_are_options_of_hbase() -> None:
@@ -114,7 +181,7 @@ def test_what_shall_be_shown_to_a_tso_is_read_before_anything_is_dialled(tmp_pat
         (f"tlsCa={empty}", "tlsCa"),
         ("tlsCert=/x", "need tlsCa"),
         ("keytab=/x", "need authentication=kerberos"),
-        ("authentication=kerberos&rpcProtection=encrypted", "none of"),
+        ("authentication=kerberos&rpcProtection=encrypted", "not one of"),
     ):
         with pytest.raises(Misuse, match=said):
             pyomid.connect(f"omid+hbase://127.0.0.1:1/hbase?{options}")

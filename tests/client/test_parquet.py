@@ -6,6 +6,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,7 +15,7 @@ from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.client.tables import parquet
 from pyomid.client.transaction import Transaction
-from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.errors import Corruption, Misuse, Unavailable, UnknownTable
 
 pytestmark = pytest.mark.fast
 
@@ -69,6 +70,24 @@ def test_tables_come_back_as_they_were(
         assert all_rows(db) == all_rows(shop)
 
 
+def test_a_refused_import_makes_no_table(shop: Database, tmp_path: Path) -> None:
+    """Its last file is the one that is in the way."""
+    shop.export_parquet(tmp_path / "files")
+    with pyomid.connect(f"omid-memory:again-{tmp_path}") as db:
+        (tmp_path / "files" / "z.parquet").write_bytes(b"no Parquet")
+        with pytest.raises(Corruption, match="not a Parquet file"):
+            db.import_parquet(tmp_path / "files")
+        pq.write_table(pa.table({"id": [1]}), tmp_path / "files" / "z.parquet")
+        with pytest.raises(UnknownTable, match="'z'"):
+            db.import_parquet(tmp_path / "files")
+        db.create_table("z", ["f"])
+        with db.begin() as tx:
+            tx.table("z").put(b"row", {b"f:x": b"1"})
+        with pytest.raises(Misuse, match="has rows"):
+            db.import_parquet(tmp_path / "files")
+        assert [table.name for table in db.tables()] == ["z"]
+
+
 def test_an_interrupted_import_says_how_far_it_came(
     shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +132,7 @@ def test_an_unfinished_export_is_no_export(shop: Database, tmp_path: Path, monke
         patched.setattr("os.replace", _fails)
         with pytest.raises(OSError, match="killed"):
             shop.export_parquet(tmp_path / "files")
-    with pytest.raises(Misuse, match="not a whole export"):
+    with pytest.raises(Misuse, match="an unfinished export"):
         shop.import_parquet(tmp_path / "files")
     shop.export_parquet(tmp_path / "files")
     with pytest.raises(Misuse, match="is not empty"):
@@ -135,6 +154,18 @@ def test_a_foreign_file_needs_a_table_that_it_fits(shop: Database, tmp_path: Pat
     assert shop.import_parquet(tmp_path / "foreign.parquet", "typed", over=True) == {"typed": 57}
     with pytest.raises(Misuse, match="the data need a column 'key'"):
         shop.import_parquet(tmp_path / "foreign.parquet", "ns:plain", over=True)
+
+
+@pytest.mark.parametrize("name", ["key", "column", "value"])
+def test_a_file_by_cells_has_no_null(shop: Database, tmp_path: Path, name: str) -> None:
+    """A cell without a key would be one of the next row."""
+    data = {"key": [b"a", b"a"], "column": [b"f:x", b"f:y"], "value": [b"1", b"2"]}
+    data[name] = [None, data[name][1]]  # type: ignore[list-item]
+    pq.write_table(pa.table({each: pa.array(data[each], pa.binary()) for each in data}), tmp_path / "cells.parquet")
+    before = all_rows(shop)
+    with pytest.raises(Misuse, match=f"has no '{name}'"):
+        shop.import_parquet(tmp_path / "cells.parquet", "ns:plain", over=True)
+    assert all_rows(shop) == before
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_a_known_reason_says_nothing_of_a_commit_that_was_sent(reason: OmidError
 
 @pytest.mark.parametrize("reason", [None, Unavailable("busy"), ConnectionRefusedError()])
 def test_what_may_pass_is_waited_for(reason: BaseException | None) -> None:
-    with pytest.raises(Unavailable, match="no TSO answered") as raised:
+    with pytest.raises(Unavailable, match="no TSO served it") as raised:
         drive(AskStatus(), [lost(reason)])
     assert raised.value.values["tries"] > 10
 
@@ -82,5 +82,8 @@ def test_who_waits_for_a_tso_says_so_soon_and_seldom(caplog: pytest.LogCaptureFi
         with pytest.raises(Unavailable):
             drive(AskStatus(), [lost(Unavailable("no TSO has announced itself"))], wait_log=wait_log)
     told = [record.getMessage() for record in caplog.records]
-    assert told[0] == "AskStatus: waits for 2 s, for 60 s at most: no TSO to talk to: no TSO has announced itself"
+    assert (
+        told[0]
+        == "AskStatus: has waited 2 s for a TSO, will wait up to 60 s: no TSO to talk to: no TSO has announced itself"
+    )
     assert [text.split()[3] for text in told] == ["2", "10", "50"]

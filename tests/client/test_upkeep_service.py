@@ -144,7 +144,7 @@ def test_a_named_table_that_is_gone_holds_up_no_other(
     for _ in range(2):
         assert rounds.round(memory_db) > 0
     assert records(memory_db, "t")
-    assert caplog.text.count("there is no table 'gone'") == 1
+    assert caplog.text.count("cannot compact table 'gone'") == 1
 
 
 def test_a_service_that_is_told_to_end_ends_amid_a_region(memory_db: Database, hand: Hand) -> None:
@@ -219,7 +219,7 @@ def test_what_will_not_pass_ends_the_service() -> None:
         (["omid:///nowhere", "--every", "60"], "upkeepShare"),
         (["omid+hbase://zk:2181/hbase", "--every", "0"], "--every 0 is not a number of seconds above 0"),
         (["omid+hbase://zk:2181/hbase", "--every", "nan"], "--every nan"),
-        (["omid+hbase://zk:2181/hbase", "--every", "5", "--json"], "leave one of them away"),
+        (["omid+hbase://zk:2181/hbase", "--every", "5", "--json"], "omit one of them"),
     ],
 )
 def test_a_service_that_makes_no_sense_is_refused(

@@ -56,13 +56,18 @@ SMALL = {"window_starts": 4, "conflict_map_entries": 1 << 10, "flushes_in_flight
 class Script:
     """One TSO and the stores behind it; another `Script` on the same stores is the next TSO."""
 
-    def __init__(self, stores: TsoStores | None = None, *, wall_ms: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, stores: TsoStores | None = None, *, wall_ms: int = 0, changed_ms: int = 0, **settings: Any
+    ) -> None:
         self.stores = stores or memory_stores()
         self.settings = TsoSettings(**{**SMALL, **settings})
         self.now_s = 1000.0
         self.wall_ms = wall_ms
         steps = take_over_steps(
-            ceiling_step=self.settings.ceiling_step, retention_s=self.settings.retention_s, wall_ms=wall_ms
+            ceiling_step=self.settings.ceiling_step,
+            retention_s=self.settings.retention_s,
+            wall_ms=wall_ms,
+            changed_ms=changed_ms,
         )
         self.machine = TsoMachine(self.settings, take_over(self.stores, steps), now_s=self.now_s)
         self.calls: list[StoreCall] = []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_cleaning import plan_cleaning_plain
 
 from pyomid.cells import batch_of
 from pyomid.client.drive import drive
@@ -18,7 +19,6 @@ from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import changes, effects
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import CommitCache, Snapshot
-from pyomid.protocol.version_cleanup import plan_cleaning_plain
 from pyomid.storage.memory import MemoryStore
 from pyomid.types import (
     SEALED,

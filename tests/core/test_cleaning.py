@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_cleaning import plan_cleaning_plain
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.protocol.version_cleanup import plan_cleaning, plan_cleaning_plain
+from pyomid.protocol.version_cleanup import plan_cleaning
 from pyomid.protocol.visibility import visible_point
 from pyomid.types import Cell, start_of
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_cleaning import plan_cleaning_plain
 from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places, played
 
 from pyomid.cells import batch_of
@@ -27,9 +28,9 @@ from pyomid.protocol.expiry import (
     seen_steps,
 )
 from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps
-from pyomid.protocol.version_cleanup import plan_cleaning, plan_cleaning_plain
+from pyomid.protocol.version_cleanup import plan_cleaning
 from pyomid.protocol.visibility import visible_cells, visible_point
-from pyomid.types import Bookmark, Cell, Column, ConflictLevel, RowWrite, ShadowWrite, TableInfo, start_of
+from pyomid.types import Bookmark, Cell, Column, ConflictLevel, RowWrite, ShadowWrite, TableInfo, TimePoint, start_of
 
 pytestmark = pytest.mark.fast
 
@@ -205,6 +206,44 @@ def test_no_value_expires_early_nor_much_too_late(pauses_ms: list[int], ttl_ms: 
                 assert wall_ms - committed_ms >= ttl_ms
             else:
                 assert wall_ms - committed_ms <= ttl_ms + late_ms
+
+
+_dated = st.lists(
+    st.tuples(st.integers(1, 9_000), st.sampled_from(("commit", "point", "late point", "move", "move"))), max_size=120
+)
+
+
+@given(_dated, st.integers(1_000, 60_000))
+@example([(1, "commit"), (1, "point"), (9_000, "move")], 1_000)
+@example([(9_000, "commit"), (1, "late point"), (1, "move")], 1_000)
+@settings(max_examples=100, deadline=None)
+def test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did(
+    script: list[tuple[int, str]], ttl_ms: int
+) -> None:
+    """A move is rare here; a point may be of a clock that was set back."""
+    state, wall_ms, start_ts = Expiry(), 1_000_000, 0
+    walls: dict[int, int] = {}
+    dated: dict[int, int] = {}
+    noted = [TimePoint(50, wall_ms)]
+    for passed_ms, what in script:
+        wall_ms += passed_ms
+        start_ts += 100
+        if what == "commit":
+            walls[start_ts] = wall_ms
+        elif what == "point":
+            noted.append(TimePoint(start_ts, wall_ms))
+            dated |= {commit: wall_ms for commit in walls if commit not in dated}
+        elif what == "late point":
+            noted.append(TimePoint(start_ts, max(point.wall_ms for point in noted) - passed_ms))
+        else:
+            state = state.moved(start_ts, wall_ms, ttl_ms, notes=True, noted=noted)
+            dated |= {commit: wall_ms for commit in walls if commit not in dated}
+            for commit, committed_ms in walls.items():
+                if commit <= state.expired_to:
+                    assert wall_ms - committed_ms >= ttl_ms
+                else:
+                    assert wall_ms - dated[commit] <= ttl_ms + max(1_000, ttl_ms // 100)
+            assert [point.wall_ms for point in state.points] == sorted(point.wall_ms for point in state.points)
 
 
 _clocks = st.lists(st.tuples(st.integers(0, 4_000), st.one_of(st.none(), st.integers(1, 9_000))), max_size=120)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from machine_script import Script
 
 from pyomid.oracle.instructions import PeerGone, ProcessEnded
 from pyomid.oracle.open_starts import ENDED_MAX, OpenStarts
-from pyomid.types import BeginReply
+from pyomid.types import AbortReason, BeginReply, CommitReply, WriteSetLevel
 from pyomid.wire.messages import Begin, EndLease, GrantLease, TellOpen
 
 pytestmark = pytest.mark.fast
@@ -15,8 +17,8 @@ pytestmark = pytest.mark.fast
 AGE_S, INTERVAL_S = 100.0, 2.0
 
 
-def script() -> Script:
-    return Script(max_transaction_age_s=AGE_S, open_starts_interval_s=INTERVAL_S, watermark_interval_s=0.0)
+def script(**settings: Any) -> Script:
+    return Script(max_transaction_age_s=AGE_S, open_starts_interval_s=INTERVAL_S, watermark_interval_s=0.0, **settings)
 
 
 def begun(tso: Script, peer: str) -> int:
@@ -54,6 +56,48 @@ def test_t16_lwm_follows_the_oldest_open_start() -> None:
     assert first <= low_watermark(tso) < second
     tells(tso, "a", 0)
     assert low_watermark(tso) >= second
+
+
+def test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays() -> None:
+    """A map of one bucket. Of a client that does not tell (Java) the starts are kept as well."""
+    tso = script(conflict_map_entries=1, write_set_fraction_max=100.0)
+    silent, told, writer = begun(tso, "java"), begun(tso, "a"), begun(tso, "b")
+    tells(tso, "a", told)
+    for first in range(0, 300, 28):
+        start_ts = begun(tso, "b")
+        tells(tso, "b", start_ts)
+        assert isinstance(tso.commit(start_ts, *range(first, first + 28)), CommitReply)
+        tells(tso, "b", 0)
+        tso.tick(INTERVAL_S)
+        tso.settle()
+    status = tso.machine.status()
+    assert status.watermark < silent < told < writer < status.low_watermark
+    assert "an unnamed client" in status.held_back_by
+    refused = tso.commit(told, 1000)
+    assert isinstance(refused, CommitReply)
+    assert refused.reason is AbortReason.LOW_WATERMARK, "what the map has forgotten may be in its way"
+    tells(tso, "a", 0)
+    tso.tick(1.2 * AGE_S)
+    tso.settle()
+    assert tso.machine.status().watermark >= writer, "age passes all"
+
+
+def test_an_open_transaction_may_claim_a_table_whatever_was_evicted() -> None:
+    tso = script(conflict_map_entries=1, write_set_fraction_max=100.0)
+    claimer = begun(tso, "a")
+    tells(tso, "a", claimer)
+    for first in range(0, 300, 28):
+        assert isinstance(tso.commit(begun(tso, "b"), *range(first, first + 28), table_ids=(7,)), CommitReply)
+    assert low_watermark_of_commits(tso) > claimer
+    answer = tso.commit(claimer, table_ids=(8,), level=WriteSetLevel.TABLE)
+    assert isinstance(answer, CommitReply)
+    assert answer.committed
+
+
+def low_watermark_of_commits(tso: Script) -> int:
+    tso.tick(3 * INTERVAL_S)
+    tso.settle()
+    return tso.machine.status().low_watermark
 
 
 def test_t16_a_start_after_the_telling_is_open_again() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyomid.oracle.open_starts import OpenStarts as Held
+from pyomid.types import OpenStart
 from pyomid.wire.messages import TellOpen
 from pyomid.wire.open_starts import OpenStarts
 
@@ -33,8 +34,8 @@ class Client:
     def __init__(self, world: World, name: bytes, *, tells: bool = True) -> None:
         self.world, self.tells = world, tells
         self.here = OpenStarts(client=name, slack_s=AGE_S, holder="", clock=lambda: world.now_s)
-        self.open: set[int] = set()
-        self.waiting: set[int] = set()
+        self.open: dict[int, OpenStart] = {}
+        self.waiting: dict[int, OpenStart] = {}
         self.connect()
 
     def connect(self) -> None:
@@ -52,22 +53,21 @@ class Client:
     def move(self, choices: random.Random) -> None:
         match choices.randrange(6):
             case 0 if len(self.open) + len(self.waiting) < 3:
-                ticket = self.here.expect()
-                self.waiting.add(ticket)
-                self.connection.up.append(ticket)
+                held = self.here.expect()
+                self.waiting[held._number] = held
+                self.connection.up.append(held._number)
             case 1 if self.open:
                 ended = choices.choice(sorted(self.open))
-                self.open.discard(ended)
-                self.here.ended(ended)
+                held = self.open.pop(ended)
+                if choices.random() < 0.5:  # else it is forgotten
+                    held.end()
             case 2:
                 self.tell()
             case 3 | 4 if self.connection.down:
                 ticket, start_ts = self.connection.down.popleft()
                 if ticket in self.waiting:
-                    self.here.received(start_ts)
-                    self.here.expect_no_more(ticket)
-                    self.waiting.discard(ticket)
-                    self.open.add(start_ts)
+                    self.open[start_ts] = self.waiting.pop(ticket)
+                    self.here.received(self.open[start_ts], start_ts)
             case 5 if choices.random() < 0.1:
                 self.connection.is_used = False
                 self.connect()
@@ -105,7 +105,7 @@ class World:
         elif connection.up:
             request = connection.up.popleft()
             if isinstance(request, TellOpen):
-                self.tso.told(connection, request, self.newest)
+                self.tso.report(connection, request, self.newest)
             else:
                 self.tso.handed_out(connection, self.newest, self.newest + 50)
                 self.newest += 50
@@ -121,17 +121,15 @@ class World:
     def judge(self) -> None:
         for client in self.clients:
             on_its_way = {start for ticket, start in client.connection.down if ticket in client.waiting}
-            for start_ts in client.open | on_its_way:
+            for start_ts in client.open.keys() | on_its_way:
                 assert start_ts > self.low or start_ts <= self.old, f"LWM {self.low} passed {start_ts}, which is open"
 
     def quiet(self) -> None:
         """Everybody ends, and what is under way arrives."""
         for client in self.clients:
-            for ticket in client.waiting:
-                client.here.expect_no_more(ticket)
-            for start_ts in client.open:
-                client.here.ended(start_ts)
-            client.waiting, client.open = set(), set()
+            for held in client.waiting.values():
+                held.end()
+            client.waiting, client.open = {}, {}
             client.tell()
         self.choices = random.Random(0)
         for connection in self.connections:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pyomid.cells import batch_of
 from pyomid.protocol import visibility
-from pyomid.protocol.native import visibility as visibility_kernel
 from pyomid.protocol.visibility import visible_point
 from pyomid.types import Cell, Column, ReadBounds, start_of
 
@@ -163,15 +162,3 @@ def test_needed_versions_say_what_the_whole_row_says(rows: list[list[Cell]], rea
         cells = [each._replace(commit_ts=each.commit_ts * (each.commit_ts > each.version)) for each in row]
         needed = bounds.needed(cells)
         assert visible_point(needed, reader, own) == visible_point(cells, reader, own)
-
-
-@settings(max_examples=50, deadline=None)
-@given(rows=histories(), reader=readers, own=own_starts)
-def test_kernels_compute_what_their_source_says(rows: list[list[Cell]], reader: int, own: frozenset[int]) -> None:
-    import numpy as np
-
-    batch = batch_of(rows)
-    mine = np.array(sorted(own), dtype=np.int64)
-    for kernel in (visibility_kernel.unresolved, visibility_kernel.unresolved_records):
-        arguments = (batch.rec_version, batch.rec_commit, reader, mine)
-        assert kernel(*arguments).tolist() == kernel.python(*arguments).tolist()

@@ -71,7 +71,7 @@ def test_begins_of_a_peer_that_left_are_forgotten() -> None:
     tso.done(PeerGone("gone"))
     tso.done(PeerGone("first"))
     assert len(waiting) == 1
-    assert not waiting._floored
+    assert not waiting._unreached
     tso.settle()
     assert kept.answer is not None
     assert len(waiting) == 0

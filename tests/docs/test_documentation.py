@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fast
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md", "deploy/**/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md", "deploy/**/*.md", "benchmarks/**/*.md")
     for page in REPOSITORY.glob(pattern)
 )
 SOURCES = sorted(
@@ -66,14 +66,14 @@ def test_every_path_and_test_that_is_named_exists(page: Path) -> None:
 PACKAGES = [path.name for path in (REPOSITORY / "src" / "pyomid").iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "protocol.md", "layouts.md", "testing.md", "tso.md"])
+@pytest.mark.parametrize("page", ["architecture.md", "protocol.md", "layouts.md", "tso.md"])
 def test_every_module_that_is_named_exists(page: str) -> None:
     for path in re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w./]*)`", text_of(f"docs/{page}")):
         assert (REPOSITORY / "src" / "pyomid" / path).exists(), path
 
 
 def test_every_page_and_section_that_code_points_to_exists() -> None:
-    pages = {page.name: page for page in (REPOSITORY / "docs").glob("*.md")}
+    pages = {page.name: page for folder in ("docs/api", "docs") for page in (REPOSITORY / folder).glob("*.md")}
     pages |= {page.name: page for page in REPOSITORY.glob("*.md")}
     pattern = re.compile(r"\b([\w-]+\.md)\b(?:, \"?([A-Z][a-z]\w*(?: \w+)*))?")
     for path in SOURCES:
@@ -130,7 +130,8 @@ def test_every_option_of_the_tso_that_is_named_exists() -> None:
     commands = ("init", "adopt", "hbase", "status", "tables", "backup", "restore", "compact")
     others = {option for command in commands for each in below(parser_of(command))
               for action in each._actions for option in action.option_strings}  # fmt: skip
-    for page in ("docs/tso.md", "docs/hbase.md", "docs/interop.md", "docs/client.md", "deploy/hbase/README.md"):
+    pages = ("tso", "hbase", "interop", "client", "options")
+    for page in (*(f"docs/{name}.md" for name in pages), "deploy/hbase/README.md"):
         for option in re.findall(r"`(--[a-z-]+)", text_of(page)):
             assert option in known | others, f"{page}: {option}"
 
@@ -150,7 +151,9 @@ def test_the_operator_s_page_has_every_option_of_hbase() -> None:
 
 def test_the_table_of_spark_s_options_is_that_of_the_data_source() -> None:
     known = {**spark_options.COMMON, **spark_options.READING, **spark_options.WRITING}
-    listed = dict(re.findall(r"^\| `(\w+)` \| (?:both|read|write) \| (.*) \|$", text_of("docs/spark.md"), re.MULTILINE))
+    listed = dict(
+        re.findall(r"^\| `(\w+)` \| (?:both|read|write) \| (.*) \|$", text_of("docs/options.md"), re.MULTILINE)
+    )
     assert listed == known
 
 

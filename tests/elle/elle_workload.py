@@ -1,10 +1,14 @@
 """One process of clients that append to lists, or write registers, and record it: over any URL and front end.
 
     python elle_workload.py URL MODEL FRONT FILE [--transactions N] [--until FILE] [--workers 8] [--seed 0]
-                            [--first-process 0] [--seconds-a-key 0.1] [--keys 40] [--write-chance 0.5] [--blind]
+                            [--first-process 0] [--seconds-a-key 0.1] [--keys 40] [--write-chance 0.5]
+                            [--flush-chance 0.4] [--blind]
 
 It ends after so many transactions, or once a file is there. Every element is unique. A key is in use for a while, by
 the clock that all processes share, and then left for ever: contended, and no list gets long.
+
+Small writes leave with their commit. So some transactions flush after one of their writes, and what they write after it
+stays buffered. FILE.commits tells how many commit requests carried their cells, and how many came after a flush.
 
 `--blind`: beside it runs who appends without reading (`df.write`), which no list of more than one element survives.
 Its lists are its own: it appends to the three of a group once, all in one transaction, and the others read them.
@@ -15,9 +19,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +34,7 @@ from elle_histories import MODELS, MicroOps, Recorder
 import pyomid
 import pyomid.aio
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
+from pyomid.types import CommitRequest
 
 COLUMN = b"f:v"
 BLIND_KEYS, KEYS_A_GROUP, SECONDS_A_GROUP = 10**10, 3, 2.0
@@ -53,6 +60,12 @@ def micro_ops(order: argparse.Namespace, chance: random.Random, elements: Iterat
         else:  # a write is read before, so that the order of versions can be told
             ops += [["r", key, None], [write_of(order.model), key, next(elements)]]
     return ops
+
+
+def last_before_flush(order: argparse.Namespace, chance: random.Random, ops: MicroOps) -> int | None:
+    """After which of its writes the transaction flushes, if it does."""
+    writes = [index for index, (name, _, _) in enumerate(ops) if name != "r"]
+    return chance.choice(writes) if writes and chance.random() < order.flush_chance else None
 
 
 def group_number() -> int:
@@ -96,6 +109,17 @@ class Clients:
         self._numbers = itertools.count()
         self._elements = itertools.count(1 + order.first_process, NUMBERS_APART)
         self._lock = threading.Lock()
+        self.commits = Counter(carried=0, flushed=0)
+
+    def count_commits(self, session: Any) -> None:
+        commit = session.commit
+
+        def counting(request: CommitRequest) -> Any:
+            with self._lock:
+                self.commits["carried" if request.cells else "flushed"] += 1
+            return commit(request)
+
+        session.commit = counting
 
     def go_on(self) -> bool:
         is_over = self.order.until is not None and self.order.until.exists()
@@ -123,13 +147,14 @@ class Clients:
 def blocking_worker(clients: Clients, db: Any, process: int) -> None:
     chance, model = random.Random(f"{clients.order.seed} {process}"), clients.order.model
     while (ops := clients.next_ops(chance)) is not None:
+        flush_at = last_before_flush(clients.order, chance, ops)
         clients.recorder.invoked(process, ops)
         error: Exception | None = None
         done: MicroOps = []
         try:
             with db.begin() as tx:
                 table = tx.table(table_of(model))
-                for name, key, value in ops:
+                for index, (name, key, value) in enumerate(ops):
                     if name == "r":
                         value = found(model, table.get(row_of(key)))
                     elif name == "append":
@@ -137,6 +162,8 @@ def blocking_worker(clients: Clients, db: Any, process: int) -> None:
                     else:
                         table.put(row_of(key), {COLUMN: stored(value)})
                     done.append([name, key, value])
+                    if index == flush_at:
+                        tx.flush()
         except Exception as raised:
             error = raised
         process = clients.ended(process, [*done, *ops[len(done) :]], error)
@@ -145,13 +172,14 @@ def blocking_worker(clients: Clients, db: Any, process: int) -> None:
 async def asyncio_worker(clients: Clients, db: Any, process: int) -> None:
     chance, model = random.Random(f"{clients.order.seed} {process}"), clients.order.model
     while (ops := clients.next_ops(chance)) is not None:
+        flush_at = last_before_flush(clients.order, chance, ops)
         clients.recorder.invoked(process, ops)
         error: Exception | None = None
         done: MicroOps = []
         try:
             async with db.begin() as tx:
                 table = await tx.table(table_of(model))
-                for name, key, value in ops:
+                for index, (name, key, value) in enumerate(ops):
                     if name == "r":
                         value = found(model, await table.get(row_of(key)))
                     elif name == "append":
@@ -160,6 +188,8 @@ async def asyncio_worker(clients: Clients, db: Any, process: int) -> None:
                     else:
                         await table.put(row_of(key), {COLUMN: stored(value)})
                     done.append([name, key, value])
+                    if index == flush_at:
+                        await tx.flush()
         except Exception as raised:
             error = raised
         process = clients.ended(process, [*done, *ops[len(done) :]], error)
@@ -168,6 +198,7 @@ async def asyncio_worker(clients: Clients, db: Any, process: int) -> None:
 def run_blocking(clients: Clients) -> None:
     order = clients.order
     with pyomid.connect(order.url) as db:
+        clients.count_commits(db.deployment.tso)
         processes = range(order.first_process, order.first_process + order.workers)
         with ThreadPoolExecutor(order.workers) as pool:
             for ended in [pool.submit(blocking_worker, clients, db, process) for process in processes]:
@@ -178,6 +209,7 @@ def run_asyncio(clients: Clients) -> None:
     async def run() -> None:
         order = clients.order
         async with await pyomid.aio.connect(order.url) as db:
+            clients.count_commits(db._tso)
             processes = range(order.first_process, order.first_process + order.workers)
             await asyncio.gather(*(asyncio_worker(clients, db, process) for process in processes))
 
@@ -214,6 +246,7 @@ def main() -> None:
     parser.add_argument("--seconds-a-key", type=float, default=0.1)
     parser.add_argument("--keys", type=int, default=40)
     parser.add_argument("--write-chance", type=float, default=0.5)
+    parser.add_argument("--flush-chance", type=float, default=0.4)
     parser.add_argument("--blind", action="store_true")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
@@ -221,6 +254,8 @@ def main() -> None:
     clients = Clients(parser.parse_args())
     FRONTS[clients.order.front](clients)
     clients.recorder.close()
+    commits = clients.order.file.with_name(f"{clients.order.file.name}.commits")
+    commits.write_text(json.dumps(clients.commits))
 
 
 if __name__ == "__main__":

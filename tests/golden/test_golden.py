@@ -62,7 +62,7 @@ def test_every_script_has_a_title_and_expects_something() -> None:
 @pytest.mark.fast
 def test_a_wrong_expectation_fails_and_shows_the_line() -> None:
     script = parse("wrong", "title t\ntable test\nT begin\nT get test 1 -> f:v = 1\n")
-    with pytest.raises(ScriptFailed, match=r"4 T get test 1\n\s+expected: f:v = 1\n\s+came:\s+nothing"):
+    with pytest.raises(ScriptFailed, match=r"4 T get test 1\n\s+expected: f:v = 1\n\s+actual:\s+nothing"):
         run(script, memory_stage())
 
 

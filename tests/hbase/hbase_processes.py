@@ -95,7 +95,7 @@ class TsoProcess:
     def wait_until_standing_by(self, *, deadline_s: float = 120.0) -> None:
         """It has looked at the lease once and waits for its turn (or has it already)."""
         end_s = time.monotonic() + deadline_s
-        while "stands by" not in self.log.read_text():
+        while "standing by" not in self.log.read_text():
             assert time.monotonic() < end_s, "it never stood by"
             time.sleep(0.02)
 

@@ -140,7 +140,7 @@ def test_all_that_forbids_an_adoption_is_told_at_once(
     assert main(["adopt", url, table_name, "f", "g"]) == 1
     said = capsys.readouterr().err
     assert "cannot be adopted yet, for 4 reasons" in said
-    for remedy in ("--timestamps world-time", "put another value there", "copy it to a column of another name",
+    for remedy in ("--timestamps world-time", "put another value there", "copy it to a column with another name",
                    f"without family g; in HBase's shell: alter '{table_name}', {{NAME => 'f', VERSIONS => 2147483647, "
                    "TTL => 'FOREVER'}, {NAME => 'g'"):  # fmt: skip
         assert remedy in said, remedy
@@ -210,7 +210,7 @@ def test_a_column_named_as_shadow_cells_are_is_refused(
     assert main(["adopt", url, table_name, "f"]) == 1
     said = capsys.readouterr().err
     assert f"row {named.row!r} holds column {b'f:' + qualifier!r}" in said
-    assert "copy it to a column of another name and delete it, then adopt again" in said
+    assert "copy it to a column with another name and delete it, then adopt again" in said
     assert all((batch.rec_commit == 0).all() for batch in store.scan(table_name, KeyRange(stop=b"b")))
     with pytest.raises(UnknownTable), database.begin() as tx:
         tx.table(table_name).get(b"a")

@@ -90,7 +90,8 @@ class Shop:
 
     def half_done(self, key: bytes, value: bytes) -> tuple[int, int]:
         """Committed, and its client died: an entry, and no shadow cell. Start and commit."""
-        start_ts = self.made.tso.begin().start_ts
+        begun_start_ts = self.made.tso.begin()
+        start_ts = begun_start_ts.start_ts
         self.write(start_ts, key, value)
         reply = self.made.tso.commit(CommitRequest(start_ts, (hash((key, start_ts)) >> 1,)))
         assert reply.committed
@@ -104,7 +105,7 @@ class Shop:
         """W follows what is open; leases last longer."""
         for _ in range(20):
             self.made.clock.now_s += 3.0
-            self.made.tso.note_ended(self.made.tso.begin().start_ts)
+            self.made.tso.begin().end()
             self.made.tso.tick()
 
     def back_up(self, db: Database | None = None) -> Backup:
@@ -155,7 +156,8 @@ def test_a_backup_has_what_committed_before_it_and_nothing_else(shop: Shop) -> N
         for table in shop.tables:
             tx.table(table).delete(b"gone")
     shop.half_done(b"b", b"half")
-    opened = shop.made.tso.begin().start_ts
+    begun_opened = shop.made.tso.begin()
+    opened = begun_opened.start_ts
     shop.write(opened, b"c", b"open")
     before = shop.back_up()
     assert shop.made.tso.commit(CommitRequest(opened, (77,))).committed
@@ -170,7 +172,8 @@ def test_what_others_do_between_two_snapshots_is_not_in_it(shop: Shop, point: st
     """Commits, completions that take entries away, compaction and sanitising, each between any two snapshots."""
     shop.put({b"a": b"1", b"z": b"1"})
     start_ts, commit_ts = shop.half_done(b"b", b"half")
-    opened = shop.made.tso.begin().start_ts
+    begun_opened = shop.made.tso.begin()
+    opened = begun_opened.start_ts
     shop.write(opened, b"c", b"open")
 
     def others() -> None:
@@ -194,8 +197,10 @@ def test_what_others_do_between_two_snapshots_is_not_in_it(shop: Shop, point: st
 
 def test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all(shop: Shop) -> None:
     """Its flush lands behind the commit table's snapshot; a reader heals one of its rows before that is taken."""
-    start_ts = shop.made.tso.begin().start_ts
-    commit_ts = shop.made.tso.begin().start_ts
+    begun_start_ts = shop.made.tso.begin()
+    start_ts = begun_start_ts.start_ts
+    begun_commit_ts = shop.made.tso.begin()
+    commit_ts = begun_commit_ts.start_ts
     shop.write(start_ts, b"late", b"1")
     db = shop.fail_over()
     shop.put({b"a": b"1"}, db)
@@ -310,7 +315,7 @@ def test_a_restore_over_what_is_there_changes_nothing(shop: Shop) -> None:
         restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
     assert shop.db.deployment.catalog.entry(f"{one}_2") is None
     shop.made.store.create_table(pyomid.TableInfo(f"{one}_3", (b"f",)))
-    with pytest.raises(Misuse, match="which the catalog does not know"):
+    with pytest.raises(Misuse, match="that is not in the catalog"):
         restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
     with shop.db.snapshot() as tx:
         assert dict(tx.table(one).scan()) == rows(a=b"2")
@@ -319,14 +324,14 @@ def test_a_restore_over_what_is_there_changes_nothing(shop: Shop) -> None:
 def test_names_that_name_no_backup_and_no_table_of_one_are_refused(shop: Shop) -> None:
     shop.put({b"a": b"1"})
     for name in ("", "a b", "x.y", "-x", 7, "é"):
-        with pytest.raises(Misuse, match="names no back-up over HBase"):
+        with pytest.raises(Misuse, match="invalid backup name"):
             shop.db.backup(name)  # type: ignore[arg-type]
     shop.back_up()
-    with pytest.raises(Misuse, match=rf"there is a back-up '{shop.backup_name}'.*delete_all_snapshot"):
+    with pytest.raises(Misuse, match=rf"a backup '{shop.backup_name}' exists.*delete_all_snapshot"):
         shop.back_up()
-    with pytest.raises(Misuse, match=rf"has no back-up 'other'.*{shop.backup_name}"):
+    with pytest.raises(Misuse, match=rf"has no backup 'other'.*{shop.backup_name}"):
         HBaseRestore(shop.cluster, "other")
-    with pytest.raises(Misuse, match="the back-up has no table 'nobody'"):
+    with pytest.raises(Misuse, match="the backup has no table 'nobody'"):
         restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
 
 
@@ -348,7 +353,7 @@ def test_a_backup_whose_lease_was_lost_is_none(shop: Shop) -> None:
             shop.made.tso.end_lease(lease)
         shop.made.pass_time()
 
-    with meanwhile("hbase.backup.commits", lose), pytest.raises(pyomid.SnapshotTooOld, match="take it again"):
+    with meanwhile("hbase.backup.commits", lose), pytest.raises(pyomid.SnapshotTooOld, match="take the backup again"):
         shop.back_up()
     assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
 
@@ -370,7 +375,8 @@ def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Clu
         shop.fail_over()
     db = shop.databases[-1]
     shop.put({b"a": b"1"}, db)
-    opened = db.deployment.tso.begin().start_ts
+    begun_opened = db.deployment.tso.begin()
+    opened = begun_opened.start_ts
     shop.write(opened, b"c", b"open")
     shop.back_up(db)
     young = Shop(cluster, f"{table_name}y")
@@ -420,7 +426,7 @@ def test_of_two_backups_of_one_name_the_later_one_is_whole(shop: Shop, point: st
         shop.put({b"a": b"2"})
         made.append(shop.back_up())
 
-    with meanwhile(point, later), pytest.raises(pyomid.ConflictError, match=r"another back-up .* began"):
+    with meanwhile(point, later), pytest.raises(pyomid.ConflictError, match=r"another backup .* began"):
         shop.back_up()
     assert {each for each in Snapshots(shop.cluster).names() if each.startswith(f"{shop.backup_name}.")} == set(
         made[0].snapshots
@@ -499,7 +505,7 @@ def test_a_table_left_by_a_killed_restore_is_named(
     assert main(["backup", url, name]) == 0
     killed_at("hbase.restore.put", "restore", name, url, "--as", f"{table}={new}")
     assert main(["restore", name, url, "--as", f"{table}={new}"]) == 1
-    assert f"HBase has a table '{new}' which the catalog does not know" in capsys.readouterr().err
+    assert f"HBase has a table '{new}' that is not in the catalog" in capsys.readouterr().err
     snapshots = Snapshots(cluster)
     snapshots.drop_table(new)
     assert main(["restore", name, url, "--as", f"{table}={new}"]) == 0
@@ -518,7 +524,7 @@ def test_init_lets_timestamps_begin_above_a_backup(
     shop.fail_over()
     shop.back_up(shop.databases[-1])
     assert tso.stop() == 0
-    for said in ("begin above", "are above"):
+    for said in ("start above", "are above"):
         assert main(["init", url, "--above-backup", shop.backup_name, "--conflict-level", "any"]) == 0
         assert said in capsys.readouterr().out
     with TsoProcess(url, tso.log.with_suffix(".2")) as second:

@@ -72,7 +72,7 @@ def test_any_other_has_lost_what_the_commit_table_forgot_since(
 def test_a_table_altered_as_its_refusal_says_is_taken(cluster: Cluster, store: HBaseStore, table_name: str) -> None:
     admin = OperatorsAdmin(cluster)
     admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3, ttl_s=3600),)))
-    with pytest.raises(Misuse, match=r"keeps 3 versions for 3600 s.*VERSIONS => 2147483647, TTL => 'FOREVER'"):
+    with pytest.raises(Misuse, match=r"keeps only 3 versions for 3600 s.*VERSIONS => 2147483647, TTL => 'FOREVER'"):
         store.create_table(TableInfo(table_name, (b"f",)))
     admin.modify_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)))
     store.create_table(TableInfo(table_name, (b"f",)))

@@ -24,6 +24,7 @@ from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
 from region_admin import OperatorsAdmin
+from waiting import until
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -60,7 +61,8 @@ class Writer:
 
     def write(self, row: bytes) -> None:
         parts, name = self._database.deployment, self.table.encode()
-        start_ts = parts.tso.begin().start_ts
+        begun_start_ts = parts.tso.begin()
+        start_ts = begun_start_ts.start_ts
         parts.store.write_cells(self.table, start_ts, [RowWrite(row, ((Q, b"v"),))])
         reply = parts.tso.commit(CommitRequest(start_ts, (cell_id(name, row, *Q),), (table_id(name),)))
         if reply.committed:
@@ -92,13 +94,6 @@ def sanitise(database: Database) -> int:
     return database.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"waited in vain until {what}"
-        time.sleep(0.02)
-
-
 def reshape(cluster: Cluster, table: str, change: Callable[[OperatorsAdmin], object]) -> None:
     """HBase refuses while a region refers to the files of the one it came from: its own compaction rewrites them."""
     admin, end_s = OperatorsAdmin(cluster), time.monotonic() + DEADLINE_S
@@ -126,8 +121,8 @@ def test_nothing_is_lost_between_compaction_split_and_sanitising(
     try:
         for round_ in range(ROUNDS):
             seen, watermark = len(writers[0].acknowledged), database.status().tso.watermark
-            wait_until(lambda: len(writers[0].acknowledged) >= seen + 50, "the writer has written")  # noqa: B023
-            wait_until(lambda: database.status().tso.watermark > watermark, "W moves")  # noqa: B023
+            until(lambda: len(writers[0].acknowledged) >= seen + 50, "the writer writes nothing", wait_s=DEADLINE_S)  # noqa: B023
+            until(lambda: database.status().tso.watermark > watermark, "W does not move", wait_s=DEADLINE_S)  # noqa: B023
             for region in database.deployment.store.regions(table_name):
                 healed += compact(database, table_name, region)
             split_at = b"%02x" % (256 // ROUNDS * round_ + 20)
@@ -159,12 +154,12 @@ def test_a_region_without_a_record_holds_the_sanitiser_back(
     """K5: two regions merge, of which one was never compacted: the record of the other does not speak for both."""
     database.create_table(table_name, ["f"])
     writer = Writer(database, table_name)
-    wait_until(lambda: len(writer.acknowledged) >= 20, "the writer has written")
+    until(lambda: len(writer.acknowledged) >= 20, "the writer writes nothing", wait_s=DEADLINE_S)
     writer.stop()
     reshape(cluster, table_name, lambda admin: admin.split(table_name, b"80"))
     first, _ = database.deployment.store.regions(table_name)
     newest = max(writer.acknowledged.values())
-    wait_until(lambda: _w(database) > newest, "W passes what was written")
+    until(lambda: _w(database) > newest, "W does not pass what was written", wait_s=DEADLINE_S)
     compact(database, table_name, first)
     reshape(cluster, table_name, lambda admin: admin.merge(table_name, b"80"))
     (whole,) = database.deployment.store.regions(table_name)

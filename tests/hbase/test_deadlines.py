@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,16 +20,27 @@ from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.regions import operations as operations_module
 from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions.locations import LocationCache
-from pyomid.storage.hbase.regions.operations import Budget, Pause, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import (
+    Budget,
+    Pause,
+    RegionOperations,
+    SentCall,
+    Start,
+    Steps,
+    ask_steps,
+)
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.rpc import client as client_module
+from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Call, Reply
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
 from pyomid.types import KeyRange, ReadBounds
+from waiting import until
 
 __all__ = ["server"]
 
@@ -76,6 +88,161 @@ def test_an_asyncio_call_ends_in_time_while_others_are_answered(server: EchoServ
         line.close()
 
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+
+
+# ── One connection ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class NoZooKeeper:
+    def close(self) -> None:
+        pass
+
+
+class GoneServer:
+    """A server whose machine is gone: an attempt to connect gets no answer until `give_up`."""
+
+    address = Address("127.0.0.1", 1)
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.give_up = threading.Event()
+
+    def connect(self, real: Callable[..., T]) -> Callable[..., T]:
+        def connected(address: Address, *args: Any, **kwargs: Any) -> T:
+            if address != self.address:
+                return real(address, *args, **kwargs)
+            self.attempts += 1
+            assert self.give_up.wait(DEADLINE_S)
+            raise ConnectionLost(f"no connection to {address}: timed out")
+
+        return connected
+
+
+def echoed(server: EchoServer) -> tuple[Address, Call]:
+    return server.address, Call(CLIENT, "Echo", b"call me")
+
+
+def test_threads_share_an_attempt_to_reach_a_server_that_is_gone(
+    server: EchoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would wait as many times as long as there are threads, and calls to other servers with them."""
+    gone = GoneServer()
+    monkeypatch.setattr(client_module, "Connection", gone.connect(client_module.Connection))
+    cluster = client_module.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
+    answers: list[object] = []
+
+    def ask() -> None:
+        budget = cluster.budget("echo", DEADLINE_S)
+        answers.append(cluster.run(ask_steps(gone.address, Call(CLIENT, "Echo", b"x"), budget)))
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    until(lambda: gone.attempts == 1 and len(cluster._doors) == 1, "nobody tries")
+    sent = cluster.run(start_steps(echoed(server)))
+    assert sent[0].failure is None, "who calls another server does not wait"
+    gone.give_up.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert len(answers) == 8
+    assert all(isinstance(answer, ConnectionLost) for answer in answers)
+    assert gone.attempts <= 2, "a thread that came late may have tried once more"
+    cluster.close()
+
+
+def test_a_call_that_goes_to_two_servers_waits_for_none_that_is_connected(
+    server: EchoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = GoneServer()
+    monkeypatch.setattr(client_module, "Connection", gone.connect(client_module.Connection))
+    cluster = client_module.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
+    cluster.run(start_steps(echoed(server)))
+    both = (gone.address, Call(CLIENT, "Echo", b"x")), echoed(server)
+    until(lambda: server.calls == 1, "the first call never came")
+    waiting = threading.Thread(target=lambda: cluster.run(start_steps(*both)), daemon=True)
+    waiting.start()
+    until(lambda: server.calls == 2, "the second call never came")
+    assert waiting.is_alive()
+    gone.give_up.set()
+    waiting.join(DEADLINE_S)
+    cluster.close()
+
+
+def test_tasks_share_an_attempt_and_who_is_cancelled_ends_only_his_own(
+    server: EchoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = 0
+    real = AsyncConnection.open
+
+    async def body() -> None:
+        nonlocal attempts
+        give_up = asyncio.Event()
+
+        async def connect(address: Address, *args: Any) -> AsyncConnection:
+            nonlocal attempts
+            if address != GoneServer.address:
+                return await real(address, *args)
+            attempts += 1
+            await give_up.wait()
+            raise ConnectionLost("timed out")
+
+        monkeypatch.setattr(AsyncConnection, "open", connect)
+        cluster = AsyncCluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
+        ask = [
+            asyncio.create_task(cluster.run(start_steps((GoneServer.address, Call(CLIENT, "Echo", b"x")))))
+            for _ in range(8)
+        ]
+        while not attempts:
+            await asyncio.sleep(0)
+        (healthy,) = await cluster.run(start_steps(echoed(server)))
+        assert healthy.failure is None
+        ask[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ask[0]
+        give_up.set()
+        outcomes = await asyncio.gather(*ask[1:])
+        assert all(isinstance(sent[0].failure, ConnectionLost) for sent in outcomes)
+        assert attempts == 1
+        cluster.disconnect()
+
+    asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+
+
+def test_a_connect_that_is_cancelled_leaves_no_thread_that_goes_on(server: EchoServer) -> None:
+    """Its socket would come later, and nobody would close it."""
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    fillers = [socket.socket() for _ in range(4)]
+    for filler in fillers:  # the next one gets no answer, as of a machine that is gone
+        filler.setblocking(False)
+        filler.connect_ex(full.getsockname())
+
+    async def body() -> None:
+        before = threading.active_count()
+        address = Address("127.0.0.1", full.getsockname()[1])
+        opening = asyncio.create_task(AsyncConnection.open(address, CLIENT, SimpleHandshake("tester")))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert threading.active_count() == before
+
+    asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+    for each in (*fillers, full):
+        each.close()
+
+
+def test_a_call_that_cannot_be_encoded_leaves_nothing_behind(server: EchoServer) -> None:
+    line = opened(server)
+    with pytest.raises(TypeError):
+        line.start(Call(CLIENT, "Echo", object()), timeout_s=1.0)  # type: ignore[arg-type]
+    assert line._calls == {}
+    assert asked(line, b"other") == b"call other"
+    line.close()
+
+
+def start_steps(*sends: tuple[Address, Call]) -> Steps[list[SentCall]]:
+    return (yield Start(sends, DEADLINE_S))
 
 
 # ── Reads of many calls, whose every call has a budget of its own ────────────────────────────────────────────────

@@ -79,7 +79,7 @@ def test_asyncio_does_the_same(secured: HBaseServer, token: TaskToken, protectio
     blocking = by_token(secured, token, protection)
 
     async def work() -> list[bytes]:
-        cluster = AsyncCluster.beside(blocking)
+        cluster = AsyncCluster.sharing(blocking)
         first = 1000 * protection.value
         await asyncio.gather(*(cluster.rows("t", [each]) for each in mutations(first)))
         spec = ScanSpec("t", KeyRange(b"%04d" % first, b"%04d" % (first + 20)), rows_per_call=7, is_fresh=True)
@@ -128,7 +128,7 @@ def changed(token: TaskToken, *, password: bytes | None = None, expires_ms: int 
 def test_an_expired_token_and_one_of_another_cluster_are_named(secured: HBaseServer, token: TaskToken) -> None:
     for wrong, why in (
         (changed(token, expires_ms=1_000), "[Ee]xpired.*hbase.auth.token.max.lifetime"),
-        (changed(token, password=b"of another"), "refuses this client.*for the cluster that gave it"),
+        (changed(token, password=b"of another"), "refuses this client.*for the cluster that issued it"),
     ):
         cluster = by_token(secured, wrong)
         with pytest.raises(Unavailable, match=why) as found:
@@ -155,7 +155,7 @@ def test_behind_an_expired_token_comes_a_ticket(secured: HBaseServer, kdc: Kdc, 
     cluster.close()
     nobody = replace(kerberos_options(kdc, principal="nobody"), token=lambda: expired)
     cluster = opened(secured, nobody, deadline_s=30.0)
-    with pytest.raises(Unavailable, match=r"token has expired.*no such file, or this user may not read it"):
+    with pytest.raises(Unavailable, match=r"token has expired.*does not exist, or this user may not read it"):
         cluster.rows("t", [RowGet(b"r")])
     cluster.close()
 
@@ -182,7 +182,7 @@ def test_an_hbase_that_gives_no_tokens_says_so(kdc: Kdc, tmp_path: Path, caplog:
     with kerberized_hbase(tmp_path, kdc) as server:
         assert main(["init", url_by_keytab(server, kdc), "--commit-table-regions", "1"]) == 0
         cluster = opened(server, kerberos_options(kdc))
-        with pytest.raises(Misuse, match=r"gives no delegation tokens: add org\.apache.*TokenProvider to its"):
+        with pytest.raises(Misuse, match=r"issues no delegation tokens: add org\.apache.*TokenProvider to its"):
             token_keeper(cluster)()
         by_cache = kerberos_options(kdc)
         by_cache = replace(by_cache, kerberos=replace(by_cache.kerberos or KerberosOptions(), keytab=""))

@@ -1,4 +1,4 @@
-"""A flush and its epoch in one call (decision 0022): the read comes after the puts, or it is not one call."""
+"""A flush and its epoch in one call (decision 0027): the read comes after the puts, or it is not one call."""
 
 from __future__ import annotations
 

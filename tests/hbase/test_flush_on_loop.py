@@ -1,4 +1,4 @@
-"""A TSO's flush to HBase without a thread: begun by its event loop, which is told the end (decision 0028).
+"""A TSO's flush to HBase without a thread: begun by its event loop, which is told the end (decision 0045).
 
 Each on both event loops: the service runs on uvloop, where it is there.
 """
@@ -6,7 +6,6 @@ Each on both event loops: the service runs on uvloop, where it is there.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -20,12 +19,14 @@ from numpy.typing import NDArray
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
+from pyomid.ports import FlushEnd
 from pyomid.server.flush import Flushes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
+from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -56,10 +57,15 @@ def entries_from(start: int, count: int) -> NDArray[np.int64]:
     return np.array([(start + 50 * index, start + 50 * index + 7) for index in range(count)], dtype=np.int64)
 
 
+def plain(result: FlushEnd | Exception) -> Result:
+    """What was refused, and the epoch: no cells go to HBase with a commit."""
+    return result if isinstance(result, Exception) else (list(result.refused), result.epoch)
+
+
 def flush(table: HBaseCommitTable, entries: NDArray[np.int64]) -> Awaitable[Result]:
     """Begun by the time this returns, and not ended."""
     ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-    table.submit(entries, ended.set_result, NO_THREADS)
+    table.submit(entries, lambda result: ended.set_result(plain(result)), NO_THREADS)
     assert not ended.done(), "nobody is told within the call"
     return ended
 
@@ -107,13 +113,17 @@ def test_it_goes_where_the_regions_are(
 
 def through(line: HeldLine, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what connects to the server's port gets the line."""
-    connect, to = socket.create_connection, line.port
+    to = line.port
+    connect: Any = AsyncConnection._open.__func__  # type: ignore[attr-defined]
 
-    def through_the_line(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
-        host, wanted = address
-        return connect((host, to if wanted == port else wanted), *args, **kwargs)
+    async def through_the_line(cls: type[AsyncConnection], address: Address, *others: Any) -> AsyncConnection:
+        connection: AsyncConnection = await connect(
+            cls, address._replace(port=to if address.port == port else address.port), *others
+        )
+        connection.address = address
+        return connection
 
-    monkeypatch.setattr(socket, "create_connection", through_the_line)
+    monkeypatch.setattr(AsyncConnection, "_open", classmethod(through_the_line))
 
 
 def test_what_a_lost_connection_leaves_open_is_put_again(
@@ -183,7 +193,7 @@ def test_a_table_that_reads_marks_back_flushes_on_threads(cluster: Cluster, row:
     async def scenario(table: HBaseCommitTable) -> Result:
         flushes = Flushes(table, row, threads_max=1, fail=failed.append)
         ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        table.submit(entries, ended.set_result, flushes)
+        table.submit(entries, lambda result: ended.set_result(plain(result)), flushes)
         result = await ended
         flushes.close(wait=True)
         return result

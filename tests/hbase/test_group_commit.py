@@ -9,6 +9,7 @@ from pyomid.errors import Unavailable
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.group_commit import ROWS_MAX, GroupCommit, Results
 from pyomid.storage.hbase.rpc.requests import RowMutation
+from waiting import until
 
 DEADLINE_S = 60.0
 
@@ -64,17 +65,8 @@ def held(
     assert server.came.acquire(timeout=DEADLINE_S)
     for count, each in enumerate(others, start=1):
         writers.append(Writer(gatherer, each))
-        wait_until(lambda count=count: len(gatherer._waiting) == count)  # type: ignore[misc]
+        until(lambda count=count: len(gatherer._waiting) == count, "the writer never came")  # type: ignore[misc]
     return writers
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(DEADLINE_S / 0.01)):
-        if holds():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it never came")
 
 
 def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:

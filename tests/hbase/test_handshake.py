@@ -22,7 +22,7 @@ from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLo
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
 from pyomid.storage.hbase.rpc.handshake import HandshakeSteps, SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
-from pyomid.tls import look, trusting
+from pyomid.tls import probe, trusting
 from pyomid.wire.frames import varint
 
 
@@ -144,7 +144,7 @@ def test_whoever_is_refused_hears_why(
         ("server", "others", r"not trusted \(option hbaseTlsCa\): .*(issuer|self-signed|signature)"),
         ("expired", "ca", "not trusted .*certificate has expired$"),
         ("client", "ca", r"not trusted .*certificate is not valid for '127\.0\.0\.1'$"),
-        ("nothing", "ca", "does not speak TLS at this port: correct the port, or leave option hbaseTlsCa away"),
+        ("nothing", "ca", "does not speak TLS at this port: correct the port, or omit option hbaseTlsCa"),
     ],
 )
 def test_who_is_not_trusted_hears_so_in_a_sentence(
@@ -187,7 +187,7 @@ def test_a_server_says_what_it_thinks_of_a_certificate(certificates: Path) -> No
         (None, "speaks TLS at this port: set option aTlsCa"),
     ):
         server = _Suspicious(b"", context)
-        assert (found := look(server.address, tls, "it", "aTls")) is not None
+        assert (found := probe(server.address, tls, "it", "aTls")) is not None
         assert re.search(says, found)
         server.listener.close()
         server.thread.join(30.0)
@@ -243,7 +243,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path,
         ((str(tmp_path / "gone"),), r"option hbaseTlsCa: .*gone cannot be read: No such file"),
         ((key,), "option hbaseTlsCa: .*server.key holds no certificate"),
         ((authority, str(tmp_path)), "option hbaseTlsCert: .* cannot be read: Is a directory"),
-        ((authority, certificate), "option hbaseTlsCert: .*client.pem is no certificate .* in hbaseTlsCert"),
+        ((authority, certificate), "option hbaseTlsCert: .*client.pem is not a PEM certificate .* in hbaseTlsCert"),
         ((authority, certificate, key), "option hbaseTlsCert: .*server.key: .*MISMATCH"),
     ):
         with pytest.raises(Misuse, match=why):

@@ -96,7 +96,8 @@ def cleaned(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
 
 def commit_without_completion(cleaned: Cleaned, table: str, row: bytes) -> int:
 
-    start_ts = cleaned.tso.begin().start_ts
+    begun_start_ts = cleaned.tso.begin()
+    start_ts = begun_start_ts.start_ts
     cleaned.store.write_cells(table, start_ts, [RowWrite(row, ((Column(b"f", b"q"), b"v"),))])
     reply = cleaned.tso.commit(CommitRequest(start_ts, (hash(row) >> 1,)))
     assert reply.committed
@@ -137,7 +138,8 @@ def test_cells_in_memory_and_in_files_are_cleaned_alike(cleaned: Cleaned, cluste
 
 def test_branches_of_a_decided_commit_replace_seals(cleaned: Cleaned, table_name: str) -> None:
     """T13: somebody else sealed one branch between the tasks and the commit: no half a job."""
-    start_ts = cleaned.tso.begin().start_ts
+    begun_start_ts = cleaned.tso.begin()
+    start_ts = begun_start_ts.start_ts
     cleaned.tso.grant_lease(start_ts)
     branches = tuple(cleaned.tso.begin().start_ts for _ in range(3))
     assert cleaned.commits.seal(branches[1]).placed

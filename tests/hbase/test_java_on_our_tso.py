@@ -268,7 +268,8 @@ def test_a_job_whose_branch_a_java_fence_sealed_is_whole(java: JavaClient, datab
     tso, column = database.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
     database.create_table(other, ["f"])
-    start_ts = tso.begin().start_ts
+    begun_start_ts = tso.begin()
+    start_ts = begun_start_ts.start_ts
     tso.grant_lease(start_ts)
     rows = (b"a", b"b", b"c")
     branches = tuple(tso.begin().start_ts for _ in rows)
@@ -308,7 +309,8 @@ def test_a_commit_whose_start_a_java_fence_sealed_is_told_aborted(
     tso, column = database.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
     database.create_table(other, ["f"])
-    start_ts = tso.begin().start_ts
+    begun_start_ts = tso.begin()
+    start_ts = begun_start_ts.start_ts
     database.deployment.store.write_cells(table, start_ts, [RowWrite(b"r", ((column, b"v"),))])
     java.ask("fence", other, "fence")
     assert java.get("fence", table, b"r") == {}

@@ -78,7 +78,7 @@ def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, prote
     blocking = opened(secured, kerberos_options(kdc, protection))
 
     async def work() -> list[bytes]:
-        cluster = AsyncCluster.beside(blocking)
+        cluster = AsyncCluster.sharing(blocking)
         first = 1000 * protection.value
         await asyncio.gather(*(cluster.rows(table, [each]) for each in mutations(first)))
         spec = ScanSpec(table, KeyRange(b"%04d" % first, b"%04d" % (first + 20)), rows_per_call=7, is_fresh=True)

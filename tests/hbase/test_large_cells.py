@@ -115,13 +115,15 @@ def many_versions(small: Small, table: str, row: bytes) -> tuple[dict[int, int],
     starts: dict[int, int] = {}
     middle = 0
     for number in range(small.sizes.cells):
-        start = small.cleaned.tso.begin().start_ts
+        begun_start = small.cleaned.tso.begin()
+        start = begun_start.start_ts
         small.store.write_cells(table, start, [RowWrite(row, ((Q, small.sizes.value(number)),))])
         if number % 2:
             small.store.write_shadow_cells(table, [ShadowWrite(CellVersion(row, *Q, start), start + 1)])
         starts[start] = number
         if number == small.sizes.cells // 2:
-            middle = small.cleaned.tso.begin().start_ts
+            begun_middle = small.cleaned.tso.begin()
+            middle = begun_middle.start_ts
     return starts, middle
 
 
@@ -140,7 +142,8 @@ def test_reads_and_cleaning_of_large_rows_leave_the_server_alive(
     small.make_table(table)
     starts, middle = many_versions(small, table, b"big")
     newest = max(number for number in starts.values() if number % 2)
-    wide_start = small.cleaned.tso.begin().start_ts
+    begun_wide_start = small.cleaned.tso.begin()
+    wide_start = begun_wide_start.start_ts
     columns = wide_row(small, table, b"wide", wide_start)
     wide = {F + b":" + column.qualifier: sizes.value(number) for number, column in enumerate(columns)}
     small.assert_lives()

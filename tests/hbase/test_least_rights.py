@@ -133,11 +133,12 @@ def half_done(database: Database, table: str) -> None:
     """Committed, and its client died: an entry, no shadow cell. Who reads it looks it up, who compacts it heals it:
     W has passed it."""
     deployment = database.deployment
-    start_ts = deployment.tso.begin().start_ts
+    begun = deployment.tso.begin()
+    start_ts = begun.start_ts
     deployment.store.write_cells(table, start_ts, [RowWrite(b"half", ((Column(b"f", b"q"), b"v"),))])
     reply = deployment.tso.commit(CommitRequest(start_ts, (start_ts,), (table_id(table.encode()),)))
     assert reply.committed
-    deployment.tso.note_ended(start_ts)
+    begun.end()
     while deployment.tso.status().watermark <= reply.commit_ts:
         pass  # the TSO moves it
 

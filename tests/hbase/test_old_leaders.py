@@ -217,11 +217,13 @@ def test_a_late_flush_that_nobody_denied_counts_for_everybody(scene: Scene, line
 
 def commit_with_its_flush_held(scene: Scene, line: HeldLine) -> tuple[int, Call]:
     """Decided, its entry on the line, and the leader stopped."""
-    first = scene.writer.deployment.tso.begin().start_ts
+    begun_first = scene.writer.deployment.tso.begin()
+    first = begun_first.start_ts
     scene.writer.deployment.tso.commit(
         scene.request(first, b"z")
     )  # so that the leader knows the table, and its way to HBase
-    start_ts = scene.writer.deployment.tso.begin().start_ts
+    begun_start_ts = scene.writer.deployment.tso.begin()
+    start_ts = begun_start_ts.start_ts
     scene.write(start_ts, b"a", b"b")
     line.hold(entry_of(start_ts))
     commit = scene.commit(scene.request(start_ts, b"a", b"b"))
@@ -247,7 +249,8 @@ def wait_until_landed(line: HeldLine, cluster: Cluster, start_ts: int, expected:
 def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) -> None:
     """T5: durable before the new epoch, not yet answered: committed, whoever tells it."""
     scene = frozen_scene
-    start_ts = scene.writer.deployment.tso.begin().start_ts
+    begun_start_ts = scene.writer.deployment.tso.begin()
+    start_ts = begun_start_ts.start_ts
     scene.write(start_ts, b"a", b"b")
     commit = scene.commit(scene.request(start_ts, b"a", b"b"))
     assert scene.old.wait_until_frozen() == "tso.flush.after"
@@ -280,7 +283,8 @@ def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Sce
         scene.writer.deployment.leader_state,
         scene.writer.deployment.commit_table,
     )
-    start_ts = tso.begin().start_ts
+    begun_start_ts = tso.begin()
+    start_ts = begun_start_ts.start_ts
     tso.grant_lease(start_ts)
     branches = tuple(tso.begin().start_ts for _ in ROWS)
     for branch, name in zip(branches, ROWS, strict=True):
@@ -314,7 +318,8 @@ def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Sce
 def test_a_lease_that_was_on_its_way_is_not_granted_by_a_leader_that_was_replaced(frozen_scene: Scene) -> None:
     """T5, K7: else W, which the new leader publishes without it, would pass a reader that believes itself safe."""
     scene = frozen_scene
-    start_ts = scene.writer.deployment.tso.begin().start_ts
+    begun_start_ts = scene.writer.deployment.tso.begin()
+    start_ts = begun_start_ts.start_ts
     grant = Call(lambda: scene.writer.deployment.tso.grant_lease(start_ts))
     assert scene.old.wait_until_frozen() == "tso.lease.before"
     with scene.another_leads():

@@ -10,6 +10,7 @@ import pytest
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.storage.hbase.codec.batches import batch_of_writes
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
@@ -143,6 +144,23 @@ class TestBadAddresses:
 
     def test_a_family_that_keeps_too_few_versions(self, cluster: Cluster, store: HBaseStore, table_name: str) -> None:
         OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3),)))
-        with pytest.raises(Misuse, match="keeps 3 versions"):
+        with pytest.raises(Misuse, match="keeps only 3 versions"):
             store.create_table(TableInfo(table_name, (b"f",)))
         store.drop_table(table_name)
+
+
+def test_a_table_that_another_process_made_anew_has_its_families(
+    cluster: Cluster, store: HBaseStore, table_name: str
+) -> None:
+    other = HBaseStore(cluster)
+    store.create_table(TableInfo(table_name, (b"f",)))
+    store.write_cells(table_name, 50, [RowWrite(b"r", ((Column(b"f", b"q"), b"v"),))])
+    other.drop_table(table_name)
+    other.create_table(TableInfo(table_name, (b"g",)))
+    store.write_cells(table_name, 100, [RowWrite(b"r", ((Column(b"g", b"q"), b"v"),))])
+    batch = batch_of_writes([RowWrite(b"s", ((Column(b"g", b"q"), b"v"),))])
+    assert batch is not None
+    store.write_batch(table_name, 150, batch)
+    with pytest.raises(Misuse, match="the table has no family for column f:q"):
+        store.write_cells(table_name, 200, [RowWrite(b"r", ((Column(b"f", b"q"), b"v"),))])
+    store.drop_table(table_name)

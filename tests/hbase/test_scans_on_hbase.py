@@ -91,3 +91,28 @@ def test_own_writes_stand_in_a_descending_scan_where_they_belong(database: Datab
         rows.pop(gone)
         assert list(table.scan(reverse=True)) == sorted(rows.items(), reverse=True)
         tx.rollback()
+
+
+def test_a_scan_that_has_begun_shows_own_writes_as_of_its_begin(database: Database, divided: str) -> None:
+    """C15, while rows leave in batches of their own and the store fetches ahead."""
+    rows = filled(database, divided)
+    for reverse in (False, True):
+        tx = database.begin()
+        table = tx.table(divided)
+        for key in KEYS[::4]:
+            table.put(key, {b"f:a": b"sent"})
+        tx.flush()
+        for key in KEYS[::6]:
+            table.put(key, {b"f:b": b"buffered"})
+        expected = dict(table.scan())
+        assert expected != rows
+        seen = []
+        for key, row in table.scan(reverse=reverse):
+            seen.append((key, row))
+            for other in KEYS[::3]:
+                table.put(other, {b"f:a": b"since" * 100})
+            table.put(b"copy of " + key, row)
+            table.delete(KEYS[len(seen) % len(KEYS)])
+        assert seen == sorted(expected.items(), reverse=reverse)
+        assert len(list(table.scan(prefix=b"copy of "))) == len(seen)
+        tx.rollback()

@@ -149,7 +149,7 @@ def test_transactions_run_and_a_table_is_adopted_over_tls(secured: Secured, tmp_
 
 @pytest.mark.parametrize(
     ("authority", "why"),
-    [("ca.pem", "refuses the certificate that it is shown"), ("others/ca.pem", "not trusted")],
+    [("ca.pem", "refuses the client's certificate"), ("others/ca.pem", "not trusted")],
 )
 def test_strangers_hear_why_at_once(secured: Secured, authority: str, why: str) -> None:
     """A client without a certificate, and one that trusts another authority, at HBase and at ZooKeeper."""
@@ -169,5 +169,5 @@ def test_who_speaks_no_tls_is_told_of_it(secured: Secured) -> None:
     stranger.close()
     with pytest.raises(Unavailable, match=f"{secured.quorum} speaks TLS at this port: set option zookeeperTlsCa"):
         ZooKeeper(secured.quorum, connect_s_max=1.0).session()
-    with pytest.raises(Unavailable, match=f"{secured.plain} breaks the handshake of TLS off: is this its port of TLS"):
+    with pytest.raises(Unavailable, match=f"{secured.plain} breaks off the TLS handshake: is this its TLS port"):
         ZooKeeper(secured.plain, tls=secured.trusted(), connect_s_max=1.0).session()

@@ -78,12 +78,12 @@ def test_a_distributed_write_is_refused_before_anything_is_made_or_written(
     table_name: str,
 ) -> None:
     frame = spark.createDataFrame([("a", 1)], DDL)
-    words = "Apache Omid's.*no branches.*pyomid tso"
+    words = "Apache Omid's.*does not support branches.*pyomid tso"
     with pytest.raises(Misuse, match=words), pyomid.spark.transaction(spark, url) as tx:
         tx.write(frame, f"{table_name}_new", row_key="name")
     with pytest.raises(Misuse, match=words), pyomid.spark.transaction(spark, url) as tx:
         tx.delete(frame, table)
-    with pytest.raises(Exception, match="no branches") as raised:
+    with pytest.raises(Exception, match="does not support branches") as raised:
         frame.write.format("omid").options(url=url, table=f"{table_name}_new", rowKey="name").mode("append").save()
     assert isinstance(pyomid.spark.original_error(raised.value), Misuse)
     with pytest.raises(UnknownTable):

@@ -110,7 +110,7 @@ def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided:
 def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Database, divided: str, start: Start) -> None:
     every = ("--table", divided, "--every", "3600")
     first = start("compact", *every, crash_at="client.upkeep.cleaned")
-    first.wait_for("turn of this process")
+    first.wait_for("this process acquired the turn")
     assert first.process.wait(timeout=WAIT_S) == -signal.SIGKILL
     (left,) = records(database, divided)
     second = start("compact", *every)
@@ -126,9 +126,9 @@ def test_of_two_one_works_and_the_other_follows_a_kill(database: Database, divid
     first = start("compact", *every)
     assert first.wait_for("^compacted$")["tables"] == [divided]
     second = start("compact", *every)
-    assert str(first.process.pid) in second.wait_for("stands by")["message"]
+    assert str(first.process.pid) in second.wait_for("standing by")["message"]
     assert first.end(signal.SIGKILL) == -signal.SIGKILL
-    second.wait_for("turn of this process")
+    second.wait_for("this process acquired the turn")
     assert second.end(signal.SIGTERM) == 0
 
 
@@ -136,7 +136,7 @@ def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: 
     first = start("sanitize", "--every", "3600")
     assert first.wait_for("^sanitized$")["left"] >= 0
     second = start("sanitize", "--every", "3600")
-    second.wait_for("stands by")
+    second.wait_for("standing by")
     assert first.end(signal.SIGTERM) == 0
     second.wait_for("^sanitized$")
     assert second.end(signal.SIGINT) == 0

@@ -28,12 +28,12 @@ def test_a_person_is_told_what_was_not_run_and_why(tmp_path: Path) -> None:
     said = run_without_java(tmp_path, ci="")
     assert "skipped" in said
     assert "failed" not in said
-    assert "not run: the tests of a real HBase need Java: java is not on this machine" in said
+    assert "not run: the tests of a real HBase need Java: java is not installed" in said
     assert "JDK 17 and Maven" in said
 
 
 def test_ci_does_not_pass_without_them(tmp_path: Path) -> None:
     said = run_without_java(tmp_path, ci="true")
-    assert "CI must run the tests of a real HBase: java is not on this machine" in said
+    assert "CI must run the tests of a real HBase: java is not installed" in said
     assert " error" in said or " failed" in said
     assert " passed" not in said

@@ -69,7 +69,8 @@ def assert_all_free(database: Database, other_thread: ThreadPoolExecutor) -> Non
     connection = tso._connection
     assert connection is not None
     assert not connection.broken
-    assert not connection._sending.locked()
+    assert connection._sending.acquire(timeout=WAIT_S)  # another thread may be sending what is open
+    connection._sending.release()
 
 
 @contextmanager

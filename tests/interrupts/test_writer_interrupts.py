@@ -13,9 +13,10 @@ import lmdb
 import pytest
 
 from interrupts import Interrupter, every_place
+from pyomid.errors import Unavailable
 from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded import group_commit, writer_turn
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
+from pyomid.storage.embedded.turns import group_commit, writer_turn
 
 pytestmark = pytest.mark.fast
 
@@ -23,11 +24,11 @@ MODULES = (environments, group_commit, writer_turn)
 WAIT_S = 60.0
 
 
-@pytest.fixture(params=[True, False], ids=["many writers", "one writer"])
-def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Environment]:
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[Environment]:
     with lmdb.open(str(tmp_path), max_dbs=1) as made:
         made.open_db(b"d")
-    opened = open_environment(tmp_path, [b"d"], writable=True, many_writers=request.param, map_bytes=1 << 26)
+    opened = open_environment(tmp_path, [b"d"], map_bytes=1 << 26)
     yield opened
     opened._inside.clear()  # what a failed test left must not keep the end waiting
     release(opened)
@@ -113,6 +114,45 @@ def test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others(
         assert count_of(environment, mine) <= 1
 
     assert every_place(MODULES, error, scene) > 40
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_interrupted_write_that_waits_for_nobody_leaves_the_turn(
+    environment: Environment, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
+) -> None:
+    def scene(interrupter: Interrupter) -> None:
+        mine, theirs = b"mine-%d" % interrupter._left, b"theirs-%d" % interrupter._left
+        innocent = waiting(environment, counted(environment, theirs))
+        acknowledged, raised = interrupter.outcome(lambda: environment.write_at_once(counted(environment, mine)))
+        assert raised in (None, interrupter.error)
+        assert other_thread.submit(told, environment, innocent).result(WAIT_S) == 1
+        assert_all_free(environment, other_thread)
+        assert count_of(environment, mine) in ((1,) if acknowledged else (0, 1))
+
+    assert every_place(MODULES, error, scene) > 30
+
+
+def test_a_write_that_waits_for_nobody_is_refused_beside_another_one(
+    environment: Environment, other_thread: ThreadPoolExecutor
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(transaction: Any) -> None:
+        inside.set()
+        assert go_on.wait(WAIT_S)
+
+    writing = other_thread.submit(environment.write, slow)
+    assert inside.wait(WAIT_S)
+    with pytest.raises(Unavailable, match="another thread is writing"):
+        environment.write_at_once(counted(environment, b"k"))
+    go_on.set()
+    writing.result(WAIT_S)
+    turn = writer_turn.WriterTurn(environment.folder)  # as another process has it
+    turn.take(0.0, 0.0)
+    with pytest.raises(Unavailable, match="has been written by process"):
+        environment.write_at_once(counted(environment, b"k"))
+    turn.close()
+    assert environment.write_at_once(counted(environment, b"k")) == 1
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -78,8 +78,8 @@ def message(rng: random.Random, depth: int) -> bytes:
 
 
 def hbase_replies(rng: random.Random) -> None:
-    from pyomid.storage.hbase.codec.native_commits import read_commit_gets
-    from pyomid.storage.hbase.codec.native_encode import all_succeeded
+    from pyomid.storage.hbase.codec.native.commits import read_commit_gets
+    from pyomid.storage.hbase.codec.native.encode import all_succeeded
 
     answer = array(damaged(rng, message(rng, 3)))
     all_succeeded(answer)
@@ -112,7 +112,7 @@ def key_value(rng: random.Random, row: bytes, family: bytes, qualifier: bytes, v
 
 def cell_blocks(rng: random.Random) -> None:
     from pyomid.storage.hbase.codec.batches import BatchDecoder
-    from pyomid.storage.hbase.codec.native_decode import last_cell
+    from pyomid.storage.hbase.codec.native.decode import last_cell
     from pyomid.storage.hbase.regions.scan_cursor import ScanBlock
 
     decoder = BatchDecoder()
@@ -159,6 +159,10 @@ def records(rng: random.Random) -> None:
         for number, value in cells:
             length = len(value) + 1 if rng.random() < 0.9 else hostile_number(rng)
             body += varint(number if rng.random() < 0.95 else hostile_number(rng)) + varint(length) + value
+        if rng.random() < 0.3:
+            codes = bytes(rng.choice((0x22, 0x12, 0x20, 0x3F, 0x00)) for _ in range(rng.randrange(3)))
+            greatest = len(codes) * 2 - rng.randrange(2) if rng.random() < 0.9 else rng.randrange(256)
+            body = b"\x00" + bytes([max(greatest, 0)]) + codes + rng.randbytes(rng.randrange(20))
         value = sealed(key, rng.randbytes(8) + (damaged(rng, body) if rng.random() < 0.2 else body))
         items += [key, value[: rng.randrange(len(value) + 1)] if rng.random() < 0.05 else value]
     data, lens = array(b"".join(items)), np.array([len(item) for item in items], dtype=np.int64)
@@ -186,7 +190,9 @@ def page(rng: random.Random, number: int, pages: int, versions: int) -> bytes:
             node = struct.pack("<HHHH", size & 0xFFFF, size >> 16, 1, len(key)) + key + struct.pack("<Q", child)
         else:
             commit_ts = rng.choice((0, 7, hostile_number(rng) & 0xFFFF_FFFF_FFFF_FFFF))
-            cells = rng.choice((b"\x01\x01\x05abcd", b"\x02\x01\x00\x02\x00", rng.randbytes(8), b"\xff" * 8)).ljust(8)
+            greatest, codes = rng.choice((1, 2, 3, 4, 12, 13, 127, 255)), rng.choice((b"\x22", b"\x01\xf0", b"\xff"))
+            known = b"\x01\x01\x05abcd", b"\x02\x01\x00\x02\x00", rng.randbytes(8), b"\xff" * 8
+            cells = rng.choice((*known, b"\x00" + bytes([greatest]) + codes)).ljust(8)
             node = struct.pack("<HHHH", 20, 0, 0, len(key)) + key + struct.pack("<IQ", 0, commit_ts) + cells
         upper -= len(node)
         out[upper : upper + len(node)] = node
@@ -213,32 +219,6 @@ def lmdb_pages(rng: random.Random) -> None:
     if how in (WHOLE, MORE) and count and size < 1 << 20:
         short = rng.choice((0, 0, 0, 1, size // 2))
         walk(*asked, np.empty(max(size - short, 1), dtype=np.uint8), np.empty(2 * count, dtype=np.int64))
-
-
-def recent_index(rng: random.Random) -> None:
-    from pyomid.storage.embedded.commit_log import index
-    from pyomid.storage.embedded.commit_log import index_kernels as kernels
-
-    words = _index_words(8 * (index.TABLES[1] + kernels.TABLE_WORDS))
-    starts = np.array([hostile_number(rng) - (1 << 63) for _ in range(rng.randrange(300))], dtype=np.int64)
-    table, values = index.TABLES[rng.randrange(2)], np.full(len(starts), 50)
-    if rng.random() < 0.3:
-        kernels.place(words, table, starts, values)
-    kernels.find(words, table, starts, np.zeros(len(starts), dtype=np.int64))
-    kernels.clear(
-        words, table, starts, np.ones(len(starts), dtype=np.bool_), np.zeros((len(starts), 2), dtype=np.int64)
-    )
-    few = starts[:10].tolist()
-    kernels.find_few(memoryview(words), table, few)
-
-
-_words: list[np.ndarray] = []
-
-
-def _index_words(size: int) -> np.ndarray:
-    if not _words:
-        _words.append(guarded.region(size).array(size // 8, np.int64))
-    return _words[0]
 
 
 # What clients send
@@ -270,7 +250,7 @@ def client_request(rng: random.Random) -> bytes:
 
 
 def row_keys(rng: random.Random) -> None:
-    from pyomid.row_codec.native.decimals import gather_decimals
+    from pyomid.row_codec.native.columns import gather_decimals
     from pyomid.row_codec.native.row_keys import take_blocks, unescape
 
     keys = [
@@ -291,7 +271,7 @@ def known(_: random.Random) -> None:
     """What once ended the process."""
     from pyomid.storage.embedded.native.pages import OUTSIDE, walk
     from pyomid.storage.embedded.native.records import BAD_KEY, decode_records
-    from pyomid.storage.hbase.codec.native_encode import all_succeeded
+    from pyomid.storage.hbase.codec.native.encode import all_succeeded
 
     assert not all_succeeded(array(b"\x0a" + varint((1 << 63) - 1)))
     key = b"\x00\x00\x00\x01"
@@ -310,8 +290,7 @@ def known(_: random.Random) -> None:
 
 
 WHAT: dict[str, Callable[[random.Random], None]] = {
-    each.__name__: each
-    for each in (known, hbase_replies, cell_blocks, records, lmdb_pages, recent_index, requests, row_keys)
+    each.__name__: each for each in (known, hbase_replies, cell_blocks, records, lmdb_pages, requests, row_keys)
 }
 
 

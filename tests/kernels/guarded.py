@@ -2,26 +2,30 @@
 
 `install()` does this to all kernels of the process: each argument is copied flush against the page behind it, or
 against the page before it, call by call in turn, and back when the kernel has returned. As a pytest plugin
-(`-p guarded`) it does the same to existing tests. What a kernel allocates itself is watched by NUMBA_BOUNDSCHECK=1.
+(`-p guarded`) it does the same to existing tests. AddressSanitizer watches what a kernel allocates
+itself, and what a class of compiled code holds.
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import importlib
 import itertools
 import mmap
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from pyomid.kernels.compiled import Kernel
+import pyomid
 
 PAGE = mmap.PAGESIZE
 REGION_BYTES = 1 << 20
 """Longer arrays (maps, indexes) stay where they are."""
-UNGUARDED = ("pyomid.server.native.sockets.",)
-"""They work on addresses."""
 
 _PROT_NONE = 0
 
@@ -53,6 +57,7 @@ class Region:
 
 
 _regions: list[Region] = []
+_slots: list[Region] = []
 _calls = itertools.count()
 
 
@@ -62,37 +67,50 @@ def region(size: int = REGION_BYTES) -> Region:
 
 
 def install() -> None:
+    """Before the modules that import kernels by their names."""
     faulthandler.enable()
-    slots: list[Region] = []
-    plain_call = Kernel.__call__
+    for module in compiled_modules():
+        for name, function in vars(module).items():
+            if type(function).__name__ == "cython_function_or_method" and not name.startswith("_"):
+                setattr(module, name, _guard(function))
 
-    def guarded_call(self: Kernel[Any, Any], *args: Any) -> Any:
-        if self.name.startswith(UNGUARDED):
-            return plain_call(self, *args)
-        at_end = next(_calls) % 2 == 0
-        copies: list[tuple[np.ndarray, np.ndarray]] = []
-        places = itertools.count()
 
-        def guarded(argument: Any) -> Any:
-            if type(argument) is tuple:
-                return tuple(map(guarded, argument))
-            number = next(places)
-            if not isinstance(argument, np.ndarray) or argument.nbytes > REGION_BYTES or not _may_move(argument):
-                return argument
-            while len(slots) <= number:
-                slots.append(Region())
-            copy = slots[number].copy(argument, at_end=at_end)
-            if argument.flags.writeable:
-                copies.append((argument, copy))
-            return copy
+def compiled_modules() -> Iterator[ModuleType]:
+    source = Path(pyomid.__file__).parent
+    for path in sorted(source.rglob("*.pyx")):
+        yield importlib.import_module(".".join(("pyomid", *path.relative_to(source).with_suffix("").parts)))
 
-        given = [guarded(argument) for argument in args]
-        returned = plain_call(self, *given)
-        for argument, copy in copies:
-            argument[...] = copy
-        return returned
 
-    Kernel.__call__ = guarded_call  # type: ignore[method-assign]
+def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def guarded(*args: Any) -> Any:
+        return _guarded(function, args)
+
+    return guarded
+
+
+def _guarded(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    at_end = next(_calls) % 2 == 0
+    copies: list[tuple[np.ndarray, np.ndarray]] = []
+    places = itertools.count()
+
+    def guarded(argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            return tuple(map(guarded, argument))
+        number = next(places)
+        if not isinstance(argument, np.ndarray) or argument.nbytes > REGION_BYTES or not _may_move(argument):
+            return argument
+        while len(_slots) <= number:
+            _slots.append(Region())
+        copy = _slots[number].copy(argument, at_end=at_end)
+        if argument.flags.writeable:
+            copies.append((argument, copy))
+        return copy
+
+    returned = call(*map(guarded, args))
+    for argument, copy in copies:
+        argument[...] = copy
+    return returned
 
 
 def _may_move(array: np.ndarray) -> bool:

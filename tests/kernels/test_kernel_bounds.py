@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -20,11 +21,12 @@ from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 EXISTING = (
     "core/test_visibility.py", "core/test_cleaning.py", "core/test_hashing.py", "hbase/test_cell_blocks.py",
     "hbase/test_commit_calls.py", "hbase/test_changes.py", "hbase/test_recorded_bytes.py", "spark/test_kernels.py",
     "spark/test_rowkey.py", "spark/test_encoding.py", "storage/test_embedded_pages.py",
-    "storage/test_embedded_bytes.py", "storage/test_commit_log_rules.py", "tso/test_kernel.py",
+    "storage/test_embedded_bytes.py", "tso/test_kernel.py",
 )  # fmt: skip
 """Tests that give kernels what they should be given."""
 
@@ -50,8 +52,8 @@ def test_many_hostile_bytes_lead_no_kernel_out_of_its_arrays() -> None:
 
 @pytest.mark.soak
 def test_no_kernel_leaves_the_arrays_that_it_makes(tmp_path: Path) -> None:
-    """With numba's own bounds, which guard pages around the arguments do not give."""
-    seed, checked = random.randrange(1 << 40), {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": os.fspath(tmp_path)}
+    """AddressSanitizer sees what guard pages around the arguments do not."""
+    seed, checked = random.randrange(1 << 40), sanitized(tmp_path / "sanitized")
     print("seed", seed)
     run_guarded(HERE / "fuzzed_kernels.py", str(seed), "2000", **checked)
     tests = [HERE.parent / name for name in EXISTING]
@@ -71,6 +73,24 @@ def test_no_kernel_leaves_the_arrays_that_it_makes(tmp_path: Path) -> None:
     )
 
 
+def sanitized(folder: Path) -> dict[str, str]:
+    """Variables of a process whose compiled modules end it where they leave what was allocated."""
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    flags = "-fsanitize=address -fno-omit-frame-pointer"
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(build, cwd=folder, env={**os.environ, "CFLAGS": flags, "LDFLAGS": flags}, check=True)
+    library = subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()
+    return {
+        "PYTHONPATH": os.pathsep.join((os.fspath(folder / "src"), os.fspath(HERE))),
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "PYTHONMALLOC": "malloc",
+    }
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize("key", [b"", b"\x00" * 9, b"row" + bytes(8), b"row\x00" + b"\xff" * 8])
 def test_a_record_whose_key_is_none_is_corruption(key: bytes, tmp_path: Path) -> None:
@@ -85,7 +105,7 @@ def test_a_record_whose_key_is_none_is_corruption(key: bytes, tmp_path: Path) ->
         transaction.put(whole, struct.pack("<I", crc32(behind, crc32(whole))) + behind, db=store._cells)  # type: ignore[attr-defined]
 
     store._environment.write(damage)
-    with pytest.raises(Corruption, match="its key is none of a row and a version"):
+    with pytest.raises(Corruption, match="its key is not a row and a version"):
         list(store.scan("t", KeyRange()))
     assert [cell.value for cell in store.read_rows("t", [b"z"])[0]] == [b"1"]
     store.close()

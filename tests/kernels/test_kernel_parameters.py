@@ -1,35 +1,41 @@
-"""A kernel's parameters can be read: they are few, and what belongs together is a record or a group of named fields."""
+"""A kernel's parameters can be read: they are few, and what belongs together is a struct or a tuple."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 import pyomid
-from pyomid.kernels import compiled
-from pyomid.kernels.compile_packages import _packages
 
+PACKAGE = Path(pyomid.__file__).parent
 PARAMETERS_MAX = 8
+FUNCTION = re.compile(r"^ *(?:cdef|cpdef|def) (?!class|struct|enum|extern)[^\n(=]*?(\w+)\(([^)]*)\)", re.MULTILINE)
 
 
 @pytest.mark.fast
 def test_no_kernel_has_more_than_eight_parameters() -> None:
-    """Entries, and the kernels that they call; of every module that `compile_packages` compiles."""
-    for modules in _packages().values():
-        for module in modules:
-            importlib.import_module(module)
-    kernels = [each for each in compiled._kernels if each.name.startswith("pyomid.")]
-    assert len(kernels) > 100, "all kernels were found"
-    counts = {each.name: len(inspect.signature(each.plain).parameters) for each in kernels}
+    """Functions that Python calls, and those that they call."""
+    counts = {
+        f"{path.name}: {name}": sum(
+            bool(each.strip()) for each in re.sub(r"\[.*?\]", "", parameters).split(",") if each.strip() != "self"
+        )
+        for path in (*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd"))
+        for name, parameters in FUNCTION.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(counts) > 100, "all kernels were found"
     assert {name: count for name, count in counts.items() if count > PARAMETERS_MAX} == {}
 
 
 @pytest.mark.fast
-def test_numba_compiles_nothing_but_registered_kernels() -> None:
-    """The test above would not see it."""
-    package = Path(pyomid.__file__).parent
-    using = [path.name for path in package.rglob("*.py") if "njit" in path.read_text()]
-    assert using == ["compiled.py"]
+def test_records_have_the_same_fields_in_python_and_in_compiled_code() -> None:
+    """In the same order: both see the same memory."""
+    from pyomid.oracle.native import records
+
+    text = (PACKAGE / "oracle" / "native" / "records.pxd").read_text(encoding="utf-8")
+    structs = dict(re.findall(r"^cdef struct (\w+):\n((?:    .*\n)+)", text, re.MULTILINE))
+    assert len(structs) == 4
+    for name, body in structs.items():
+        fields = re.findall(r"int64_t (\w+)", body)
+        assert fields == list(getattr(records, name).__annotations__), name

@@ -13,7 +13,8 @@ from windows import RULES, Model, World
 
 UNIVERSES = {
     "two flushes in any order": Model(starts_max=5, commits_max=4),
-    "LWM by eviction, W, not_before": Model(eviction=True, watermark=True, hints=True, starts_max=4, commits_max=3),
+    "LWM by eviction, not_before": Model(eviction=True, hints=True, starts_max=4, commits_max=3),
+    "LWM by eviction, open starts, W": Model(eviction=True, opens=True, watermark=True, starts_max=3, commits_max=3),
     "LWM by age, W": Model(age=True, watermark=True, starts_max=4, commits_max=3),
     "a fence": Model(fences_max=1, hints=True, starts_max=4, commits_max=3),
     "fences that share a batch": Model(fences_max=2, starts_max=4, commits_max=2),
@@ -31,6 +32,9 @@ UNIVERSES = {
 }  # fmt: skip
 
 WIDER = {
+    "LWM by eviction, open starts, W, not_before": Model(
+        eviction=True, opens=True, watermark=True, hints=True, starts_max=4, commits_max=3
+    ),
     "two flushes in any order": Model(starts_max=7, commits_max=5),
     "LWM by eviction and age, W, a fence, not_before": Model(
         eviction=True, age=True, watermark=True, hints=True, fences_max=1, starts_max=4, commits_max=3
@@ -59,9 +63,8 @@ BACKED_UP = {
 
 CAUGHT_IN = {
     "two flushes in any order": ("oldest_window", "no_step_over", "waiting_flushes", "law_2"),
-    "LWM by eviction, W, not_before": (
-        "above_low_watermark", "not_before", "law_4", "law_4_mover", "eviction_raises",
-    ),
+    "LWM by eviction, not_before": ("above_low_watermark", "not_before", "eviction_raises"),
+    "LWM by eviction, open starts, W": ("law_4", "eviction_spares_open"),
     "LWM by age, W": ("empty_renews", "age_by_starts"),
     "a fence": ("fence_in_batch", "fence_closes", "in_order", "window_first"),
     "a large commit, its lease, W": (

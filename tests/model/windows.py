@@ -34,11 +34,11 @@ RULES = {
     "in_order": "batches are released in order, however their flushes end",
     "window_first": "a window is reserved below its batch's first commit timestamp",
     "law_2": "committed is said only when the entry is durable",
-    "law_4": "W is sent only when every commit decided before LWM reached it is durable",
-    "law_4_mover": "the commit that moved LWM by its eviction counts among them",
+    "law_4": "W is sent only when every commit decided before E reached it is durable",
     "age_by_starts": "LWM rises by age to a start that was handed out, never past the clock",
     "age_below_lease": "LWM rises by age only below every live lease",
     "eviction_raises": "an eviction from the conflict map raises LWM",
+    "eviction_spares_open": "an eviction raises LWM alone: W goes by E, which stays below every open start",
     "lease_holds": "W stays below every live lease",
     "lease_by_sent": "a lease is granted only above the highest W ever sent",
     "large_by_sent": "a table-level commit goes by the highest W ever sent",
@@ -83,8 +83,10 @@ class Server(NamedTuple):
     issued: tuple[int, ...] = ()
     low_watermark: int = 0
     evicted: int = 0
+    ended: int = 0
+    """E."""
     due: int = 0
-    """How many batches from the head must be released before LWM may be sent as W."""
+    """How many batches from the head must be released before E may be sent as W."""
     sent: int = 0
     sending: int = 0
     fence: int = 0
@@ -153,6 +155,8 @@ class Model:
     flushes_in_flight_max: int = 2
     fences_max: int = 0
     eviction: bool = False
+    opens: bool = False
+    """Clients tell their open starts, and E follows them."""
     age: bool = False
     watermark: bool = False
     hints: bool = False
@@ -222,6 +226,8 @@ class Model:
         yield from self._progress(world)
         if self.age:
             yield from self._ageing(world)
+        if self.opens:
+            yield from self._telling(world)
         if self.watermark:
             yield from self._publishing(world)
         if self.job:
@@ -368,11 +374,12 @@ class Model:
     def _decided(self, world: World, index: int, cell: str, entry: Entry) -> World:
         server = world.servers[index]
         held, latest = server.slot
-        low_watermark, evicted, due = server.low_watermark, server.evicted, server.due
+        low_watermark, evicted, ended = server.low_watermark, server.evicted, server.ended
         batches = (*server.batches[:-1], _appended(server.batches[-1], entry))
         if held not in ("", cell) and self.keeps("eviction_raises") and latest > low_watermark:
             low_watermark = evicted = latest
-            due = len(batches) if self.keeps("law_4_mover") else _last_filled(server.batches)
+            if not self.keeps("eviction_spares_open"):
+                ended = latest
         wrong = world.wrong
         if entry.commit <= entry.start:
             wrong = f"commit {entry.commit} is not above its start {entry.start}"
@@ -383,7 +390,7 @@ class Model:
             wrong = f"uniqueness: commit {entry.commit} is a start as well"
         after = server._replace(
             clock=server.clock + 1, batches=batches, slot=(cell, entry.commit), last_commit=entry.commit,
-            low_watermark=low_watermark, evicted=evicted, due=due,
+            low_watermark=low_watermark, evicted=evicted, ended=ended,
         )  # fmt: skip
         return _with_server(world, index, after)._replace(decided=(*world.decided, (cell, entry)), wrong=wrong)
 
@@ -482,7 +489,7 @@ class Model:
         else:
             yield f"O{index} ceiling refused, dies", _with_server(world, index, _died(server))
 
-    # ---- LWM by age, and W -----------------------------------------------------------------------------
+    # ---- E by age and by open starts, and W ------------------------------------------------------------
 
     def _ageing(self, world: World) -> Iterator[Step]:
         for index, server in enumerate(world.servers):
@@ -491,13 +498,19 @@ class Model:
             bound = server.lease if server.lease and self.keeps("age_below_lease") else server.clock + 1
             old = server.issued if self.keeps("age_by_starts") else (server.clock,)
             start = max((start for start in old if start < bound), default=0)
-            if start > server.low_watermark:
-                after = server._replace(low_watermark=start, due=_last_filled(server.batches))
-                yield f"O{index} LWM {start} by age", _with_server(world, index, after)
+            if start > server.ended:
+                yield f"O{index} E {start} by age", _with_server(world, index, _ended(server, start))
+
+    def _telling(self, world: World) -> Iterator[Step]:
+        for index, server in enumerate(world.servers):
+            newest = max(server.issued, default=0)
+            start = min([newest, *(client.start - 1 for client in world.clients if client.start)])
+            if server.mode == SERVING and start > server.ended:
+                yield f"O{index} E {start} by open starts", _with_server(world, index, _ended(server, start))
 
     def _publishing(self, world: World) -> Iterator[Step]:
         for index, server in enumerate(world.servers):
-            target = server.low_watermark
+            target = server.ended
             if server.lease and self.keeps("lease_holds"):
                 target = min(target, server.lease - 1)
             if DECIDED <= server.large <= ANSWERED and self.keeps("large_pins"):
@@ -508,6 +521,8 @@ class Model:
                 for entry in _in_flight(world, index):
                     if 0 < entry.start <= target and entry.start != world.job.start:
                         wrong = f"law 4: W {target} sent while the commit of {entry.start} is in flight"
+                if self.opens and any(0 < client.start <= target for client in world.clients):
+                    wrong = f"T16: W {target} passes an open start"
                 after = server._replace(sent=target, sending=target)
                 yield f"O{index} sends W {target}", _with_server(world, index, after)._replace(wrong=wrong)
             if server.sending:
@@ -654,7 +669,16 @@ class Model:
         low_watermark = epoch if self.keeps("low_watermark_at_start") else world.row.watermark
         # Starting above the old ceiling is what makes it a fence for timestamps.
         server = self._opened(
-            Server(epoch, epoch + 1, ceiling, (), TAKEN, low_watermark=low_watermark, evicted=low_watermark)
+            Server(
+                epoch,
+                epoch + 1,
+                ceiling,
+                (),
+                TAKEN,
+                low_watermark=low_watermark,
+                evicted=low_watermark,
+                ended=low_watermark,
+            )
         )
         row = world.row._replace(epoch=epoch, ceiling=ceiling)
         if self.keeps("fence_then_read"):
@@ -744,6 +768,12 @@ def _with_batch(server: Server, index: int, batch: Batch) -> Server:
 
 def _appended(batch: Batch, entry: Entry) -> Batch:
     return batch._replace(entries=(*batch.entries, entry))
+
+
+def _ended(server: Server, start: int) -> Server:
+    """E rises, and LWM with it."""
+    low_watermark = max(server.low_watermark, start)
+    return server._replace(low_watermark=low_watermark, ended=start, due=_last_filled(server.batches))
 
 
 def _last_filled(batches: tuple[Batch, ...]) -> int:

@@ -61,8 +61,15 @@ def transfer(tx: Transaction, ident: bytes, chance: random.Random) -> None:
     tx.table("ledger").put(ident, {b"f:from": source, b"f:to": target, b"f:amount": b"%d" % amount})
 
 
+def flushed_transfer(tx: Transaction, ident: bytes, chance: random.Random) -> None:
+    """Its commit carries no cells: they are in the store before."""
+    transfer(tx, ident, chance)
+    tx.flush()
+
+
 def run_worker(order: Order) -> None:
-    """The life of one worker: transfers, every fourth of them rolled back after its flush; dies where it is armed."""
+    """The life of one worker: transfers, every second one flushed before its commit, every fourth of them rolled back;
+    dies where it is armed."""
     if order.crash_at:
         crashpoints.arm(order.crash_at, nth=order.crash_nth, how=order.crash_how, note=order.crash_note)
     chance = random.Random(order.seed)
@@ -71,14 +78,13 @@ def run_worker(order: Order) -> None:
             ident = b"%d-%d" % (order.seed, number)
             if number % 4 == 3:
                 with contextlib.suppress(ConflictError), db.begin() as tx:  # its snapshot may end with its TSO
-                    transfer(tx, ident, chance)
-                    tx.flush()
+                    flushed_transfer(tx, ident, chance)
                     tx.rollback()
                 db.drain(10)
                 continue
-            db.run(transfer, ident, chance)
+            db.run(flushed_transfer if number % 2 else transfer, ident, chance)
             acknowledge(order.acknowledged, ident)
-            if number % 3 == 0:
+            if number % 3 == 0 or order.crash_how == "stop":  # else another thread might be stopped inside a write
                 db.drain(10)
 
 
@@ -107,6 +113,21 @@ def count_up(url: str, key: bytes, times: int) -> None:
 
         for _ in range(times):
             add_one()
+
+
+def claim_first(url: str, claimed: str) -> None:
+    """Takes the first row of a queue, as all others want to, until there is none; with the options that all have."""
+    with pyomid.connect(url) as db:
+
+        @db.transactional
+        def claim(tx: Transaction) -> bytes | None:
+            for key, _ in tx.table("queue").scan(limit=1):
+                tx.table("queue").delete(key)
+                return key
+            return None
+
+        while (key := claim()) is not None:
+            acknowledge(claimed, key)
 
 
 def audit_until(url: str, stop: str) -> None:

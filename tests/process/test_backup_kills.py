@@ -18,7 +18,7 @@ from pyomid.errors import Misuse
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 KINDS = ("whole", "incremental")
-POINTS = [name for name in crashpoints.POINTS if name.startswith("storage.")]
+POINTS = [name for name in crashpoints.POINTS if name.startswith(("storage.backup.", "storage.restore."))]
 
 
 def back_up(url: str, destination: str, since: str | None, crash_at: str, note: str) -> None:
@@ -53,7 +53,7 @@ def test_what_a_killed_backup_left_is_no_backup(
     else:
         ended = processes.run(back_up, bank_url, str(backup), since, point, str(note))
         unfinished = backup
-        with pytest.raises(Misuse, match=r"is not whole|is no back-up"):
+        with pytest.raises(Misuse, match=r"is not whole|is not a backup"):
             pyomid.restore(backup, url)
     assert ended == -signal.SIGKILL
     assert note.read_text().split()[0] == point

@@ -7,7 +7,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from bank_process import Order, acknowledged_ids, audit, audit_until, count_up, run_one_in_child, run_worker, transfer
+from bank_process import (
+    Order,
+    acknowledged_ids,
+    audit,
+    audit_until,
+    claim_first,
+    count_up,
+    run_one_in_child,
+    run_worker,
+    transfer,
+)
 from forked_processes import Processes
 
 import pyomid
@@ -24,6 +34,18 @@ def test_two_processes_that_race_on_one_counter_lose_no_update(
     assert [processes.finish(racer) for racer in racers] == [0, 0]
     with bank.begin() as tx:
         assert tx.table("counters").get(b"k") == {b"f:n": b"80"}
+
+
+def test_nobody_of_eight_who_want_one_row_gives_up_and_each_job_is_done_once(
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path
+) -> None:
+    bank.create_table("queue", families=["f"])
+    with bank.begin() as tx:
+        for number in range(160):
+            tx.table("queue").put(b"%03d" % number, {b"f:x": b"1"})
+    workers = [processes.start(claim_first, bank_url, str(tmp_path / "claimed")) for _ in range(8)]
+    assert [processes.finish(worker) for worker in workers] == [0] * 8
+    assert sorted((tmp_path / "claimed").read_bytes().split()) == [b"%03d" % number for number in range(160)]
 
 
 def test_the_sum_of_a_bank_never_changes_in_any_snapshot_while_processes_write(

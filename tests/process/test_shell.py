@@ -78,7 +78,7 @@ def test_ctrl_c_at_a_terminal_loses_no_transaction(tmp_path: Path, kind: str) ->
         program = (PLAIN if kind == "plain lines" else "import sys; ") + START
         terminal = Terminal([sys.executable, "-c", program, url])
         terminal.until("pyomid>")
-        terminal.type("begin\r", r"begun \d+\n+pyomid \d+>")
+        terminal.type("begin\r", r"began \d+\n+pyomid \d+>")
         terminal.type("put t k f:a=1\r", r"\npyomid \d+>")
         terminal.type("put t k f:a=2", "f:a=2")
         terminal.until_it_reads()

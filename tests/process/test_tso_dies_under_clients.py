@@ -15,6 +15,7 @@ import pytest
 from bank_process import Order, acknowledged_ids, audit, run_worker
 from forked_processes import Processes
 
+import pyomid
 from pyomid.client.database import Database
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -60,3 +61,61 @@ def test_a_tso_killed_with_commits_in_flight_loses_nothing_and_misleads_nobody(
         worker.kill()
         processes.finish(worker)
     assert audit(bank, acknowledged, by_rows=True).transfers >= KILLS
+
+
+TTL_S = 6.0
+
+
+def expiring(url: str, key: bytes) -> float:
+    """A value in a table with a time to live, and when it is due. The TSO has noted no time since it was put."""
+    with pyomid.connect(url) as db:
+        db.create_table("t", families=["f"], ttl_seconds=TTL_S)
+        with db.begin() as tx:
+            tx.table("t").put(key, {b"f:x": b"1"})
+        return time.time() + TTL_S + LATE_S
+
+
+LATE_S = 2.0
+"""What was committed before a kill is dated up to a second late; points of a table are a second apart."""
+
+
+def wait_until(due_s: float) -> None:
+    while time.time() < due_s:
+        time.sleep(0.05)
+
+
+def is_seen(db: Database, key: bytes) -> bool:
+    with db.snapshot() as tx:
+        return bool(tx.table("t").get(key))
+
+
+def test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_due(tmp_path: Path) -> None:
+    url, copy = f"omid://{tmp_path}/db", f"omid://{tmp_path}/copy"
+    due_s = expiring(url, b"k")
+    with pyomid.connect(url) as db:
+        db.backup(tmp_path / "backup")
+        pid = tso_pid(url)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        db.abandon()
+    wait_until(due_s)
+    pyomid.restore(tmp_path / "backup", copy)
+    for place in (url, copy):
+        with pyomid.connect(place) as db:
+            db.expire("t")
+            assert not is_seen(db, b"k"), f"{place}: it lives for a whole further time"
+
+
+def test_e6_a_value_whose_tso_was_stopped_is_gone_when_it_is_due(tmp_path: Path) -> None:
+    url = f"omid://{tmp_path}/db"
+    with pyomid.connect(url) as db:
+        due_s = expiring(url, b"k")
+        pid = tso_pid(url)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(due_s)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        db.expire("t")
+        assert not is_seen(db, b"k")

@@ -188,12 +188,12 @@ def read_for_ever(url: str, begun: str) -> None:
 
 
 @pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
-@pytest.mark.parametrize("kernels", ["first", "off"])
+@pytest.mark.parametrize("kernel", ["on", "off"])
 def test_w_passes_what_a_killed_process_held(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
-    """By the native socket loop and without it."""
-    monkeypatch.setenv("PYOMID_KERNELS", kernels)
+    """Whether compiled code hands out its start or the machine."""
+    monkeypatch.setenv("PYOMID_TSO_KERNEL", kernel)
     url, begun = f"omid://{tmp_path}/db?idleExitSeconds=1", tmp_path / "begun"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
@@ -207,6 +207,53 @@ def test_w_passes_what_a_killed_process_held(
         reader.kill()
         assert processes.finish(reader) == -signal.SIGKILL
         work_until(db, lambda w: w >= start_ts)
+
+
+def fork_and_wait(url: str, begun: str, asynchronous: bool) -> None:
+    """A reader whose forked child, which never uses the database, outlives it."""
+
+    async def read() -> None:
+        async with await pyomid.aio.connect(url) as db:
+            reader = await db.begin()
+            fork(reader.start_ts)
+
+    def fork(start_ts: int) -> None:
+        child = os.fork()
+        if child:
+            Path(begun).write_text(f"{start_ts} {child}\n")
+        signal.pause()
+
+    if asynchronous:
+        asyncio.run(read())
+    else:
+        with pyomid.connect(url) as db:
+            reader = db.begin()
+            fork(reader.start_ts)
+
+
+@pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
+    processes: Processes, tmp_path: Path, asynchronous: bool
+) -> None:
+    """C5: the child has no copy of the connection."""
+    url, begun = f"omid://{tmp_path}/db?idleExitSeconds=1", tmp_path / "begun"
+    with pyomid.connect(url) as db:
+        db.create_table("t", ["f"])
+        reader = processes.start(fork_and_wait, url, str(begun), asynchronous)
+        while not begun.exists() or not begun.read_text().endswith("\n"):
+            assert reader.is_alive()
+            os.sched_yield()
+        start_ts, child = map(int, begun.read_text().split())
+        try:
+            work_while_held(db)
+            assert watermark(db) < start_ts
+            reader.kill()
+            assert processes.finish(reader) == -signal.SIGKILL
+            work_until(db, lambda w: w >= start_ts)
+            os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_peer_that_does_not_tell_holds_w(db: Database, url: str, tmp_path: Path) -> None:
@@ -225,8 +272,8 @@ def test_a_peer_that_does_not_tell_holds_w(db: Database, url: str, tmp_path: Pat
 
 
 def begin_in_child(session: TsoSession, tell: socket.socket) -> None:
-    start_ts = session.begin().start_ts
-    tell.sendall(str(start_ts).encode())
+    begun = session.begin()
+    tell.sendall(str(begun.start_ts).encode())
     tell.recv(1)
     os._exit(0)
 
@@ -234,14 +281,15 @@ def begin_in_child(session: TsoSession, tell: socket.socket) -> None:
 def test_a_forked_child_tells_for_itself_only(db: Database, tmp_path: Path) -> None:
     with_parent, with_child = socket.socketpair()
     session = TsoSession(folder_connector(tmp_path / "db", db.settings))
-    mine = session.begin().start_ts
+    begun = session.begin()
+    mine = begun.start_ts
     pid = os.fork()
     if pid == 0:
         begin_in_child(session, with_child)
     try:
         its = int(with_parent.recv(64))
         work_until(db, lambda w: w == mine - 1)
-        session.note_ended(mine)
+        begun.end()
         work_until(db, lambda w: w == its - 1)
     finally:
         with_parent.sendall(b"x")

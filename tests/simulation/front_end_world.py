@@ -81,6 +81,7 @@ class FrontWorld(World):
         """`write_set_ids_max`: what the TSO tells of its limit; jobs with more ids claim their tables."""
         super().__init__(BUILD, choices, plan)
         self.write_set_ids_max = write_set_ids_max
+        self.one_step_bytes_max = plan.settings.get("one_step_bytes_max", 0)
         self.truth.__class__ = EveryTable
         self.settings = Settings(
             catalog_cache_seconds=catalog_cache_s,
@@ -159,7 +160,7 @@ class FrontProcess:
             commit_table=SimulatedCommitTable(self.world),
             leader_state=SimulatedEpochRow(self.world),
             catalog=AtOnce("catalog", disk.catalog),
-            tso=SimulatedTso(self._session, self.world.write_set_ids_max),
+            tso=SimulatedTso(self._session, self.world.write_set_ids_max, self.world.one_step_bytes_max),
             settings=self.world.settings,
             clock=lambda: self.world.universe.now_s,
         )
@@ -211,6 +212,9 @@ class SimulatedStore(AtOnce):
                 yield batch
             start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
 
+    def pack_cells(self, version: int, writes: Any) -> bytes:
+        return self._world.disk.store.pack_cells(version, writes)
+
     def write_cells(self, table: str, version: int, rows: Any) -> None:
         wait(effects.WriteCells(table, version, rows))
 
@@ -243,9 +247,10 @@ class SimulatedEpochRow(AtOnce):
 class SimulatedTso(TsoCalls):
     """A session that sends again what was not answered, as the client's does."""
 
-    def __init__(self, session: Client, write_set_ids_max: int) -> None:
+    def __init__(self, session: Client, write_set_ids_max: int, one_step_bytes_max: int) -> None:
         self._session = session
         self._write_set_ids_max = write_set_ids_max
+        self._one_step_bytes_max = one_step_bytes_max
 
     @property
     def extended(self) -> bool:
@@ -254,6 +259,10 @@ class SimulatedTso(TsoCalls):
     @property
     def write_set_ids_max(self) -> int:
         return self._write_set_ids_max
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        return self._one_step_bytes_max
 
     def _ask_for(self, request: Any, kind: type[Any]) -> Any:
         answer = drive(self._session.ask(request))

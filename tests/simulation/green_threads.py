@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from queue import Empty
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -206,6 +207,34 @@ class Event:
         return self._set
 
 
+class SimpleQueue:
+    """`queue.SimpleQueue`. The garbage collector may put something into it, outside of every thread."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        self._sleeping: list[Green] = []
+
+    def put(self, item: object) -> None:
+        self._items.append(item)
+        _wake(self._sleeping)
+
+    def get(self, timeout: float | None = None) -> Any:
+        me = this_green()
+        until_s = None if timeout is None else me.universe.now_s + timeout
+        while not self._items:
+            left_s = None if until_s is None else until_s - me.universe.now_s
+            if left_s is not None and left_s <= 0:
+                raise Empty
+            self._sleeping.append(me)
+            wait(Sleep(left_s))
+            if me in self._sleeping:
+                self._sleeping.remove(me)
+        return self._items.pop(0)
+
+    def get_nowait(self) -> Any:
+        return self.get(0.0)
+
+
 class Thread:
     """`threading.Thread` of the process that starts it."""
 
@@ -346,6 +375,7 @@ THREADING = SimpleNamespace(
     get_ident=lambda: id(getcurrent()),
     current_thread=threading.current_thread,
     excepthook=threading.excepthook,
+    TIMEOUT_MAX=threading.TIMEOUT_MAX,
 )
 TIME = SimpleNamespace(
     monotonic=_now_s, time=_now_s, sleep=_sleep, perf_counter=_now_s, clock_gettime=lambda _: _now_s(), CLOCK_BOOTTIME=7
@@ -355,7 +385,10 @@ TIME = SimpleNamespace(
 @contextmanager
 def simulated(modules: list[Any]) -> Iterator[None]:
     """While it lasts the threads, clocks and pools of these modules are the simulation's."""
-    stand_ins = {"threading": THREADING, "time": TIME, "ThreadPoolExecutor": Executor, "os": OS}
+    stand_ins = {
+        "threading": THREADING, "time": TIME, "ThreadPoolExecutor": Executor, "DaemonThreads": Executor,
+        "SimpleQueue": SimpleQueue, "os": OS,
+    }  # fmt: skip
     patches = [
         patch.object(module, name, stand_in)
         for module in modules

@@ -23,9 +23,10 @@ from pyomid.client.transaction import State
 from pyomid.client.transaction_steps import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
+from pyomid.protocol.time_points import newest_at, snapshot_after
 from pyomid.row_codec.schema import schema_of
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
-from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState
+from pyomid.types import KeyRange, Moment, RowWrite, ShadowWrite, TableState
 from simulation.hooks import Hook, Replacement, answers, nothing, without_step
 
 
@@ -105,6 +106,9 @@ def _ends_at_any_commit(original: Any, bounds: Any, cell: Any) -> bool:
     return cell.commit_ts > 0 and (bool(cell.qualifier) or cell.value is None)
 
 
+_ids: Final = itertools.count(1)
+
+
 def _without_id(original: Any, writes: Any) -> Any:
     named, writes.transaction_id = writes.transaction_id, None
     try:
@@ -128,6 +132,17 @@ def _thread_or_error(original: Any, background: Any) -> bool:
         background._thread = threading.Thread(target=background._run, daemon=True)
         background._thread.start()
     return True
+
+
+def _nothing_was_own(original: Any, buffer: Any, buffered: Any, left: Any, not_own: Any) -> None:
+    original(buffer, buffered, left, {(row, column) for row, cells in left.items() for column in cells})
+
+
+def _stays_taken_back(original: Any, buffer: Any, row: bytes, cells: Any) -> Any:
+    taken_back, buffer.taken_back = buffer.taken_back, set()
+    added = original(buffer, row, cells)
+    buffer.taken_back = taken_back
+    return added
 
 
 class _WithoutFences:
@@ -282,6 +297,16 @@ def _ends_without_trace(original: Any, starts: Any, peer: Any) -> None:
     starts._peers.pop(peer, None)
 
 
+def _of_the_last_point(original: Any, line: Any, at_ms: int) -> Any:
+    point = newest_at(line._points, at_ms)
+    return Moment(0, 0) if point is None else Moment(snapshot_after(point.start_ts), point.wall_ms)
+
+
+def _ends_what_it_evicts(original: Any, commits: Any, *entry: Any) -> None:
+    original(commits, *entry)
+    commits._watermarks.raise_ended(commits._oracle.low_watermark)
+
+
 def _frees_all(original: Any, starts: Any, peer: Any) -> None:
     starts._ended.clear()
 
@@ -302,14 +327,14 @@ def _by_the_last_call(original: Any, starts: Any, peer: Any, above: int, newest:
     starts._peers[peer].floor, starts._peers[peer].newest = floor or above + 1, newest
 
 
-def _not_counted(original: Any, here: Any) -> int:
-    ticket: int = original(here)
-    here._expected.pop(ticket)
-    return ticket
+def _not_counted(original: Any, here: Any) -> Any:
+    held = original(here)
+    held.end()
+    return held
 
 
 def _forgets_former_connections(original: Any, here: Any, *told: Any) -> None:
-    here._open.clear()
+    here._held.clear()
     original(here, *told)
 
 
@@ -335,6 +360,10 @@ _CHANGES: Final = "tests/core/test_change_feed.py::"
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _RACES: Final = "tests/spark/test_schema_races.py::"
+_TAKEN_BACK: Final = (
+    "tests/client/test_client_savepoints.py::"
+    "test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else[memory-absent-cell]"
+)
 _DEADLINES: Final = "tests/hbase/test_deadlines.py::"
 _steps: Final = itertools.count()
 _TABLES: Final = "tests/client/test_client_catalog.py::"
@@ -360,18 +389,6 @@ SHIPPED_MUTANTS: Final = (
         "files that were copied one after the other beside a writer are opened",
         _BACKUP + "test_files_that_the_note_does_not_name_are_refused",
         ("storage.embedded.copies.files_note:has_note", answers(True)),
-    ),
-    _m(
-        "B1a",
-        "cells are written between the look at the data and the look at the commits: half a transaction",
-        _BACKUP + "test_half_a_transaction_is_in_no_backup",
-        ("storage.embedded.copies.backup:_Moment._while_writers_wait", lambda original, moment, work: work(None)),
-    ),
-    _m(
-        "B1b",
-        "commits go from the log to LMDB between the two looks: they are in neither",
-        _BACKUP + "test_commits_that_leave_the_log_meanwhile_are_not_lost",
-        ("storage.embedded.environment:HeldState.is_newest", answers(True)),
     ),
     _m(
         "B2",
@@ -439,7 +456,7 @@ SHIPPED_MUTANTS: Final = (
         "C7b",
         "the last try's error denies an earlier one that committed: its caller pays again under another id",
         "tests/client/test_client_failures.py::test_what_ends_a_run_denies_no_earlier_try[error0]",
-        ("client.retry:Attempts._tell", answers(None)),
+        ("client.retry:Attempts._warn_of", answers(None)),
     ),
     _m(
         "S6b",
@@ -495,7 +512,7 @@ SHIPPED_MUTANTS: Final = (
         "T16c",
         "a connection's end frees what came over it where the client told over a former connection",
         "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
-        ("oracle.open_starts:OpenStarts._told_later", _by_any_connection),
+        ("oracle.open_starts:OpenStarts._reported_later", _by_any_connection),
     ),
     _m(
         "T16d",
@@ -507,7 +524,7 @@ SHIPPED_MUTANTS: Final = (
         "T16e",
         "what a client told of its former connection lasts for the starts of the present one only",
         _OPEN,
-        ("oracle.open_starts:OpenStarts.told", _lasts_for_its_own),
+        ("oracle.open_starts:OpenStarts.report", _lasts_for_its_own),
     ),
     _m(
         "T16f",
@@ -526,6 +543,36 @@ SHIPPED_MUTANTS: Final = (
         "the end of one process frees what every connection held that ended",
         "tests/core/test_open_starts.py::test_t16_the_end_of_one_process_frees_what_no_other_held",
         ("oracle.open_starts:OpenStarts.process_ended", _frees_all),
+    ),
+    _m(
+        "T16i",
+        "W follows what evictions raise LWM to: a snapshot beside a bulk load reads holes",
+        "tests/core/test_open_starts.py::test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays",
+        ("oracle.requests.commits:Commits.add_entry", _ends_what_it_evicts),
+    ),
+    _m(
+        "T18",
+        "the snapshot of a time is that of the last point before it: it lacks what was acknowledged since",
+        "tests/core/test_time_points.py::test_no_commit_is_missing_that_was_acknowledged_by_the_time_that_is_asked_for",
+        ("oracle.time_line:TimeLine._moment_at", _of_the_last_point),
+    ),
+    _m(
+        "E6",
+        "movers date by their own points alone: what a rest of theirs left lives for a whole further time",
+        "tests/core/test_expiry.py::test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did",
+        ("protocol.expiry:Expiry._points_to_add", answers([])),
+    ),
+    _m(
+        "E6b",
+        "points of a clock that was late count: what was committed just now expires",
+        "tests/core/test_expiry.py::test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did",
+        ("protocol.expiry:Expiry._points_to_add", lambda original, state, noted, *now: list(noted)),
+    ),
+    _m(
+        "E6c",
+        "what a killed TSO committed last counts as committed at the take-over",
+        "tests/core/test_time_points.py::test_e6_what_a_killed_tso_committed_last_is_as_old_as_the_last_change_of_its_store",
+        ("oracle.time_line:TimeLine._is_plausible", answers(False)),
     ),
     # What the caller is told
     _m(
@@ -577,6 +624,24 @@ SHIPPED_MUTANTS: Final = (
         ("client.session.leases:LeaseKeeper.share", lambda _, keeper, *start, **term: keeper.grant(*start, **term)),
     ),
     _m(
+        "C14",
+        "a cell that a savepoint took back is written with what the snapshot has, and hides what another one committed",
+        _TAKEN_BACK,
+        ("client.transaction_steps:TransactionSteps._delete_taken_back_steps", nothing),
+    ),
+    _m(
+        "C14b",
+        "a cell that the transaction had written before the savepoint is deleted with what was taken back",
+        _TAKEN_BACK,
+        ("client.transaction_steps:WriteBuffer.go_back", _nothing_was_own),
+    ),
+    _m(
+        "C14c",
+        "a cell that is put again after going back is deleted as one that was taken back",
+        "tests/client/test_client_savepoints.py::test_a_cell_that_was_taken_back_and_written_again_is_a_write[memory]",
+        ("client.transaction_steps:WriteBuffer.put", _stays_taken_back),
+    ),
+    _m(
         "T17c",
         "a lease on history holds LWM: conflicts are remembered for as long as it is read",
         "tests/core/test_time_line.py::test_lwm_rises_past_a_lease_on_history",
@@ -602,10 +667,22 @@ SHIPPED_MUTANTS: Final = (
     ),
     # Own writes
     _m(
-        "C2",
+        "C15",
         "a scan lacks what left for the store behind the calls that it asked ahead",
-        "tests/client/test_client_table.py::test_a_scan_sees_own_writes_behind_what_was_asked_ahead",
-        ("client.transaction_steps:OpenScan.note_left", answers(None)),
+        "tests/client/test_client_table.py::test_a_scan_shows_own_writes_that_left_behind_what_was_asked_ahead",
+        ("client.tables.open_reads:OpenRead.note_leaving", answers(set())),
+    ),
+    _m(
+        "C15b",
+        "a scan shows what its transaction buffers after it began",
+        "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
+        ("client.tables.open_reads:OpenRead.note_write", answers(None)),
+    ),
+    _m(
+        "C15c",
+        "of a row that was sent, written and sent again a scan shows what was committed",
+        "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
+        ("client.transaction_steps:WriteBuffer.perhaps_sent", answers([])),
     ),
     _m(
         "C2b",
@@ -904,6 +981,18 @@ SHIPPED_MUTANTS: Final = (
         "of two parts of a batch the second is left out without an error",
         "tests/spark/test_runs_in_runs.py::test_a_sink_refuses_the_second_part_of_a_batch",
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
+    ),
+    _m(
+        "S4h",
+        "a new checkpoint under a former one's name has its first batches skipped",
+        "tests/spark/test_runs_in_runs.py::test_a_query_id_belongs_to_the_checkpoint_that_commits_first",
+        ("spark.large_transaction:LargeTransaction.belong_to", lambda original, writes, checkpoint, row, adopts: ""),
+    ),
+    _m(
+        "S4i",
+        "of two checkpoints that begin at once under one name both have it",
+        "tests/spark/test_runs_in_runs.py::test_of_two_checkpoints_that_begin_at_once_one_gets_the_query_id",
+        ("client.idempotency:checkpoint_cell_id", lambda original, row: next(_ids)),
     ),
     _m(
         "S4c",

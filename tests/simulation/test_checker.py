@@ -195,7 +195,7 @@ def test_an_unknown_delete_may_be_why_nothing_is_there() -> None:
     assert names(SETUP, deletes, sees_nothing, writes_again) == []
     assert names(SETUP, sees_nothing) == ["stale read"]
     later = txn("T1", (6, 7), Write(X, None), outcome=UNKNOWN)
-    assert names(SETUP, sees_nothing, later) == ["stale read"], "it had not asked to commit yet"
+    assert names(SETUP, sees_nothing, later) == ["stale read"], "it had not called commit yet"
 
 
 def test_unknown_commit_is_whole_or_not_at_all() -> None:

@@ -1,4 +1,4 @@
-"""The example of docs/testing.md, as it stands."""
+"""The example of docs/api/testing.md, as it stands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "api" / "testing.md"
 
 
 @pytest.mark.fast

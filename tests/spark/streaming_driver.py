@@ -4,7 +4,9 @@ into one by `writeStream.format("omid")`; a table's changes, written into anothe
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,12 +32,15 @@ def make_tables(spark: SparkSession, url: str) -> None:
 
 
 def put_files(folder: Path, *, batches: int) -> list[str]:
-    """A file a batch; all their lines."""
+    """A file a batch, in the order of their ages; all their lines."""
     (folder / "in").mkdir(parents=True)
+    oldest_s = time.time() - 1000
     lines = [f"line-{number}" for number in range(batches * LINES_A_FILE)]
     for number in range(batches):
         of_file = lines[number * LINES_A_FILE : (number + 1) * LINES_A_FILE]
-        (folder / "in" / f"{number}.txt").write_text("".join(f"{line}\n" for line in of_file))
+        file = folder / "in" / f"{number}.txt"
+        file.write_text("".join(f"{line}\n" for line in of_file))
+        os.utime(file, (oldest_s + number, oldest_s + number))
     return lines
 
 

@@ -18,7 +18,6 @@ from test_values import ARRAY
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Corruption, Misuse
-from pyomid.kernels.compiled import Kernel
 from pyomid.protocol.visibility import visible_cells
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
@@ -147,10 +146,10 @@ def test_the_last_row_of_a_key_depends_on_no_batchs_border(
     draw=st.randoms(use_true_random=False),
     run_bytes=st.sampled_from(["0", "200", ""]),
 )
-def test_kernels_that_get_ready_amid_a_run_change_nothing(
+def test_a_frame_written_in_parts_and_runs_is_the_frame(
     frame: tuple[TableSchema, list[dict[str, Any]]], nulls: Nulls, draw: random.Random, run_bytes: str
 ) -> None:
-    """Each piece of work goes by a kernel or by plain Python, as a coin falls: written and read it is the same."""
+    """Divided anywhere, and sorted in runs of any length."""
     schema, rows = frame
     try:
         expected = plain_cells(schema, rows, nulls)
@@ -165,8 +164,6 @@ def test_kernels_that_get_ready_amid_a_run_change_nothing(
     stored: dict[bytes, dict[Column, bytes | None]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUN_VARIABLE, run_bytes)
-        patch.setattr(Kernel, "for_rows", lambda kernel, rows: draw.choice([kernel, kernel.python]))
-        patch.setattr(Kernel, "is_ready_for", lambda kernel, rows: draw.choice([False, True]))
         borders = sorted({0, len(rows), *(draw.randrange(len(rows) + 1) for _ in range(3))})
         parts = [record_batch(schema, rows).slice(first, last - first) for first, last in pairwise(borders)]
         for batch in in_runs(encoder, parts, 3):
@@ -286,7 +283,7 @@ def test_a_nested_date_outside_of_the_calendar_is_refused() -> None:
     schema = table_schema([("long", False)], [ARRAY_OF_DATES])
     far = pa.array([[5_000_000]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
     batch = pa.RecordBatch.from_arrays([pa.array([1], pa.int64()), far], names=["k0", "v0"])
-    with pytest.raises(Misuse, match="outside of the years 1 to 9999"):
+    with pytest.raises(Misuse, match="outside the years 1 to 9999"):
         RowEncoder(schema, FAMILIES).encode(batch)
 
 

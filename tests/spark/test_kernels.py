@@ -17,13 +17,11 @@ from pyomid.row_codec.native.columns import (
     ABSENT,
     copy_texts,
     fill_columns,
+    gather_decimals,
     pack_cells,
+    put_decimals,
     text_offsets,
     zero_texts,
-)
-from pyomid.row_codec.native.decimals import (
-    gather_decimals,
-    put_decimals,
 )
 from pyomid.row_codec.native.row_keys import (
     escaped_lengths,

@@ -78,8 +78,8 @@ def test_zero_and_nan_have_one_key_each() -> None:
         ([("long", False), ("long", False)], [1], Misuse, "needs 2 values"),
         ([("decimal(4,2)", False)], [Decimal("1.234")], MisuseType, "digits"),
         ([("decimal(4,2)", False)], [Decimal("-1E+999999")], MisuseType, "digits"),
-        ([("decimal(4,2)", False)], [Decimal("sNaN")], MisuseType, "digits"),
-        ([("timestamp", True)], [FIRST_EAST_OF_GREENWICH], MisuseType, "outside of the years 1 to 9999"),
+        ([("decimal(4,2)", False)], [Decimal("sNaN")], MisuseType, "a decimal cannot be sNaN"),
+        ([("timestamp", True)], [FIRST_EAST_OF_GREENWICH], MisuseType, "outside the years 1 to 9999"),
     ],
 )
 def test_what_has_no_key_is_refused_by_name(

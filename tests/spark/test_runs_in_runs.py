@@ -11,7 +11,7 @@ import pytest
 import pyomid.spark
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
-from pyomid.spark import transactions
+from pyomid.spark import registration
 from pyomid.spark.run_outcome import RunState, look_up_run
 
 pytestmark = pytest.mark.fast
@@ -23,7 +23,8 @@ SPARK = cast(Any, SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=
 
 
 class Batch:
-    sparkSession = SPARK
+    def __init__(self, session: Any = SPARK) -> None:
+        self.sparkSession = session
 
 
 BATCH = cast(Any, Batch())
@@ -31,7 +32,7 @@ BATCH = cast(Any, Batch())
 
 @pytest.fixture(autouse=True)
 def _no_data_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "register", lambda spark: None)
+    monkeypatch.setattr(registration, "register", lambda spark: None)
 
 
 @pytest.fixture
@@ -96,3 +97,52 @@ def test_a_sink_refuses_the_second_part_of_a_batch(url: str) -> None:
         sink(cast(Any, Batch()), 7)
     sink(BATCH, 7)
     assert calls == [BATCH]
+
+
+def batch_of(checkpoint: str) -> Any:
+    """A frame of the query whose checkpoint that is."""
+    properties = {"sql.streaming.queryId": checkpoint, "spark.jobGroup.id": f"run of {checkpoint}"}
+    return Batch(SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=properties.get)))
+
+
+class Counted(list[str]):
+    """Whose batches were counted."""
+
+    def __call__(self, tx: Any, batch: Any) -> None:
+        self.append(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+
+
+def test_a_query_id_belongs_to_the_checkpoint_that_commits_first(url: str) -> None:
+    """Another one is refused whatever number its batch has, until it adopts the name; then the former one is."""
+    counted = Counted()
+    first, second, third = map(batch_of, ("first", "second", "third"))
+    sink = pyomid.spark.stream_sink(url, counted, query_id="mine")
+    for number in (0, 0, 1):
+        sink(first, number)
+    for number in (0, 2):
+        with pytest.raises(
+            Misuse, match=r"belongs to the checkpoint of Spark's query first, but this checkpoint is of.*second"
+        ):
+            sink(second, number)
+    pyomid.spark.stream_sink(url, counted, query_id="mine", name="another")(second, 0)
+    adopting = pyomid.spark.stream_sink(url, counted, query_id="mine", adopt_checkpoint="first")
+    for number in (0, 1, 2, 2):
+        adopting(second, number)
+    assert counted == ["first", "first", "second", "second"]
+    for refused, batch in ((sink, first), (adopting, third)):
+        with pytest.raises(Misuse, match="belongs to the checkpoint of Spark's query second"):
+            refused(batch, 3)
+    pyomid.spark.stream_sink(url, counted, query_id="another")(third, 0)
+    assert counted[4:] == ["third"]
+
+
+def test_of_two_checkpoints_that_begin_at_once_one_gets_the_query_id(url: str) -> None:
+    counted = Counted()
+    sink = pyomid.spark.stream_sink(url, counted, query_id="mine")
+
+    def beaten(tx: Any, batch: Any) -> None:
+        sink(batch_of("faster"), 5)
+
+    with pytest.raises(Misuse, match="belongs to the checkpoint of Spark's query faster"):
+        pyomid.spark.stream_sink(url, beaten, query_id="mine")(batch_of("slower"), 0)
+    assert counted == ["faster"]

@@ -157,5 +157,5 @@ def test_a_write_of_a_table_with_an_index_is_refused(conn: Connection) -> None:
     save(conn, (ID, X), {"id": "a", "x": 1}, rowKey="id")
     with pyomid.connect(conn.url) as db:
         db.create_index("t", "by_x", ["x"])
-    with pytest.raises(Misuse, match="index 'by_x', which Spark's writes do not keep"):
+    with pytest.raises(Misuse, match="index 'by_x', which Spark's writes do not maintain"):
         prepared(conn, (ID, X))

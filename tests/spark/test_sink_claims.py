@@ -37,7 +37,7 @@ class Sink:
 def test_a_second_function_is_refused_while_and_after_the_first() -> None:
     claims = _Claims()
     with claims.claimed(URL, "id", "run", one, BATCH):
-        with pytest.raises(Misuse, match=r"'id': one has it, and other would be left out"):
+        with pytest.raises(Misuse, match=r"'id': it belongs to one, and other would be skipped"):
             with claims.claimed(URL, "id", "run", other, BATCH):
                 pytest.fail("both ran")
     with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other, BATCH):

@@ -66,7 +66,7 @@ def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, 
         lambda tx: tx.delete(elsewhere.where("count < 50"), "stale"),
     ]
     for write in writes:
-        with pytest.raises(Misuse, match="computed from what was read of the table at another snapshot"):
+        with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
             with pyomid.spark.transaction(spark, url) as tx:
                 write(tx)
     assert content(spark, url, "stale")[0] == ("a", 1, 99, None)
@@ -147,7 +147,7 @@ def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: st
     with pyomid.spark.transaction(spark, url) as tx:
         for where, words in [
             ("cuont = 1", "its condition cannot be resolved.*cuont"),
-            ("shop", "no boolean"),
+            ("shop", "not boolean"),
             ("=", "Syntax error"),
         ]:
             with pytest.raises(Misuse, match=words):
@@ -189,5 +189,5 @@ def test_the_option_where_gives_what_a_filter_gives(
 def test_the_option_where_is_refused_by_a_write(spark: SparkSession, url: str, ranged: None) -> None:
     """An overwrite of the rows that it names is what other formats take it for."""
     rows = frame(spark, ("a", 1, 1, None))
-    with pytest.raises(Exception, match="where is for reads, and chooses no rows to be replaced"):
+    with pytest.raises(Exception, match="where is for reads and does not choose rows to replace"):
         rows.write.format("omid").options(url=url, table="ranged", where="item = 'a'").mode("overwrite").save()

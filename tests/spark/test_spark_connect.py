@@ -52,7 +52,7 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
         lambda tx: tx.delete(stale.where("id = 1"), "t"),
     ]
     for write in writes:
-        with pytest.raises(Misuse, match="computed from what was read of the table at another snapshot"):
+        with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
             with pyomid.spark.transaction(spark, url) as tx:
                 write(tx)
     with pyomid.spark.transaction(spark, url) as tx:
@@ -65,18 +65,35 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
 def test_a_frame_of_another_session_is_refused(spark: SparkSession, url: str) -> None:
     """Its jobs would be the other session's, whose tasks are not told of the write."""
     other = spark.newSession()
-    with pytest.raises(Misuse, match="a frame of another Spark Connect session"):
+    with pytest.raises(Misuse, match="belongs to another Spark Connect session"):
         with pyomid.spark.transaction(spark, url) as tx:
             tx.write(other.range(3).selectExpr("id", "id AS twice"), "t")
 
 
-def test_a_folder_is_refused_where_spark_is_elsewhere(url: str) -> None:
+def test_a_folder_is_refused_where_spark_is_elsewhere(url: str, tmp_path: Path) -> None:
     """Before a database is made here."""
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     far = ConnectSession("sc://198.51.100.7:15002")
-    with pytest.raises(Misuse, match=r"a folder of this machine, and this session's Spark runs on '198\.51\.100\.7'"):
-        pyomid.spark.transaction(far, url)
+    folder = f"omid://{tmp_path}/none"
+    entries: list[Callable[[], object]] = [
+        lambda: pyomid.spark.transaction(far, folder),
+        lambda: pyomid.spark.run(far, folder, print),
+        lambda: pyomid.spark.read(far, folder, "t"),
+        lambda: pyomid.spark.read(far, folder, "t", at=1),
+        lambda: pyomid.spark.history(far, folder, "t"),
+        lambda: pyomid.spark.changes(far, folder, "t", starting=1),
+        lambda: pyomid.spark.restore(far, folder, "t", at=1),
+        lambda: pyomid.spark.register_views(far, folder),
+        lambda: pyomid.spark.compact(far, folder),
+        lambda: pyomid.spark.sanitize(far, folder),
+        lambda: pyomid.spark.verify(far, folder),
+        lambda: pyomid.spark.adopt(far, folder, "t", ["d"]),
+    ]
+    for entry in entries:
+        with pytest.raises(Misuse, match=r"a folder of this machine, but this session's Spark runs on '198\.51\."):
+            entry()
+    assert not list(tmp_path.iterdir())
     check_same_machine(far, "omid+hbase://zk1:2181/hbase")
     for here in ("localhost", "127.0.0.1", "no-such-host.invalid"):
         check_same_machine(ConnectSession(f"sc://{here}:15002"), url)
@@ -112,5 +129,5 @@ def test_a_sink_needs_to_be_told_its_query(spark: SparkSession, url: str, tmp_pa
     sink = pyomid.spark.stream_sink(url, lambda tx, batch: tx.write(batch, "streamed", row_key="id"))
     stream = spark.readStream.schema("id long").json(f"{tmp_path}/in").writeStream.foreachBatch(sink)
     query = stream.option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="over Spark Connect a batch does not tell of which query it is"):
+    with pytest.raises(Exception, match="over Spark Connect a batch does not carry the id of its query"):
         query.awaitTermination(60)

@@ -161,12 +161,129 @@ def test_frames_of_other_libraries_are_written(spark: SparkSession, url: str) ->
         tx.merge(frame_of_pandas.drop(columns=["ratio", "at"]), "arrow", on="name").whenMatched().delete().merge()
         tx.write(frame_of_pandas, "pandas", row_key="name")
         for bad in ([("a", 1)], {"name": ["a"]}, None):
-            with pytest.raises(MisuseType, match=f"is {type(bad).__name__}, neither a frame of Spark, pandas"):
+            with pytest.raises(MisuseType, match=f"is {type(bad).__name__}, not a frame of Spark, pandas"):
                 tx.write(bad, "arrow")
     assert rows(load(spark, url, "arrow")) == []
     loaded = load(spark, url, "pandas")
     assert loaded.schema["at"].dataType.typeName() == "timestamp"
     assert rows(loaded.select("name", "ratio")) == [("a", 1.5), ("b", None)]
+
+
+NANOS = pa.array([1_000_000_001, None], pa.timestamp("ns", "UTC"))
+PAIRS: list[tuple[str, pa.Array, Any]] = [
+    ("timestamp", NANOS, None),
+    ("timestamp", pa.array([1_000, None], pa.timestamp("ns", "UTC")), datetime(1970, 1, 1, 0, 0, 0, 1)),
+    ("timestamp_ntz", pa.array([1, None], pa.timestamp("s")), datetime(1970, 1, 1, 0, 0, 1)),
+    ("timestamp_ntz", NANOS, None),
+    ("int", pa.array([2**31 - 1, None]), 2**31 - 1),
+    ("int", pa.array([2**31, None]), None),
+    ("long", pa.array([2**63, None], pa.uint64()), None),
+    ("long", pa.array([7, None], pa.uint64()), 7),
+    ("decimal(5,2)", pa.array([Decimal("1.5"), None]), Decimal("1.50")),
+    ("decimal(5,2)", pa.array([Decimal("1.005"), None]), None),
+    ("string", pa.array([1, None]), None),
+    ("string", pa.array(["x", None]).dictionary_encode(), "x"),
+    ("array<decimal(3,2)>", pa.array([[Decimal("1.005")], None]), None),
+    ("array<timestamp>", pa.array([[1], None], pa.list_(pa.timestamp("ns", "UTC"))), None),
+    ("struct<a:int,b:int>", pa.array([{"b": 2, "a": 1}, None]), (1, 2)),
+    ("struct<a:int>", pa.array([{"a": 1, "b": 2}, None]), None),
+    ("interval day to second", pa.array([1, None], pa.duration("ns")), None),
+]
+
+
+def test_arrow_data_get_one_verdict_by_both_ways_in(spark: SparkSession, url: str) -> None:
+    """What Spark's conversion would cut or cast is refused before Spark has it, as the client refuses it."""
+    columns = {f"c{place}": kind for place, (kind, _, _) in enumerate(PAIRS)}
+    types = spark.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in columns.items())).schema
+    with pyomid.connect(url) as db:
+        for table in ("by_spark", "by_client"):
+            db.create_table(table, ["d"], conflict_level="row")
+            db.table_schema(table, {"id": "long"}, row_key="id")
+            pyomid.spark.alter_columns(url, table, add=types)
+        for name, (_, values, expected) in zip(columns, PAIRS, strict=True):
+            data = pa.table({"id": [1, 2], name: values})
+            for given in (data, data.slice(0, 0)):
+                verdicts = []
+                for table in ("by_spark", "by_client"):
+                    try:
+                        if table == "by_spark":
+                            with pyomid.spark.transaction(spark, url) as tx:
+                                tx.write(given, table)
+                        else:
+                            with db.begin() as tx:
+                                tx.table(table).write_arrow(given)
+                        verdicts.append("taken")
+                    except MisuseType as error:
+                        verdicts.append(str(error).partition("column ")[2].split()[0])
+                assert verdicts in (["taken"] * 2, [repr(name)] * 2)
+                assert given.num_rows == 0 or (verdicts[0] == "taken") == (expected is not None), name
+    found = sorted(load(spark, url, "by_spark").collect())
+    assert [found[0][name] for name in columns] == [expected for *_, expected in PAIRS]
+    assert repr(found) == repr(sorted(load(spark, url, "by_client").collect()))
+
+
+@pytest.mark.parametrize("by_arrow", ["true", "false"])
+def test_nulls_of_pandas_depend_on_no_setting_and_no_neighbour(spark: SparkSession, url: str, by_arrow: str) -> None:
+    nan = float("nan")
+    columns = {
+        "c": pd.Categorical(["u", None]),
+        "x": [1.5, nan],
+        "o": ["a", nan],
+        "when": pd.to_datetime(["2020", None]),
+    }
+    index = pd.Index([1, 2], name="id")
+    spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", by_arrow)
+    try:
+        for extra in ({}, {"u": pd.array([1, 2], "uint8")}):
+            with pyomid.spark.transaction(spark, url) as tx:
+                tx.write(pd.DataFrame({**columns, **extra}, index), f"pandas{len(extra)}", row_key="id")
+                tx.write(pd.DataFrame({"x": pd.Series([], dtype="float64")}, index[:0]), f"pandas{len(extra)}")
+            found = rows(load(spark, url, f"pandas{len(extra)}").selectExpr("id", "c", "x", "o", "isnull(when)"))
+            assert repr(found) == repr([(1, "u", 1.5, "a", False), (2, None, None, None, True)])
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.pyspark.enabled")
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (
+            pd.array([2**63], "uint64"),
+            "'bad' is uint64, and no column type holds all its values: cast it to int64",
+        ),
+        (pd.period_range("2020-01", periods=1, freq="M"), "'bad' is extension<pandas.period"),
+        (pd.Series([1], dtype="datetime64[ns, UTC]"), "'bad' .* Casting .* would lose data"),
+        ([[pd.Timestamp(1, tz="UTC")]], "column 'bad' has Timestamp.* would lose its nanoseconds"),
+        (pd.Series([{"x": (pd.Timedelta(1),)}]), "column 'bad' has Timedelta.* would lose its nanoseconds"),
+        (pd.Series([2**64], dtype=object), "column 'bad' has a number that fits no Arrow type"),
+        (pa.array([1], pa.time64("us")), "'bad' is time64"),
+        (pd.to_datetime(["2013-11-03 01:30"]), "without a zone, and some of its times are ambiguous"),
+    ],
+)
+def test_what_no_column_holds_is_refused_with_its_name(spark: SparkSession, url: str, column: Any, words: str) -> None:
+    is_arrow = isinstance(column, pa.Array)
+    given = (pa.table if is_arrow else pd.DataFrame)({"name": ["a"], "bad": column})
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        with pytest.raises(MisuseType, match=words), pyomid.spark.transaction(spark, url) as tx:
+            tx.write(given, "unmade", row_key="name")
+        write(spark, url, "made", ("a", 1, None))
+        assert load(spark, url, "made").count() == 1
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_merge_takes_values_as_a_write_does(spark: SparkSession, url: str) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.sql("SELECT 1 AS id, 1 AS n, TIMESTAMP '1970-01-01' AS at"), "merged-instants", row_key="id")
+    at = pa.array([1_000], pa.timestamp("ns", "UTC"))
+    with pyomid.spark.transaction(spark, url) as tx:
+        merge = tx.merge(pa.table({"id": [1], "n": [5], "at": at}), "merged-instants", on="id")
+        assert merge.whenMatched().updateAll().whenNotMatched().insertAll().merge().updated == 1
+    assert rows(load(spark, url, "merged-instants").select("id", "n")) == [(1, 5)]
+    for bad in ({"id": [1], "n": [2**31], "at": at}, {"id": [2**31], "n": [1], "at": at}):
+        with pytest.raises(MisuseType, match="does not fit"), pyomid.spark.transaction(spark, url) as tx:
+            tx.merge(pa.table(bad), "merged-instants", on="id").whenMatched().updateAll().merge()
 
 
 def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, url: str) -> None:
@@ -342,7 +459,7 @@ def test_temporary_views_keep_their_options(spark: SparkSession, url: str) -> No
         ({"table": "nowhere"}, "there is no table 'nowhere'"),
         ({"table": "bad", "columns": "cuont"}, "no column 'cuont'; did you mean 'count'"),
         ({"table": "bad", "batchRows": "many"}, "batchRows='many' is not a whole number"),
-        ({"table": "bad", "snapshotTimestamp": "9000000000000000000"}, "was never handed out"),
+        ({"table": "bad", "snapshotTimestamp": "9000000000000000000"}, "was never issued"),
     ],
 )
 def test_a_bad_read_is_refused_and_names_the_value(
@@ -367,7 +484,7 @@ def test_a_bad_read_is_refused_and_names_the_value(
         ([("x" * 600, 1, None)], DDL, {}, Misuse, "limit"),
         ([("a", 1, None)], DDL, {"mode": "apend"}, Misuse, "mode='apend'"),
         ([("a", 1, None)], DDL, {"mode": "error"}, Misuse, "has rows, and mode='error'"),
-        ([("a", 1, None)], DDL, {"row_key": ["count"]}, Misuse, "a table's row key never changes"),
+        ([("a", 1, None)], DDL, {"row_key": ["count"]}, Misuse, "a table's row key cannot change"),
     ],
 )
 def test_a_bad_write_is_refused_and_nothing_is_lost(

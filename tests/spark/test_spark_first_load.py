@@ -76,7 +76,7 @@ def test_more_ids_than_the_tso_takes_claim_the_table_with_one_warning(
         tx.write(wide(spark, 3_000), "claimed", row_key="k")
         tx.write(wide(spark, 3_000), "claimed_too", row_key="k")
     (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("pyomid")]
-    assert "more than the 1000 conflict ids that this TSO takes" in told
+    assert "more than the 1000 conflict ids that this TSO accepts" in told
     assert tx.claims_tables
     write(wide(spark, 3_000), small_url, "claimed")
     assert [rows(spark, small_url, table) for table in ("claimed", "claimed_too")] == [3_000, 3_000]
@@ -108,11 +108,11 @@ def test_a_given_level_with_too_many_ids_is_refused(
 ) -> None:
     table = f"given_{level}"
     with (
-        pytest.raises(Misuse, match=r"ids or more, over 1000, the most .* give 'auto'"),
+        pytest.raises(Misuse, match=r"ids, but this TSO accepts at most 1000 .* give 'auto'"),
         pyomid.spark.transaction(spark, small_url) as tx,
     ):
         tx.write(wide(spark, count), table, row_key="k", conflict_level=level)
-    with pytest.raises(Exception, match="ids or more, over 1000"):
+    with pytest.raises(Exception, match="ids, but this TSO accepts at most 1000"):
         write(wide(spark, count), small_url, table, conflictLevel=level)
     assert rows(spark, small_url, table) == 0
     write(wide(spark, 1 if level == "cell" else 50), small_url, table)
@@ -144,13 +144,13 @@ def test_another_level_than_the_tables_is_refused_before_the_job(spark: SparkSes
 def test_what_tasks_do_not_tell_is_looked_up_by_tasks(
     spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LargeTransaction, "told_max", 3)
+    monkeypatch.setattr(LargeTransaction, "reported_max", 3)
     with pyomid.spark.transaction(spark, url) as tx:
         tx.write(wide(spark, 100), "untold", row_key="k")
         told = [(len(report.keys), len(report.ids)) for report in tx.writes.reports]
     assert sorted(told) == [(0, 0), (0, 0), (0, 0), (0, 100)]
     twice = wide(spark, 100).union(wide(spark, 1))
-    with pytest.raises(Misuse, match="two rows have the row key k=0;"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match="two rows have the row key k=0,"), pyomid.spark.transaction(spark, url) as tx:
         tx.write(twice, "untold")
     assert rows(spark, url, "untold") == 100
 
@@ -185,12 +185,17 @@ def test_names_with_dots_are_written_read_and_deleted_by(spark: SparkSession, ur
 
 
 def test_columns_that_differ_by_case_only_are_two_columns(spark: SparkSession, url: str) -> None:
-    frame = spark.createDataFrame([("a", 1, 2)], "k string, n int, m int").toDF("k", "n", "N")
-    with pyomid.spark.transaction(spark, url) as tx:
-        tx.write(frame, "cased", row_key="k")
-        tx.delete(frame.toDF("k", "K", "other"), "cased")
-        tx.write(frame, "cased")
-        assert [tuple(row) for row in tx.read("cased").collect()] == [("a", 1, 2)]
+    """Where Spark is told that they are."""
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = spark.createDataFrame([("a", 1, 2)], "k string, n int, m int").toDF("k", "n", "N")
+        with pyomid.spark.transaction(spark, url) as tx:
+            tx.write(frame, "cased", row_key="k")
+            tx.delete(frame.toDF("k", "K", "other"), "cased")
+            tx.write(frame, "cased")
+            assert [tuple(row) for row in tx.read("cased").collect()] == [("a", 1, 2)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> None:
@@ -248,13 +253,13 @@ def test_a_table_of_sparks_own_catalog_is_refused_with_the_way(spark: SparkSessi
     for options in (f"OPTIONS (url '{url}', table 'owned')", ""):
         with pytest.raises(Exception, match="for SQL use CREATE TEMPORARY VIEW"):
             spark.sql(f"CREATE TABLE owned USING omid {options}")
-    with pytest.raises(Misuse, match=r"no option reached .* saveAsTable.* for SQL use CREATE TEMPORARY VIEW"):
+    with pytest.raises(Misuse, match=r"got no options.* saveAsTable.* for SQL use CREATE TEMPORARY VIEW"):
         Options({})
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.0.0.dev1", "3.5.6"])
 def test_a_pyspark_that_is_too_old_is_refused_by_name(version: str) -> None:
-    with pytest.raises(Misuse, match=f"this is PySpark {version}, and pyomid needs 4.1 or later"):
+    with pytest.raises(Misuse, match=f"this is PySpark {version}, but pyomid needs 4.1 or later"):
         check_pyspark(version)
 
 
@@ -279,12 +284,12 @@ def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path:
     """A program that forgot `use_this_python`, beside a Python of the same version that has no pyomid."""
     venv.create(tmp_path / "bare", with_pip=False)
     bare = str(tmp_path / "bare" / "bin" / "python3")
-    assert workers_fault(bare) == "which has no pyomid"
+    assert workers_fault(bare) == "which lacks pyomid"
     assert workers_fault(bare, sends_packages=True) == ""
     ended = run_driver("forgetful_driver.py", environment={"PYSPARK_PYTHON": bare})
     told = ended.stdout.splitlines()
     assert len(told) == 3, ended.stdout + ended.stderr
     for line in told:
-        assert line.startswith(f"Misuse: Spark's workers run '{bare}', which has no pyomid"), line
-        assert "call pyomid.spark.use_this_python() before the session is made" in line
+        assert line.startswith(f"Misuse: Spark's workers run '{bare}', which lacks pyomid"), line
+        assert "call pyomid.spark.use_this_python() before creating the session" in line
     assert "ModuleNotFoundError" not in ended.stdout + ended.stderr

@@ -253,9 +253,9 @@ def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: Sp
     ("options", "words"),
     [
         ({"rowKye": "name"}, "unknown option 'rowkye'; did you mean rowKey"),
-        ({"conflictLevel": "rwo"}, "conflictLevel='rwo' is none of auto, cell, row, table"),
+        ({"conflictLevel": "rwo"}, "conflictLevel='rwo' is not one of auto, cell, row, table"),
         ({"ifExists": "replace"}, "ifExists='replace'"),
-        ({"duplicates": "first"}, "duplicates='first' is none of error, last"),
+        ({"duplicates": "first"}, "duplicates='first' is not one of error, last"),
         ({"nulls": "drop"}, "nulls='drop'"),
         ({"mergeSchema": "yes"}, "mergeSchema='yes' is neither true nor false"),
         ({"retries": "-1"}, "retries='-1' is not a whole number"),
@@ -304,7 +304,7 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
     wider = frame(spark, ("a", 1), ddl="name string, extra long")
     for mapping, words in (
         ("extra=nowhere:extra", "no family b'nowhere'"),
-        ('{"extra": "d:extra\\u0080"}', "mark of shadow cells"),
+        ('{"extra": "d:extra\\u0080"}', "suffix of shadow cells"),
         ("extra", "is not name=family:qualifier"),
     ):
         with pytest.raises(PySparkException) as raised:
@@ -316,8 +316,8 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rowPrefix": '["a", "b"]'}, "has 2 values, the row key (name)"),
-        ({"rowStart": "0xzz"}, "row bound '0xzz' is no hexadecimal number"),
+        ({"rowPrefix": '["a", "b"]'}, "has 2 values, more than the row key's columns (name)"),
+        ({"rowStart": "0xzz"}, "row bound '0xzz' is not a valid hexadecimal number"),
         ({"columns": "name,name"}, "each at most once"),
         ({"numPartitions": "0"}, "numPartitions='0' is not a whole number of at least 1"),
         ({"snapshotTimestamp": "soon"}, "snapshotTimestamp='soon' is not a whole number"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +16,10 @@ import pytest
 from spark_sessions import run_driver, stopped_driver
 from streaming_driver import COUNTED, SEEN, count, make_tables, put_files, stream
 
+import pyomid
 import pyomid.spark
+from pyomid.client.idempotency import KEYS_TABLE
+from pyomid.client.upkeep.expired_keys import expire_keys
 from pyomid.errors import ConflictError, Misuse
 
 if TYPE_CHECKING:
@@ -114,6 +119,76 @@ def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSess
     assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
 
 
+def test_a_query_id_belongs_to_one_checkpoint(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """Another one under it, with other data, would lose its first batches in silence."""
+    make_tables(spark, url)
+    former, later, last = tmp_path / "former", tmp_path / "later", tmp_path / "last"
+    lines = put_files(former, batches=2)
+    for folder in (later, last):
+        put_files(folder, batches=3)
+    sink = pyomid.spark.stream_sink(url, count, query_id="mine")
+    for _ in range(2):
+        run_until_nothing_is_left(spark, former, sink)
+    with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of") as refused:
+        run_until_nothing_is_left(spark, later, sink)
+    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
+    (adopted,) = re.findall(r"adopt_checkpoint='([0-9a-f-]{36})'", str(refused.value))
+    adopting = pyomid.spark.stream_sink(url, count, query_id="mine", adopt_checkpoint=adopted)
+    for _ in range(2):
+        run_until_nothing_is_left(spark, later, adopting)
+    seen, total = counted(spark, url)
+    assert set(seen.values()) == {1}
+    assert total == len(seen) == 3 * len(lines) // 2, "the third batch alone is new"
+    (former / "in" / "2.txt").write_text("late\n")
+    for folder, used in ((former, sink), (last, adopting)):
+        with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of"):
+            run_until_nothing_is_left(spark, folder, used)
+    assert counted(spark, url) == (seen, total)
+    run_until_nothing_is_left(spark, last, pyomid.spark.stream_sink(url, count, query_id="another"))
+    assert counted(spark, url)[1] == 2 * total
+
+
+def test_whose_a_query_id_is_outlives_the_keys_of_its_batches(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """The query rests for longer than keys are kept, between a batch's commit and Spark's note of it."""
+    make_tables(spark, url)
+    lines = put_files(tmp_path / "own", batches=2)
+    put_files(tmp_path / "other", batches=1)
+    sink = pyomid.spark.stream_sink(url, count, query_id="resting")
+
+    def dies_behind_it(batch: DataFrame, batch_id: int) -> None:
+        sink(batch, batch_id)
+        raise RuntimeError("on purpose, behind the commit")
+
+    with pytest.raises(Exception, match="behind the commit"):
+        stream(spark, tmp_path / "own", dies_behind_it).awaitTermination(120)
+    now_s = time.time()
+    with pyomid.connect(url) as db:
+        for days in (0, 2, 4):
+            expire_keys(db, 86_400.0, wall_clock=lambda days=days: now_s + days * 86_400.0)  # type: ignore[misc]
+        with db.snapshot() as tx:
+            assert not [row for _, row in tx.table(KEYS_TABLE).scan() if b"m:run" in row]
+    with pytest.raises(Exception, match="query_id 'resting' belongs to the checkpoint of"):
+        run_until_nothing_is_left(spark, tmp_path / "other", sink)
+    run_until_nothing_is_left(spark, tmp_path / "own", sink)
+    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
+
+
+def test_keys_that_note_no_checkpoint_are_the_first_ones(
+    spark: SparkSession, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier versions noted none."""
+    make_tables(spark, url)
+    for folder in ("own", "other"):
+        put_files(tmp_path / folder, batches=1)
+    sink = pyomid.spark.stream_sink(url, count, query_id="old")
+    sink(spark.createDataFrame([("by hand",)], "line string"), 0)
+    run_until_nothing_is_left(spark, tmp_path / "own", sink)
+    assert "skipped 'stream old batch 0': already committed" in caplog.text
+    with pytest.raises(Exception, match="query_id 'old' belongs to the checkpoint of"):
+        run_until_nothing_is_left(spark, tmp_path / "other", sink)
+    assert counted(spark, url) == ({"by hand": 1}, 1)
+
+
 def adding_to(table: str) -> Callable[[pyomid.spark.SparkTransaction, DataFrame], None]:
     def add(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
         tx.write(batch.selectExpr("line", "1L AS count"), table)
@@ -205,6 +280,8 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
         pyomid.spark.stream_sink(url, count)(batch, 0)
     with pytest.raises(Misuse, match=r"must be 1 … 200"):
         pyomid.spark.stream_sink(url, count, query_id="q" * 201)
+    with pytest.raises(Misuse, match="needs query_id"):
+        pyomid.spark.stream_sink(url, count, adopt_checkpoint="8d5d9a4c-0b1e-4a55-9d5d-000000000000")
     for name in ("", "two words", "a\n"):
         with pytest.raises(Misuse, match="sink name"):
             pyomid.spark.stream_sink(url, count, name=name)

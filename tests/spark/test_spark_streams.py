@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_table_is_refused(
     with pytest.raises(Exception, match=f"no table '{TABLE}'"):
         run(spark, url, tmp_path)
     make(spark, url, TABLE)
-    with pytest.raises(Exception, match="was dropped and made anew"):
+    with pytest.raises(Exception, match="was dropped and created again"):
         run(spark, url, tmp_path)
 
 

@@ -80,6 +80,23 @@ def test_a_restore_claims_the_table_so_that_no_new_row_is_left(spark: SparkSessi
     assert {(1, "b"), (77, "new")} <= set(rows_of(pyomid.spark.read(spark, kept_url, "t")))
 
 
+def test_a_restore_undoes_nothing_that_was_acknowledged_by_its_time(spark: SparkSession, kept_url: str) -> None:
+    rows = [(1, "a"), (2, "b"), (3, "c")]
+    for count in (1, 2, 3):
+        write(spark, kept_url, rows[:count], "restored")
+        at = datetime.now(UTC)
+        restored = pyomid.spark.restore(spark, kept_url, "restored", at)
+        assert restored is not None
+        assert restored.moment is not None
+        assert restored.moment.time >= at
+        assert rows_of(pyomid.spark.read(spark, kept_url, "restored")) == rows[:count]
+    write(spark, kept_url, [(9, "later")], "restored")
+    found = pyomid.spark.moment(spark, kept_url, at)
+    assert rows_of(pyomid.spark.read(spark, kept_url, "restored", at=found.version)) == rows
+    options = {"url": kept_url, "table": "restored", "timestampAsOf": at.isoformat()}
+    assert rows_of(spark.read.format("omid").options(**options).load()) == rows
+
+
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, kept_url: str) -> int:
     return write(spark, kept_url, [(1, "a")])
@@ -91,11 +108,11 @@ def written(spark: SparkSession, kept_url: str) -> int:
     [
         ({"versionAsOf": "1"}, UnknownTable, "there was no table"),
         ({"versionAsOf": str(1 << 60)}, Misuse, "in the future"),
-        ({"versionAsOf": "5", "timestampAsOf": "2030-01-01T00:00:00Z"}, Misuse, "two snapshots"),
-        ({"timestampAsOf": "2020-01-01"}, Misuse, "no zone"),
-        ({"timestampAsOf": "yesterday"}, Misuse, "is no time"),
+        ({"versionAsOf": "5", "timestampAsOf": "2030-01-01T00:00:00Z"}, Misuse, "give only one"),
+        ({"timestampAsOf": "2020-01-01"}, Misuse, "no time zone"),
+        ({"timestampAsOf": "yesterday"}, Misuse, "not a valid time"),
         ({"timestampAsOf": (datetime.now(UTC) + timedelta(days=1)).isoformat()}, Misuse, "in the future"),
-        ({"timestampAsOf": "2020-01-01T00:00:00Z"}, SnapshotTooOld, "older than what is kept"),
+        ({"timestampAsOf": "2020-01-01T00:00:00Z"}, SnapshotTooOld, "no longer kept"),
     ],
 )
 def test_a_snapshot_that_cannot_be_is_refused(
@@ -109,10 +126,10 @@ def test_a_snapshot_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("at", "told"),
     [
-        (None, "at=None is NoneType: a timestamp"),
-        ("2020-01-01", "at='2020-01-01' is str: a timestamp"),
-        (True, "at=True is bool: a timestamp"),
-        (0, "at=0 is no timestamp"),
+        (None, "at=None is NoneType, not a timestamp"),
+        ("2020-01-01", "at='2020-01-01' is str, not a timestamp"),
+        (True, "at=True is bool, not a timestamp"),
+        (0, "at=0 is not a valid timestamp"),
         (datetime(2020, 1, 1), "has no time zone"),
     ],
 )

@@ -373,8 +373,8 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"conflict_level": "rows"}, "'rows' is none of auto, cell, row, table"),
-        ({"lease_seconds": -1}, "lease_seconds=-1 is not a number of seconds above 0"),
+        ({"conflict_level": "rows"}, "'rows' is not one of auto, cell, row, table"),
+        ({"lease_seconds": -1}, "invalid lease_seconds=-1: give a number of seconds above 0"),
         ({"not_before": 1 << 60}, str(1 << 60)),
     ],
 )

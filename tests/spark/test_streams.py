@@ -350,7 +350,7 @@ def test_a_query_whose_column_was_widened_says_to_start_it_again(database: Datab
     [
         ({"table": "other"}, "belongs to table 'other'"),
         ({"database": "00"}, "belongs to another database"),
-        ({"generation": 1}, "was dropped and made anew"),
+        ({"generation": 1}, "was dropped and created again"),
         ({"more": 1}, "not one of a stream"),
     ],
 )
@@ -507,7 +507,7 @@ def test_a_batch_whose_table_is_made_anew_amid_it_is_refused(database: Database,
     committer, messages = written(url, ["a"])
     database.drop_table("t")
     make(database, "t")
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="created again"):
         committer.commit(messages, 0)
     committer.abort(messages, 0)
     assert balances(database) == {}

@@ -153,10 +153,3 @@ def test_our_arrow_schema_of_a_frame_is_sparks_own() -> None:
     again = struct_of(TableSchema(tuple(ColumnSchema(name, kind, None) for name, kind in columns), ()), struct.names)
     assert stored(again) == stored(struct)
     assert all(field.nullable for field in again.fields)
-
-
-def test_the_former_place_has_the_same_modules() -> None:
-    from pyomid.row_codec import values
-    from pyomid.spark.row_codec import values as former
-
-    assert former is values

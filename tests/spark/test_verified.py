@@ -15,7 +15,16 @@ from pyomid.client.upkeep.jobs import verify as verify_here
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.verification import Verification, look, verified
 from pyomid.spark.databases import Connection, connection
-from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
+from pyomid.types import (
+    CellVersion,
+    Column,
+    KeyRange,
+    LeaderStateChanges,
+    PendingCommit,
+    RowWrite,
+    ShadowWrite,
+    TableInfo,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -113,6 +122,45 @@ def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
     _, branches, _ = large_commit(conn, transactionId="load")
     (cells,) = conn.deployment.store.read_rows(idempotency.KEYS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
     assert [(idempotency.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]
+
+
+def test_commits_that_complete_between_two_reads_are_not_torn(conn: Connection) -> None:
+    """In each reading another transaction: its row of one table is read without a shadow cell, the other one with."""
+    deployment = conn.deployment
+    tables = [TableInfo(name, (b"f",)) for name in ("one", "two")]
+    cell = Column(b"f", b"x")
+    for info in tables:
+        deployment.store.create_table(info)
+
+    def looked() -> Iterator[dict[str, Any]]:
+        begun_start = deployment.tso.begin()
+        start = begun_start.start_ts
+        for info in tables:
+            deployment.store.write_cells(info.name, start, [RowWrite(b"%d" % start, ((cell, b"v"),))])
+        commit_ts = start + 1
+        deployment.commit_table.put([(start, commit_ts)])
+        yield look(deployment, Partition("one", 1, KeyRange()))
+        name = CellVersion(b"%d" % start, *cell, start)
+        for info in tables:
+            deployment.store.write_shadow_cells(info.name, [ShadowWrite(name, commit_ts)])
+        deployment.commit_table.delete([start])
+        yield look(deployment, Partition("two", 1, KeyRange()))
+
+    found = verified(deployment, tables, looked)
+    assert (found.ok, found.torn_starts, found.missing_shadow_cells) == (True, [], 1)
+
+
+def test_a_commit_that_lost_a_shadow_cell_and_its_entry_is_torn(conn: Connection) -> None:
+    deployment = conn.deployment
+    info, cell = TableInfo("one", (b"f",)), Column(b"f", b"x")
+    deployment.store.create_table(info)
+    begun_start = deployment.tso.begin()
+    start = begun_start.start_ts
+    deployment.store.write_cells("one", start, [RowWrite(row, ((cell, b"v"),)) for row in (b"a", b"b")])
+    deployment.store.write_shadow_cells("one", [ShadowWrite(CellVersion(b"a", *cell, start), start + 1)])
+    looked = lambda: [look(deployment, Partition("one", 1, KeyRange()))]  # noqa: E731
+    found = verified(deployment, [info], looked)
+    assert (found.ok, found.torn_starts) == (False, [start])
 
 
 def test_what_compaction_drops_during_the_look_is_no_doubt(conn: Connection) -> None:

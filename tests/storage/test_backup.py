@@ -22,9 +22,9 @@ from pyomid.cli import main
 from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
 from pyomid.server.leadership import holder, is_held
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, environment
-from pyomid.storage.embedded.copies.backup import _Moment, back_up, restore
+from pyomid.storage.embedded.copies.backup import back_up, restore
 from pyomid.storage.embedded.environment import release
-from pyomid.storage.embedded.layout import open_commits, open_data, open_folder
+from pyomid.storage.embedded.layout import open_data, open_folder
 from pyomid.testing.conformance import in_forked_child
 from pyomid.types import SEALED, LeaderStateChanges
 from pyomid.wiring import open_tso_stores
@@ -71,7 +71,7 @@ def test_half_a_transaction_is_in_no_backup(tmp_path: Path) -> None:
             go.set()
             other.join(0.3)  # it ends in a millisecond where nothing makes it wait
 
-        crashpoints.arm_action("storage.backup.states_held", meanwhile)
+        crashpoints.arm_action("storage.backup.held", meanwhile)
         db.backup(tmp_path / "backup")
         other.join()
         with db.begin() as tx:
@@ -80,28 +80,7 @@ def test_half_a_transaction_is_in_no_backup(tmp_path: Path) -> None:
         assert [bool(tx.table(table).get(b"k")) for table in ("a", "b")] in ([False, False], [True, True])
 
 
-def test_commits_that_leave_the_log_meanwhile_are_not_lost(tmp_path: Path) -> None:
-    """The log is read after the state of LMDB is held: what moved from one to the other in between is in neither."""
-    folder = tmp_path / "db"
-    table = EmbeddedCommitTable(folder, writable=True)
-    table.put([(50, 55)])
-    looks: list[None] = []
-
-    def meanwhile() -> None:
-        looks.append(None)
-        if len(looks) == 1:
-            table.delete_below(0)
-
-    crashpoints.arm_action("storage.backup.states_held", meanwhile)
-    back_up(folder, tmp_path / "backup", snapshot_ts=100)
-    table.close()
-    copy = EmbeddedCommitTable(restored(tmp_path, tmp_path / "backup"), writable=False)
-    assert copy.lookup([50]) == [55]
-    copy.close()
-    assert len(looks) == 2
-
-
-def test_what_is_only_in_the_log_is_in_the_backup(tmp_path: Path) -> None:
+def test_commits_of_the_moment_are_in_the_backup(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     table = EmbeddedCommitTable(folder, writable=True)
     table.put([(50, 55), (100, 105)])
@@ -159,7 +138,7 @@ def test_the_command_backs_up_and_restores(tmp_path: Path, capsys: pytest.Captur
         db.create_table("t", ["f"])
     assert main(["backup", url_of(tmp_path / "db"), str(tmp_path / "backup")]) == 0
     assert main(["restore", str(tmp_path / "backup"), url_of(tmp_path / "again")]) == 0
-    assert "all commits below" in capsys.readouterr().out
+    assert "contains all commits below" in capsys.readouterr().out
     with pyomid.connect(url_of(tmp_path / "again")) as db:
         assert [info.name for info in db.tables()] == ["t"]
     assert main(["restore", str(tmp_path / "backup"), url_of(tmp_path / "again")]) == 1
@@ -172,7 +151,7 @@ def test_a_backup_is_opened_by_nobody(tmp_path: Path) -> None:
     for create in (True, False):
         with pytest.raises(Misuse, match=r"is a back-up, not a database: pyomid restore"):
             pyomid.connect(f"omid://{tmp_path}/backup", create=create)
-    assert sorted(each.name for each in (tmp_path / "backup").iterdir()) == ["BACKUP", "commits", "data"]
+    assert sorted(each.name for each in (tmp_path / "backup").iterdir()) == ["BACKUP", "data"]
 
 
 def test_only_an_absent_or_empty_folder_is_written(tmp_path: Path) -> None:
@@ -186,16 +165,18 @@ def test_only_an_absent_or_empty_folder_is_written(tmp_path: Path) -> None:
         with pytest.raises(Misuse, match="is not empty"):
             restore(tmp_path / "backup", tmp_path / taken)
     assert [(file.name, file.read_text()) for file in (tmp_path / "full").iterdir()] == [("mine", "x")]
-    with pytest.raises(Misuse, match="is no back-up"):
+    with pytest.raises(Misuse, match="is not a backup"):
         restore(tmp_path / "db", tmp_path / "new")
     with pytest.raises(Unavailable, match="File name too long"):
         back_up(tmp_path / "db", tmp_path / ("n" * 300), snapshot_ts=50)
-    with pytest.raises(Misuse, match="restored into a folder"):
+    with pytest.raises(Misuse, match="cannot restore a backup into"):
         pyomid.restore(tmp_path / "backup", "omid-memory:x")
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("point", [name for name in crashpoints.POINTS if name.startswith("storage.")])
+@pytest.mark.parametrize(
+    "point", [name for name in crashpoints.POINTS if name.startswith(("storage.backup.", "storage.restore."))]
+)
 def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> None:
     open_folder(tmp_path / "db")
     unfinished = tmp_path / ("backup" if point.startswith("storage.backup.") else "again")
@@ -204,9 +185,9 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> No
     def meanwhile() -> None:
         with pytest.raises(Misuse, match="is not whole"):
             open_folder(unfinished)
-        with pytest.raises(Misuse, match=r"is not whole|is no back-up"):
+        with pytest.raises(Misuse, match=r"is not whole|is not a backup"):
             restore(unfinished, tmp_path / "other")
-        with pytest.raises(Misuse, match="another process writes into"):
+        with pytest.raises(Misuse, match="another process is writing into"):
             back_up(tmp_path / "db", unfinished, snapshot_ts=50)
         looked.append(point)
 
@@ -220,7 +201,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> No
 
 @pytest.mark.parametrize(
     "point",
-    ["begun", "states_held", "held", "compared", "copied", "completed"],
+    ["begun", "held", "compared", "copied", "completed"],
 )
 def test_a_disk_that_fills_up_leaves_nothing_of_a_backup(tmp_path: Path, point: str) -> None:
     open_folder(tmp_path / "db")
@@ -297,7 +278,7 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path) -> None:
 def test_a_database_in_memory_has_no_backup(tmp_path: Path) -> None:
     with (
         pyomid.connect("omid-memory:no-backup") as db,
-        pytest.raises(Misuse, match="only the database of a folder, or one over HBase"),
+        pytest.raises(Misuse, match="only a database in a folder or over HBase"),
     ):
         db.backup(tmp_path / "backup")
 
@@ -309,15 +290,14 @@ def copied(folder: Path, names: list[str], between: Callable[[], None]) -> Path:
     """The folder's files, copied in this order; `between` is called after each."""
     copy = folder.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
-    for name in ("data", "commits"):
-        (copy / name).mkdir(parents=True)
+    (copy / "data").mkdir(parents=True)
     for name in names:
         shutil.copy2(folder / name, copy / name)
         between()
     return copy
 
 
-FILES = ["LAYOUT", "files.json", "data/data.mdb", "commits/data.mdb", "commits/recent-log.0", "commits/recent-log.1"]
+FILES = ["LAYOUT", "files.json", "data/data.mdb"]
 
 
 def at_rest(folder: Path) -> None:
@@ -327,7 +307,7 @@ def at_rest(folder: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("order", [FILES, FILES[::-1]], ids=["data first", "commits first"])
+@pytest.mark.parametrize("order", [FILES, FILES[::-1]], ids=["data last", "data first"])
 def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> None:
     """Also one that was begun while nothing had the folder open: what writes later uses LMDB's pages again."""
     folder = tmp_path / "db"
@@ -347,7 +327,7 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
             pyomid.connect(url_of(copied(folder, order, write)))
     at_rest(folder)
     copy = copied(folder, order, lambda: None)
-    with pytest.raises(Misuse, match=r"`pyomid restore`; or, if nothing had .*, remove .*files\.json, and"):
+    with pytest.raises(Misuse, match=r"`pyomid restore`; or, if no process had .*, remove .*files\.json"):
         pyomid.connect(url_of(copy))
     (copy / "files.json").unlink()
     for _ in range(2):
@@ -393,29 +373,18 @@ def _dies(*_: object, **__: object) -> None:
     raise Unavailable("the process ends here")
 
 
-@pytest.mark.parametrize("when", ["before a look", "amid a look"])
-def test_an_interrupted_backup_holds_no_state_of_the_folder(tmp_path: Path, when: str) -> None:
-    """Another thread performs the look of a caller that is gone, as it does any write of one."""
+def test_an_interrupted_backup_holds_no_state_of_the_folder(tmp_path: Path) -> None:
     EmbeddedCommitTable(folder := tmp_path / "db", writable=True).close()
-    data, commits = open_data(folder), open_commits(folder, writable=False)
-    moment = _Moment(folder / "commits", data, commits)
-    end = threading.Thread(target=moment.end_for_good)
+    data = open_data(folder)
 
     def interrupted() -> None:
-        end.start()
-        while not moment._is_over:
-            time.sleep(0)
+        raise KeyboardInterrupt
 
-    if when == "amid a look":
-        crashpoints.arm_action("storage.backup.states_held", interrupted)
-    else:
-        moment.end_for_good()
-    data.write(moment._look)
-    if when == "amid a look":
-        end.join(10)
+    crashpoints.arm_action("storage.backup.held", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        back_up(folder, tmp_path / "backup", snapshot_ts=50)
     assert not data._inside
-    assert not commits._inside
-    release(commits)
+    assert "no active readers" in data._lmdb.readers()
     release(data)
 
 
@@ -432,7 +401,7 @@ class StoppedClock:
 
 
 def test_a_fork_amid_a_backup_waits_once_and_hurts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent's back-up holds both environments. The child neither ends what it holds nor opens the folder."""
+    """The parent's back-up holds a state of the folder. The child neither ends what it holds nor opens the folder."""
     outcomes: list[str] = []
     waits: list[float] = []
     with pyomid.connect(url_of(tmp_path / "db")) as db:

@@ -11,10 +11,8 @@ import pytest
 
 from pyomid.cells import without_values
 from pyomid.errors import Corruption
-from pyomid.kernels.compiled import Kernel
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.storage.embedded.records import record_key
-from pyomid.storage.embedded.root_pages import mapped_root_pages
 from pyomid.testing.conformance import (
     FAMILIES,
     CatalogConformance,
@@ -63,15 +61,6 @@ class TestEmbeddedStore(DataStoreConformance):
         assert {cell.commit_ts for cells in store.read_rows(table, keys) for cell in cells} == {151}
 
 
-class TestEmbeddedStoreInPlainPython(TestEmbeddedStore):
-    """Without a compiler, and while kernels are not there yet."""
-
-    @pytest.fixture(autouse=True)
-    def no_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Kernel, "is_ready", False)
-        monkeypatch.setattr(Kernel, "is_ready_for", lambda kernel, rows: False)
-
-
 @pytest.mark.parametrize("columns", [None, [Column(b"f", b"")], [Column(b"f", b"a")], [Column(b"f", b"none")]])
 def test_a_point_read_stops_at_the_newest_visible(tmp_path: Path, columns: list[Column] | None) -> None:
     """The oldest version is damaged: who reads it, notices."""
@@ -107,6 +96,25 @@ def test_a_read_stops_above_no_column_of_another_process(tmp_path: Path) -> None
         assert {each.version for each in cells} >= {150, 100}
     store.close()
     other.close()
+
+
+@pytest.mark.parametrize("written", [1, 2, 5])
+def test_a_read_that_looks_for_a_column_further_down_takes_no_old_version_of_the_others(
+    tmp_path: Path, written: int
+) -> None:
+    """The table has a column that the row lacks: then a row of many versions costs as much as the newest of them, and
+    a look at the others."""
+    store = EmbeddedStore(tmp_path)
+    store.create_table(TableInfo("t", FAMILIES))
+    columns = [Column(b"f", name) for name in (b"a", b"b", b"c", b"d", b"e", b"g")]
+    store.write_cells("t", 50, [RowWrite(b"other", tuple((column, b"1") for column in columns))])
+    for version in range(50, 1000, 50):
+        store.write_cells("t", version, [RowWrite(b"r", tuple((column, b"1") for column in columns[:written]))])
+        names = [CellVersion(b"r", *column, version) for column in columns[:written]]
+        store.write_shadow_cells("t", [ShadowWrite(name, version + 1) for name in names])
+    (cells,) = store.read_rows("t", [b"r"], bounds=ReadBounds(below=2000, committed_below=2000))
+    assert [cell.version for cell in cells] == [950] * written
+    store.close()
 
 
 class TestEmbeddedCommitTable(CommitTableConformance):
@@ -184,7 +192,7 @@ for line in sys.stdin:
 @pytest.mark.process
 def test_a_table_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
     mine = EmbeddedCatalog(tmp_path)
-    assert mine.entry("t") is mine.entry("t") is None
+    assert mine.entry("t") is None
     command = [sys.executable, "-c", OTHER_CATALOG, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None
@@ -197,31 +205,3 @@ def test_a_table_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
             assert [entry and entry.info.generation for entry in found] == [generation, generation]
         other.stdin.close()
     mine.close()
-
-
-def test_the_root_pages_tell_the_commit_that_lmdb_tells(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path)
-    environment = store._environment
-    store.create_table(TableInfo("t", (b"f",)))
-    for version in range(50, 1_000, 50):
-        store.write_cells("t", version, [RowWrite(b"r", ((Column(b"f", b"x"), b"v"),))])
-        pages = mapped_root_pages(tmp_path / "data" / "data.mdb", environment.data_file, environment._lmdb)
-        assert environment._roots is not None
-        assert pages is not None
-        told = environment._lmdb.info()["last_txnid"]
-        assert environment._roots.newest() == pages.newest() == told
-        assert environment.newest_commit() in (None, (environment.data_file, told))
-    store.close()
-    assert environment._roots is None
-
-
-def test_root_pages_of_another_file_or_format_are_not_read(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path)
-    environment = store._environment
-    strange = tmp_path / "strange"
-    strange.write_bytes(bytes(8192))
-    known = strange.stat().st_dev, strange.stat().st_ino
-    assert mapped_root_pages(strange, environment.data_file, environment._lmdb) is None
-    assert mapped_root_pages(strange, known, environment._lmdb) is None
-    assert mapped_root_pages(tmp_path / "absent", known, environment._lmdb) is None
-    store.close()

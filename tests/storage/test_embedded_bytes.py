@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest import mock
 from zlib import crc32
 
 import numpy as np
 import pytest
+from decoded_records import decode_records_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import TOMBSTONE
 from pyomid.errors import Corruption
+from pyomid.storage.embedded import records
 from pyomid.storage.embedded.native import changes
 from pyomid.storage.embedded.native import records as record_kernels
 from pyomid.storage.embedded.records import (
+    HEADER_BYTES,
     Record,
     decode_record,
+    encode_cells,
     encode_record,
+    holds_only,
     key_row,
     key_version,
     next_prefix,
     range_bounds,
     record_key,
+    record_of,
     row_prefix,
     table_prefix,
 )
-from pyomid.storage.embedded.scans import decode_records_plain
 from pyomid.testing.conformance import ORDERED_KEYS
 from pyomid.types import TIMESTAMP_MAX, KeyRange
 
@@ -38,7 +44,11 @@ tricky_rows = st.binary(min_size=1, max_size=6) | st.lists(
     st.sampled_from([0, 1, 0x7F, 0x80, 0xFE, 0xFF]), min_size=1, max_size=6
 ).map(bytes)
 versions = st.integers(1, TIMESTAMP_MAX)
-cells = st.dictionaries(st.integers(1, 300), st.none() | st.binary(min_size=1, max_size=200), min_size=1, max_size=8)
+column_numbers = st.integers(1, 9) | st.integers(120, 130) | st.integers(1, 300)
+cells = st.dictionaries(
+    column_numbers, st.none() | st.binary(min_size=1, max_size=16) | st.binary(min_size=1, max_size=200), min_size=1,
+    max_size=12,
+)  # fmt: skip
 
 
 @given(st.lists(st.tuples(tricky_rows, versions), max_size=12))
@@ -77,9 +87,12 @@ def test_record_comes_back_as_it_was_encoded(
     assert decoded == Record(commit_ts, content)
 
 
-def test_every_flipped_bit_is_corruption_in_both_forms() -> None:
+@pytest.mark.parametrize(
+    "content", [{1: b"value", 2: None, 130: b"x" * 130}, {1: b"value", 2: None, 3: b"x" * 13, 5: b"x" * 130}]
+)
+def test_every_flipped_bit_is_corruption_in_both_forms(content: dict[int, bytes | None]) -> None:
     key = record_key(PREFIX, b"some\x00row", 150)
-    value = encode_record(key, Record(200, {1: b"value", 2: None, 130: b"x" * 130}))
+    value = encode_record(key, Record(200, content))
     column_of = np.arange(-1, 300, dtype=np.int32)
     for bit in range(8 * len(value)):
         flipped = bytearray(value)
@@ -104,7 +117,34 @@ def test_cut_record_is_corruption(length: int) -> None:
     assert decoded([(key, value)], np.arange(-1, 3, dtype=np.int32))[-2] != record_kernels.GOOD
 
 
-@pytest.mark.parametrize("body", [b"\x02\x01\x02a", b"\x01\x01\x09a", b"\x01\x01\x02aXX", b"\x80\x80\x80\x80\x80\x80"])
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (dict.fromkeys(range(1, 16), b"1234"), 10 + 15 * 4),
+        (dict.fromkeys(range(1, 128)), 66),
+        (dict.fromkeys(range(1, 129)), 2 + 127 * 2 + 3),
+        ({1: b"x" * 13, 2: b"x" * 14, 3: b"x" * 126, 4: b"x" * 127}, 4 + 13 + 15 + 127 + 129),
+        ({1: b"v", 2: b"v", 3: b"v"}, 10),
+        ({1: b"v"}, 4),
+        ({1: b"v", 5: b"v"}, 7),
+        ({1: b"v", 2: b"v", 9: b"v"}, 10),
+    ],
+)
+def test_cells_are_dense_where_that_is_shorter(content: dict[int, bytes | None], size: int) -> None:
+    assert len(encode_cells(content)) == size
+
+
+DENSE_GRAMMAR = [
+    b"", b"\x00", b"\x80", b"\x02\x21", b"\x02\x22a", b"\x02\x22aXX", b"\x02\xf1", b"\x02\xf1\x0eaaaaaaaaaaaaa",
+    b"\x01\xf0\x80", b"\xff" + bytes(64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\x02\x01\x02a", b"\x01\x01\x09a", b"\x01\x01\x02aXX", b"\x80\x80\x80\x80\x80\x80"]
+    + [b"\x00" + each for each in DENSE_GRAMMAR],
+)
 def test_bad_grammar_under_a_good_checksum_is_corruption_in_both_forms(body: bytes) -> None:
     key = record_key(PREFIX, b"row", 150)
     content = bytes(8) + body
@@ -119,7 +159,7 @@ def test_compiled_checksum_is_that_of_zlib() -> None:
     for length in (0, 1, 15, 16, 17, 64, 299):
         for before in (0, 0xFFFFFFFF, 12345):
             expected = crc32(data[1 : 1 + length].tobytes(), before)
-            assert record_kernels.crc32(data, 1, 1 + length, np.uint32(before)) == expected
+            assert record_kernels.checksum(data[1 : 1 + length], before) == expected
 
 
 rows_of_records = st.dictionaries(
@@ -134,8 +174,8 @@ def test_compiled_decoder_finds_what_the_plain_one_finds(
 ) -> None:
     items = sorted(
         (key := record_key(PREFIX, row, version), encode_record(key, Record(commit_ts, content)))
-        for row, records in rows.items()
-        for version, (content, commit_ts) in records.items()
+        for row, written in rows.items()
+        for version, (content, commit_ts) in written.items()
     )
     column_of = np.array([-1, *(-1 if n in unwanted else n for n in range(1, 301))], dtype=np.int32)
     data, arrays = decoded_over(items, column_of)
@@ -152,10 +192,10 @@ def test_compiled_decoder_finds_what_the_plain_one_finds(
             found[key, int(rec_version[record])] = Record(int(rec_commit[record]), content)
     expected = {}
     for key, value in items:
-        record = decode_record(key, value)
-        record.cells = {number: cell for number, cell in record.cells.items() if number not in unwanted}
-        if record.cells:
-            expected[key_row(key), key_version(key)] = record
+        whole = decode_record(key, value)
+        whole.cells = {number: cell for number, cell in whole.cells.items() if number not in unwanted}
+        if whole.cells:
+            expected[key_row(key), key_version(key)] = whole
     assert found == expected
     assert list(found) == list(expected), "the order of keys"
 
@@ -166,6 +206,44 @@ def test_decoder_says_which_column_it_does_not_know() -> None:
     assert decoded([(key, value)], np.arange(-1, 8, dtype=np.int32))[-2:] == (record_kernels.UNKNOWN_COLUMN, 0)
 
 
+def as_pairs(content: dict[int, bytes | None]) -> bytes:
+    """As records of layout 2 have them."""
+    with mock.patch.object(records, "is_dense", return_value=False):
+        return encode_cells(content)
+
+
+short_cells = st.dictionaries(st.integers(1, 9), st.none() | st.binary(min_size=1, max_size=16), min_size=1, max_size=9)
+
+
+@given(short_cells, st.frozensets(st.integers(1, 9)), st.data())
+def test_a_look_tells_which_columns_a_record_holds(
+    content: dict[int, bytes | None], numbers: frozenset[int], data: st.DataObject
+) -> None:
+    key = record_key(PREFIX, b"row", 150)
+    value = encode_record(key, Record(0, content))
+    assert holds_only(value, numbers) == (content.keys() <= numbers)
+    assert holds_only(record_of(key, 0, as_pairs(content)), numbers) == (content.keys() <= numbers)
+    cut = data.draw(st.integers(HEADER_BYTES, len(value) - 1))
+    assert not holds_only(value[:cut], frozenset(range(10)))
+
+
+@settings(deadline=None)
+@given(cells, st.sets(column_numbers, max_size=5))
+def test_pairs_are_read_and_changed_as_dense_cells_are(content: dict[int, bytes | None], drops: set[int]) -> None:
+    key, column_of = record_key(PREFIX, b"row", 150), np.arange(-1, 300, dtype=np.int32)
+    old = record_of(key, 0, as_pairs(content))
+    assert decode_record(key, old) == Record(0, content)
+    arrays = decoded([(key, old)], column_of)
+    assert arrays[-2] == record_kernels.GOOD
+    assert (arrays[6] + 1).tolist() == sorted(content)
+    left = {number: cell for number, cell in content.items() if number not in drops}
+    if left and len(left) < len(content):
+        data, lens = joined([(key, old)])
+        borders, none = np.array([0, len(drops)]), np.array([0, 0])
+        found, _, _ = changes.change_records(data, lens, none[:1], np.array(sorted(drops)), borders, none[:0], none)
+        assert found.tobytes() == encode_record(key, Record(0, left))
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(tricky_rows, versions, cells), min_size=1, max_size=5),
@@ -174,11 +252,11 @@ def test_decoder_says_which_column_it_does_not_know() -> None:
     st.sampled_from([0, 777]),
 )
 def test_compiled_changes_are_the_plain_ones(
-    records: list[tuple[bytes, int, dict[int, bytes | None]]], drops: set[int], heals: set[int], commit_ts: int
+    written: list[tuple[bytes, int, dict[int, bytes | None]]], drops: set[int], heals: set[int], commit_ts: int
 ) -> None:
     items = [
         (key := record_key(PREFIX, row, version), encode_record(key, Record(0, content)))
-        for row, version, content in records
+        for row, version, content in written
     ]
     count = len(items)
     data, lens = joined(items)
@@ -192,7 +270,7 @@ def test_compiled_changes_are_the_plain_ones(
         np.arange(count + 1, dtype=np.int64) * len(heals),
     )
     for index, (key, value) in enumerate(items):
-        left = {number: cell for number, cell in records[index][2].items() if number not in drops}
+        left = {number: cell for number, cell in written[index][2].items() if number not in drops}
         is_healed = commit_ts != 0 and not heals.isdisjoint(left)
         expected = encode_record(key, Record(commit_ts if is_healed else 0, left))
         found = encoded[bounds[index] : bounds[index + 1]].tobytes()

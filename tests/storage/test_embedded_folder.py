@@ -101,7 +101,7 @@ def test_folder_without_permission_is_refused(tmp_path: Path) -> None:
 def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:
     open_folder(tmp_path)
     (tmp_path / "LAYOUT").unlink()
-    (tmp_path / "commits" / "data.mdb").unlink()
+    (tmp_path / "data" / "data.mdb").unlink()
     EmbeddedCommitTable(tmp_path, writable=False).close()
 
 
@@ -223,7 +223,7 @@ def test_damaged_commit_table_is_said(tmp_path: Path) -> None:
     commits = EmbeddedCommitTable(tmp_path, writable=True)
     commits.put([(50, 110)])
     commits.close()
-    with lmdb.open(str(tmp_path / "commits"), max_dbs=4) as raw:
+    with lmdb.open(str(tmp_path / "data"), max_dbs=6) as raw:
         with raw.begin(raw.open_db(b"commits"), write=True) as transaction:
             value = bytearray(transaction.get(bytes(8)))
             value[9] ^= 1
@@ -261,6 +261,39 @@ def test_full_map_is_store_full_and_the_store_stays_whole(tmp_path: Path) -> Non
     store.write_cells("t", 100, [column_write(b"more", (A, b"v" * 1000))])
     assert len(scanned(store, "t")) == written + 1
     store.close()
+
+
+FILL_A_SMALL_MAP = """
+import resource, sys
+sys.path.insert(0, {tests!r})
+from test_embedded_folder import A, column_write
+from pyomid.errors import StoreFull
+from pyomid.storage.embedded import EmbeddedStore
+from pyomid.types import TableInfo
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+store = EmbeddedStore({folder!r}, map_bytes=1 << 30)
+store.create_table(TableInfo("t", (b"f", b"g")))
+for i in range(100):
+    try:
+        store.write_cells("t", 50, [column_write(b"%06d" % i, (A, bytes(1 << 20)))])
+    except StoreFull as error:
+        print(error)
+        break
+"""
+
+
+def test_a_full_map_names_the_option_and_a_limited_address_space(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "small", map_bytes=1 << 20)
+    store.create_table(TableInfo("t", FAMILIES))
+    writes = [column_write(b"%06d" % i, (A, b"v" * 10_000)) for i in range(ROWS_OF_FILL)]
+    with pytest.raises(StoreFull, match=r"map has 0.000977 GiB\. .* connect with a greater option mapSizeGib"):
+        store.write_cells("t", 50, writes)
+    store.close()
+    code = FILL_A_SMALL_MAP.format(tests=os.path.dirname(__file__), folder=str(tmp_path / "limited"))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "mapSizeGib asks for 1 GiB, but this process's address space is limited" in run.stdout
 
 
 ROWS_OF_FILL = 300
@@ -457,6 +490,24 @@ def test_closed_store_is_refused(tmp_path: Path) -> None:
         store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_write_that_meets_the_close_at_its_turn_is_refused(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    take = environments.WriterTurn.take
+
+    def beside_the_close(turn: environments.WriterTurn, *args: float, **how: bool) -> None:
+        if is_taken:
+            take(turn, *args, **how)
+        store.close()
+        if not is_taken:
+            take(turn, *args, **how)
+
+    monkeypatch.setattr(environments.WriterTurn, "take", beside_the_close)
+    with pytest.raises(Misuse, match="was closed"):
+        store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+
+
 def test_interrupted_writer_says_so_to_all_it_wrote_for(store: EmbeddedStore) -> None:
     def interrupt(transaction: object) -> None:
         raise KeyboardInterrupt
@@ -469,7 +520,7 @@ def test_interrupted_writer_says_so_to_all_it_wrote_for(store: EmbeddedStore) ->
 
 def test_commit_table_opened_for_reading_cannot_write(tmp_path: Path) -> None:
     reader = EmbeddedCommitTable(tmp_path, writable=False)
-    with pytest.raises(Misuse, match="the TSO alone writes it"):
+    with pytest.raises(Misuse, match="only the TSO writes it"):
         reader.put([(50, 110)])
     writer = EmbeddedCommitTable(tmp_path, writable=True)
     writer.put([(50, 110)])
@@ -502,7 +553,7 @@ def test_flush_of_a_deposed_tso_puts_nothing(tmp_path: Path) -> None:
 
 def test_start_that_is_no_multiple_of_the_step_is_refused(tmp_path: Path) -> None:
     commits = EmbeddedCommitTable(tmp_path, writable=True)
-    with pytest.raises(Misuse, match="start 51 "):
+    with pytest.raises(Misuse, match="51 is not a start timestamp"):
         commits.put([(50, 110), (51, 120)])
     assert commits.count() == 0
     commits.close()

@@ -18,7 +18,7 @@ from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.environment import Environment
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import pages as kernels
-from pyomid.storage.embedded.pages import Pages
+from pyomid.storage.embedded.pages import Limits, Pages
 from pyomid.storage.embedded.records import VERSION_BYTES, range_bounds
 from pyomid.storage.embedded.scans import joined, records_until
 from pyomid.types import (
@@ -61,7 +61,7 @@ def limits(tail_bytes: int, records_max: int, bytes_max: int, rng: random.Random
     below = rng.choice((100, 1 << 62)) if rng is not None else TIMESTAMP_MAX
     at_least = rng.choice((0, 100)) if rng is not None else 0
     asked = np.ones(3, np.uint8)
-    return (*kernels.Limits(tail_bytes, records_max, bytes_max, below, committed_below, asked, at_least),)
+    return Limits(tail_bytes, records_max, bytes_max, below, committed_below, asked, at_least)
 
 
 def found_by_both(store: EmbeddedStore, key_range: KeyRange, records_max: int) -> None:

@@ -37,7 +37,6 @@ def test_a_file_is_reserved_and_keeps_what_it_holds(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         platforms.reserve(file.fileno(), size)
         platforms.reserve(file.fileno(), size)
-        platforms.sync_data(file.fileno())
     assert path.read_bytes() == before + bytes(size - len(before))
     assert path.stat().st_blocks * 512 >= size
 
@@ -78,7 +77,7 @@ def test_a_peer_that_was_reaped_is_told_as_each_kernel_says_it(
     with theirs, WithReapedPeer(fileno=ours.detach()) as sock:
         sock.number = number
         for tells in (True, False):
-            monkeypatch.setattr(platforms, "_tells_of_peers", lambda tells=tells: tells)
+            monkeypatch.setattr(platforms, "_reports_peers", lambda tells=tells: tells)
             if is_told and (tells or number == errno.ESRCH):
                 with pytest.raises(ProcessLookupError):
                     platforms.peer_process(sock)
@@ -90,12 +89,12 @@ def test_an_option_that_the_kernel_does_not_know_tells_of_no_peer(monkeypatch: p
     ours, theirs = socket.socketpair()
     with ours, theirs:
         told = platforms.peer_process(ours)
-        assert platforms._tells_of_peers() == (told is not None)
+        assert platforms._reports_peers() == (told is not None)
         if told is not None:
             os.close(told)
         monkeypatch.setattr(platforms, "_SO_PEERPIDFD", 0x7FFF)
         assert platforms.peer_process(ours) is None
-        assert not platforms._tells_of_peers()
+        assert not platforms._reports_peers()
 
 
 @pytest.mark.usefixtures("side")
@@ -114,7 +113,7 @@ def test_a_folder_is_served_without_what_only_linux_has() -> None:
     """By a client and its TSO of other processes, from the first write to the last upkeep."""
     program = REPOSITORY / "tests" / "support" / "installed.py"
     done = subprocess.run(
-        [sys.executable, str(program), "plain"],
+        [sys.executable, str(program), "extras"],
         env={**os.environ, "PYOMID_PORTABLE": "1"},
         capture_output=True,
         text=True,

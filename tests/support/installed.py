@@ -1,6 +1,6 @@
 """What a newcomer does with an installed pyomid, in an environment that has nothing else: `make test-install` runs it.
 
-usage: installed.py light|extras|plain (that one with numpy there, and kept from it)
+usage: installed.py light|extras
 """
 
 from __future__ import annotations
@@ -9,28 +9,23 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pyomid
 
 ROWS = 300
-COMPILE_S_MAX = 300.0
-"""It takes some 30 s."""
 
 
 def main(kind: str) -> None:
-    is_there = {name: find_spec(name) is not None for name in ("numpy", "numba", "uvloop", "prometheus_client")}
-    assert kind == "plain" or set(is_there.values()) == {kind == "extras"}, is_there
+    is_there = {name: find_spec(name) is not None for name in ("uvloop", "prometheus_client")}
+    assert set(is_there.values()) == {kind == "extras"}, is_there
     with tempfile.TemporaryDirectory(prefix="pyomid-installed-") as folder:
         url = f"omid://{folder}/db?idleExitSeconds=1"
         run("init", url)
         transactions(url)
         status = run("status", url)
         assert "epoch" in status, status
-        if kind == "extras":
-            compiled(Path(folder) / "compiled")
         served(Path(folder) / "served")
 
 
@@ -60,17 +55,6 @@ def transactions(url: str) -> None:
         except pyomid.ConflictError:
             return
         raise AssertionError("two transactions wrote one cell, and both committed")
-
-
-def compiled(folder: Path) -> None:
-    """The first TSO of an installation decides in plain Python, until a process has compiled its kernels."""
-    until_s = time.monotonic() + COMPILE_S_MAX
-    with pyomid.connect(f"omid://{folder}") as db:
-        db.create_table("t", families=["f"])
-        while '"decides by compiled code"' not in (folder / "tso.log").read_text():
-            assert time.monotonic() < until_s, (folder / "tso.log").read_text()
-            with db.begin() as tx:
-                tx.table("t").increment(b"row", b"f:count")
 
 
 def served(folder: Path) -> None:

@@ -1,9 +1,8 @@
-"""A service whose disk writes its flushes in the background, in the test's own loop: real folder, real sockets."""
+"""A service in the test's own loop: real folder, real sockets."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 import time
@@ -23,7 +22,6 @@ from pyomid.server.service import TsoService
 from pyomid.server.startup import take_over_and_build
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, open_folder
-from pyomid.storage.embedded.commit_log.segment import Segment
 from pyomid.types import CommitRequest
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -46,28 +44,29 @@ class Served:
         open_folder(folder)
         self.folder = folder
         self.table = EmbeddedCommitTable(folder, writable=True)
-        self.table.prepare()
         self.row = EmbeddedLeaderState(folder, writable=True)
         self.catalog = EmbeddedCatalog(folder)
         self.deaths: list[str] = []
         self.begun = 0
-        """Flushes in the background."""
+        """Flushes on a thread."""
         self.slept_s = 0.0
         self.stands_at_s: float | None = None
         """What its clock says while it does not go on by itself."""
         self.leads_until_s = float("inf")
         self.drained: bool | None = None
         self.once_begun: Callable[[], object] = lambda: None
-        """Called between the begin of a flush and its end."""
-        begin = EmbeddedCommitTable.begin_flush
+        """Called between the submission of a flush and its end, on the flush's thread."""
+        loop_thread, flush = threading.get_ident(), EmbeddedCommitTable.flush
 
-        def begin_flush(table: EmbeddedCommitTable, entries: NDArray[np.int64]) -> bool:
-            if is_begun := begin(table, entries):
+        def flushed(
+            table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool = False
+        ) -> tuple[list[int], int]:
+            if threading.get_ident() != loop_thread:
                 self.begun += 1
                 self.once_begun()
-            return is_begun
+            return flush(table, entries, at_once=at_once)
 
-        monkeypatch.setattr(EmbeddedCommitTable, "begin_flush", begin_flush)
+        monkeypatch.setattr(EmbeddedCommitTable, "flush", flushed)
         stores = TsoStores(self.table, self.row, self.catalog)
         machine = take_over_and_build(stores, settings, BucketMap(settings.conflict_map_entries))
         self.service = TsoService(
@@ -81,15 +80,6 @@ class Served:
         now_s = time.clock_gettime(time.CLOCK_BOOTTIME) if self.stands_at_s is None else self.stands_at_s
         return now_s + self.slept_s
 
-    @property
-    def has_background(self) -> bool:
-        return self.table.flush_ended_fileno() is not None and self._segment._direct
-
-    @property
-    def _segment(self) -> Segment:
-        assert self.table._writer is not None
-        return self.table._writer._segments[self.table._writer._active]
-
     def session(self, *, request_s: float = DEADLINE_S) -> AsyncTsoSession:
         address = self.listener.getsockname()
 
@@ -98,12 +88,6 @@ class Served:
 
         self.sessions.append(AsyncTsoSession(dial, request_s=request_s, retry_s=request_s))
         return self.sessions[-1]
-
-    def fail_all_writes(self) -> None:
-        """The system refuses every write of a file that is open for reading."""
-        for_reading = os.open(self._segment._path, os.O_RDONLY)
-        os.dup2(for_reading, self._segment._file)
-        os.close(for_reading)
 
     async def drain(self) -> bool:
         """Once."""

@@ -1,4 +1,4 @@
-"""What comes before what around a flush in the background: each order that only shows when the disk is slow.
+"""What comes before what around a flush on a thread: each order that only shows when the disk is slow.
 
 The disk is as slow as a test says: a flush that has begun ends when `let_it_end` was called, not before. Ticks are
 far apart, and the clock goes on only where a test says so: what happens, happens because the flush has ended.
@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from served_folder import DEADLINE_S, SETTINGS, Run, Served, cell, served, transact
 
 from pyomid.client.session.aio import AsyncTsoSession
@@ -38,15 +40,19 @@ class SlowDisk:
         self.each = each
         self.is_slow = False
         self.ended = 0
-        """Flushes in the background that have."""
-        end = EmbeddedCommitTable.end_flush
+        """Flushes that have."""
+        flush = EmbeddedCommitTable.flush
 
-        def end_flush(table: EmbeddedCommitTable) -> tuple[list[int], int] | None:
-            result = None if self.is_slow else end(table)
-            self.ended += result is not None
+        def slow_flush(
+            table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool = False
+        ) -> tuple[list[int], int]:
+            result = flush(table, entries, at_once=at_once)
+            while self.is_slow:
+                time.sleep(0.002)
+            self.ended += 1
             return result
 
-        monkeypatch.setattr(EmbeddedCommitTable, "end_flush", end_flush)
+        monkeypatch.setattr(EmbeddedCommitTable, "flush", slow_flush)
 
     async def stop_the_clock(self) -> None:
         """Nothing is due by time alone from now on, and nothing that was due is under way."""
@@ -93,8 +99,6 @@ async def answered(committing: asyncio.Task[CommitReply]) -> CommitReply:
 @asynccontextmanager
 async def slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowDisk]:
     async with served(tmp_path / "db", monkeypatch, NO_TICKS) as each:
-        if not each.has_background:
-            pytest.skip("no writes in the background here")
         disk = SlowDisk(each, monkeypatch)
         try:
             yield disk
@@ -219,14 +223,15 @@ def test_corruption_behind_a_flush_ends_the_service_at_once_and_is_told_by_its_n
     async def scenario() -> None:
         async with slow_disk(tmp_path, monkeypatch) as disk:
             sessions = await two_sessions(disk.each)
-            end = EmbeddedCommitTable.end_flush
+            flush = EmbeddedCommitTable.flush
 
-            def end_flush(table: EmbeddedCommitTable) -> tuple[list[int], int] | None:
-                if end(table) is not None:
-                    raise Corruption("the leader state is not what was written")
-                return None
+            def damaged(
+                table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool = False
+            ) -> tuple[list[int], int]:
+                flush(table, entries)
+                raise Corruption("the leader state is not what was written")
 
-            monkeypatch.setattr(EmbeddedCommitTable, "end_flush", end_flush)
+            monkeypatch.setattr(EmbeddedCommitTable, "flush", damaged)
             with caplog.at_level(logging.WARNING, "pyomid.tso"):
                 working = [asyncio.create_task(transact(session, 1000)) for session in sessions]
                 await disk.each.until_dead()

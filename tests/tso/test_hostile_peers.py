@@ -34,6 +34,7 @@ from pyomid.wire.messages import (
     RenewLease,
     Seal,
 )
+from waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -63,13 +64,6 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def load(service: Service) -> Iterator[CheckedWorkload]:
     with CheckedWorkload(service.connect) as running:
         yield running
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.02)
 
 
 def until_only_the_workload_is_connected(service: Service, peers: int = 2) -> None:
@@ -115,10 +109,17 @@ def test_more_connections_than_allowed_are_closed_and_there_is_room_again_when_s
             peers = [running.raw() for _ in range(10)]
             for peer in peers:
                 peer.greet()
-            refused = [running.raw() for _ in range(20)]
+            refused = [running.raw() for _ in range(10)]
+            for peer in refused:
+                answer = peer.greet().body
+                assert isinstance(answer, Refused)
+                assert "has 12 connections, the maximum is 12: close some" in answer.message
             assert all(peer.is_closed_by_peer() for peer in refused)
-            assert running.has_logged("there are 12 already")
-            for peer in (*peers, *refused):
+            java = running.raw()
+            java.send(encode_handshake(Handshake(0)))
+            assert java.is_closed_by_peer()
+            assert running.has_logged("has 12 connections")
+            for peer in (*peers, *refused, java):
                 peer.close()
             until_only_the_workload_is_connected(running)
             again = running.raw()
@@ -130,7 +131,7 @@ def test_more_connections_than_allowed_are_closed_and_there_is_room_again_when_s
 def test_a_process_that_may_open_few_files_serves_as_many_peers_as_it_can(tmp_path: Path) -> None:
     few = ("bash", "-c", 'ulimit -n 300; exec "$@"', "bash")
     with served(tmp_path, "--metrics", "127.0.0.1:0", before=few) as running:
-        assert running.has_logged("serves at most 172 connections: this process may open 300 files")
+        assert running.has_logged("limited to 172 connections: this process may open only 300 files")
         with CheckedWorkload(running.connect) as load:
             peers = [running.connect() for _ in range(600)]
             load.wait_for_more(50)
@@ -328,7 +329,7 @@ def test_an_oversize_frame_is_told_the_limit_and_the_way_to_a_table_level_commit
     assert isinstance(refused, Refused)
     assert refused.code == "OMID-FRAME-TOO-LONG"
     assert f"over the limit of {10 << 20}" in refused.message
-    assert "table level" in refused.message
+    assert "commit smaller transactions" in refused.message
     assert peer.is_closed_by_peer()
     until(lambda: service.has_logged(refused.message), "not logged")
     peer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -35,8 +36,9 @@ from pyomid.oracle.native.tables import TableRows, fences
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
-from pyomid.server.native.switch import switch_to_native
+from pyomid.server.switch import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
+from pyomid.wire import omid_pb2 as pb
 from pyomid.wire.codec import Incoming, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
@@ -197,11 +199,11 @@ class AtOnce(Fast):
 
     def feed(self, events: list[RequestCame | StoreDone]) -> None:
         self.fast.give_back()
-        rows = self.machine.start_plain_flush(0.0) if self.short and not events else None
-        if rows is None or not len(rows):
+        flush = self.machine.start_plain_flush(0.0) if self.short and not events else None
+        if flush is None or not flush.size:
             ended, flushed = len(self.other), len(self.flushes)
             super().feed(events)
-            assert rows is None or len(self.flushes) == flushed, "nothing was due"
+            assert flush is None or len(self.flushes) == flushed, "nothing was due"
             while self.flushes:
                 self.end_flush(0, self.refused(self.flushes[0].operation))
             deletes = [call.token for call in self.other[ended:] if is_delete(call)]
@@ -209,8 +211,8 @@ class AtOnce(Fast):
                 self.feed([StoreDone(token) for token in deletes])
             return
         self.shortened += 1
-        flush = Flush((), rows)
-        self.entries += [(start, commit) for start, commit in rows.tolist()]
+        assert flush.block is not None
+        self.entries += [(start, commit) for start, commit in flush.block.tolist()]
         self.perform(self.machine.end_plain_flush(Flushed(self.refused(flush), EPOCH)))
 
     @staticmethod
@@ -252,16 +254,17 @@ def decided_commit() -> Fast:
 
 def test_a_flush_in_place_that_failed_goes_out_as_a_store_call() -> None:
     fast = decided_commit()
-    rows = fast.machine.start_plain_flush(0.0)
-    assert rows is not None
-    assert len(rows) == 1
+    flush = fast.machine.start_plain_flush(0.0)
+    assert flush is not None
+    assert flush.block is not None
+    assert flush.size == 1
     fast.machine.give_up_plain_flush()
     before = dict(fast.sent)
     fast.feed([])
     assert [call.operation for call in fast.flushes]
     assert fast.sent == before
     fast.end_flush(0)
-    assert fast.entries == [(start, commit) for start, commit in rows.tolist()]
+    assert fast.entries == [(start, commit) for start, commit in flush.block.tolist()]
     assert fast.sent != before
     fast.machine.validate()
 
@@ -374,9 +377,10 @@ def test_many_cells_at_once_are_the_same_cells_one_by_one(seed: int) -> None:
 def parsed_by_kernel(payload: bytes) -> Incoming | None:
     """What the kernel made of it; None where it hands the frame back."""
     data = np.frombuffer(bytearray(payload) or bytearray(1), dtype=np.uint8)
-    op = Op.array(1)[0]
+    ops = Op.array(1)
     cells, tables = np.full(len(payload) + 1, 77, np.int64), np.full(len(payload) + 1, 77, np.int64)
-    kind = parse_frame(data, 0, len(payload), op, cells, tables)
+    kind = parse_frame(data, 0, len(payload), ops, cells, tables)
+    op = ops[0]
     tag = int(op["tag"]) & 0xFFFF_FFFF_FFFF_FFFF
     if kind == BEGIN:
         return Incoming(tag, Begin(int(op["ts"])))
@@ -391,6 +395,7 @@ def parsed_by_kernel(payload: bytes) -> Incoming | None:
             int(op["ts"]),
             ids,
             tuple(tables[op["table_begin"] : op["table_end"]].tolist()),
+            cells=payload[op["carried_at"] :][: op["carried_bytes"]],
         ),
     )
 
@@ -430,17 +435,19 @@ commit_fields = st.one_of(
     st.builds(lambda v: field_of(4, 0, varint(v)), int64s),
     st.builds(lambda n, vs: field_of(n, 2, varint(len(b"".join(map(varint, vs)))) + b"".join(map(varint, vs))),
               st.sampled_from([3, 4]), st.lists(int64s, max_size=12)),
-    unknown_fields,
+    st.builds(lambda b: field_of(66, 2, varint(len(b)) + b), st.binary(max_size=20)),
 )  # fmt: skip
-anything = commit_fields | st.builds(
-    lambda n, v: field_of(n, 0, varint(v)), st.sampled_from([2, 64, 65]), st.integers(0, 3)
+anything = (
+    commit_fields
+    | unknown_fields
+    | st.builds(lambda n, v: field_of(n, 0, varint(v)), st.sampled_from([2, 64, 65]), st.integers(0, 3))
 )
 
 
 def requests_of(inner: st.SearchStrategy[bytes], *, field: int = 2) -> st.SearchStrategy[bytes]:
     request = st.lists(inner, max_size=8).map(b"".join).map(lambda b: field_of(field, 2, varint(len(b)) + b))
     tag = st.integers(0, (1 << 64) - 1).map(lambda v: field_of(64, 0, varint(v)))
-    around = st.lists(unknown_fields | tag, max_size=2).map(b"".join)
+    around = st.lists(tag, max_size=2).map(b"".join)
     return st.builds(lambda a, b, c: a + b + c, around, request, around)
 
 
@@ -449,7 +456,6 @@ complete_fields = st.one_of(
     st.lists(int64s, max_size=12).map(lambda vs: b"".join(map(varint, vs))).map(
         lambda b: field_of(1, 2, varint(len(b)) + b)
     ),
-    unknown_fields,
 )  # fmt: skip
 
 
@@ -457,6 +463,33 @@ complete_fields = st.one_of(
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plain_commits_and_completions_in_any_shape_are_taken_and_read_alike(payload: bytes) -> None:
     assert agrees(payload), payload.hex()
+
+
+TAKEN = {
+    "timestamp_request": ("not_before",),
+    "commit_request": ("start_timestamp", "is_retry", "cell_id", "table_id", "cells"),
+    "complete_request": ("start_timestamp",),
+}
+"""The fields that the kernel reads, by the kind of request. Around each of them it reads a request_id."""
+WIRE_TYPES = {0: b"\x00", 1: b"\x00" * 8, 2: b"\x00", 5: b"\x00" * 4}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_a_field_that_the_kernel_does_not_read_goes_to_the_decoder(kind: str) -> None:
+    """Of whatever number and wire type, known to the protocol or not, in a request or beside it."""
+    number = pb.Request.DESCRIPTOR.fields_by_name[kind].number
+    inner = pb.Request.DESCRIPTOR.fields_by_name[kind].message_type
+    names = {field.number: field.name for field in inner.fields}
+    around = {field.number: field.name for field in pb.Request.DESCRIPTOR.fields}
+    for other, (wire_type, value) in itertools.product((*range(1, 130), 500, (1 << 29) - 1), WIRE_TYPES.items()):
+        field = field_of(other, wire_type, value)
+        within = field_of(number, 2, varint(len(field)) + field)
+        assert not agrees(within) or names.get(other) in TAKEN[kind], (other, wire_type)
+        for beside in (field_of(number, 2, b"\x00") + field, field + field_of(number, 2, b"\x00")):
+            assert not agrees(beside) or around.get(other) == "request_id", (other, wire_type)
+    for name in TAKEN[kind]:
+        field = field_of(inner.fields_by_name[name].number, 2 if name == "cells" else 0, b"\x00")
+        assert agrees(field_of(number, 2, varint(len(field)) + field) + field_of(64, 0, b"\x01")), name
 
 
 @given(requests_of(anything) | requests_of(anything, field=68), st.data())
@@ -522,6 +555,7 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
     for request in (
         CommitRequest(50, ids, (1, -2, 3)),
         CommitRequest(-50, (), ids),
+        CommitRequest(50, ids, cells=bytes(range(256)) * 300),
         Complete(ids),
         CommitRequest(50, ids, is_retry=True),
         CommitRequest(50, ids, branches=(100,)),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
+from served_folder import served as served_here
 from service_process import RawPeer, served
 
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.connecting import tcp_connector
+from pyomid.errors import Unavailable
 from pyomid.server.peer import Connection
 from pyomid.server.unauthenticated import UnauthenticatedPeers
 
@@ -55,7 +59,7 @@ def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: 
             with silent(running.address):
                 assert tso.begin().start_ts, "one who had its handshake never gives way"
             tso.close()
-        assert running.has_logged("without handshake")
+        assert running.has_logged("without a handshake")
 
 
 def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
@@ -93,18 +97,63 @@ def test_a_listener_that_ran_out_of_descriptors_accepts_again(tmp_path: Path) ->
         again.close()
 
 
+A_STRANGER = """
+import socket, sys
+from pyomid.wire.codec import Handshake, decode_answer, encode_handshake
+from pyomid.wire.frames import FrameCutter
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.connect(sys.argv[1])
+    peer.sendall(encode_handshake(Handshake(1)))
+    [answer] = FrameCutter().feed(peer.recv(1 << 16))
+    print(decode_answer(answer).body.message)
+"""
+
+
+def test_a_full_tso_says_so_and_serves_its_own_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a place may wait for what that frees."""
+
+    async def scenario() -> None:
+        async with served_here(tmp_path / "db", monkeypatch) as running:
+            running.service._connections_max = 1
+            assert (await running.session().begin()).start_ts
+            with pytest.raises(Unavailable, match="has 1 connections, the maximum is 1: close some"):
+                await running.session(request_s=1.0).begin()
+            listener, path = socket.socket(socket.AF_UNIX), str(tmp_path / "tso")
+            listener.bind(path)
+            running.service.listen(listener)
+            command = [sys.executable, "-c", A_STRANGER, path]
+            said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+            assert "has 1 connections, the maximum is 1" in said.stdout
+            assert await asyncio.to_thread(begin_here, path)
+
+    asyncio.run(scenario())
+
+
+def begin_here(path: str) -> int:
+    def connect() -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(path)
+        return sock
+
+    tso = TsoSession(connect, request_s=20.0, retry_s=20.0)
+    try:
+        return tso.begin().start_ts
+    finally:
+        tso.close()
+
+
 @pytest.mark.fast
 def test_the_address_with_most_newcomers_gives_way() -> None:
     newcomers = UnauthenticatedPeers(10)
     peers = [cast(Connection, f"peer {number}") for number in range(6)]
     for number, address in enumerate(("a", "b", "b", "b", "a", "c")):
         newcomers.add(peers[number], address)
-    assert newcomers.who_gives_way() == peers[1]
+    assert newcomers.peer_to_close() == peers[1]
     newcomers.remove(peers[1], "b")
     newcomers.remove(peers[1], "b")
     newcomers.remove(peers[2], "b")
     assert len(newcomers) == 4
-    assert newcomers.who_gives_way() == peers[0]
+    assert newcomers.peer_to_close() == peers[0]
     for peer, address in ((peers[0], "a"), (peers[3], "b"), (peers[4], "a"), (peers[5], "c")):
         newcomers.remove(peer, address)
-    assert newcomers.who_gives_way() is None
+    assert newcomers.peer_to_close() is None

@@ -21,7 +21,7 @@ from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.settings import TsoSettings
-from pyomid.server.launcher import ensure_running
+from pyomid.server.launcher import connect_to_folder
 from pyomid.server.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, open_folder
 from pyomid.types import CommitRequest
@@ -316,17 +316,17 @@ def test_a_tso_by_hand_serves_the_folders_clients_too(folder: Path, session_of: 
 def test_a_folder_that_is_none_or_of_another_layout_is_named(tmp_path: Path, folder: Path) -> None:
     command = tso_command(folder, Settings())
     with pytest.raises(Misuse, match="not a folder"):
-        ensure_running(tmp_path / "missing", tso_command(tmp_path / "missing", Settings()), timeout_s=20)
+        connect_to_folder(tmp_path / "missing", tso_command(tmp_path / "missing", Settings()), timeout_s=20)
     (folder / "LAYOUT").write_text("pyomid embedded layout 99\n")
     with pytest.raises(Misuse, match="99"):
-        ensure_running(folder, command, timeout_s=20)
+        connect_to_folder(folder, command, timeout_s=20)
 
 
 def test_who_holds_the_lock_and_does_not_answer_is_named(folder: Path) -> None:
     lock = FolderLock(folder)
     assert lock.acquire()
     with pytest.raises(Unavailable, match=f"process {os.getpid()} holds its lock"):
-        ensure_running(folder, tso_command(folder, Settings()), timeout_s=2)
+        connect_to_folder(folder, tso_command(folder, Settings()), timeout_s=2)
     lock.release()
     second = FolderLock(folder)
     assert second.acquire(), "the file stays, the lock does not"
@@ -344,10 +344,10 @@ def test_another_users_tso_is_a_clear_error(tmp_path: Path) -> None:
     assert lock.acquire()
     listener = lock.listen()
     program = (
-        "import os, sys; from pathlib import Path; from pyomid.server.launcher import ensure_running;"
+        "import os, sys; from pathlib import Path; from pyomid.server.launcher import connect_to_folder;"
         "from pyomid.errors import Misuse\n"
         "os.setuid(65534)\n"
-        "try: ensure_running(Path(sys.argv[1]), ['false'], timeout_s=5)\n"
+        "try: connect_to_folder(Path(sys.argv[1]), ['false'], timeout_s=5)\n"
         "except Misuse as error: print(error)"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60)

@@ -232,10 +232,10 @@ def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
     ("options", "code", "text"),
     [
         (["--listen", "nowhere"], 3, "HOST:PORT"),
-        (["--listen", "127.0.0.1:0", "--flushes-in-flight", "many"], 2, "--flushes-in-flight: 'many'"),
+        (["--listen", "127.0.0.1:0", "--flushes-in-flight", "many"], 2, "--flushes-in-flight: invalid value 'many'"),
         (["--listen", "127.0.0.1:0", "--store", "redis://x"], 3, "redis"),
         (["--listen", "127.0.0.1:0", "--flushes-in-flight", "0"], 3, "flushes_in_flight_max is 0"),
-        ([], 3, "nothing to serve on"),
+        ([], 3, "no address to serve on"),
         (["--listen", "127.0.0.1:0", "--tls-key", "x"], 3, "--tls-cert"),
         (["--listen", "0.0.0.0:0", "--token-file", __file__], 3, "--token-in-clear"),
     ],
@@ -259,15 +259,17 @@ def test_options_come_from_file_environment_and_command_line(tmp_path: Path) -> 
     from pyomid.cli import tso, tso_options
 
     config = tmp_path / "tso.yaml"
-    config.write_text("flights: 3\nlisten: 1.2.3.4:5\nconflict-map-entries: 1000\n")
+    config.write_text("flushes-in-flight: 3\nlisten: 1.2.3.4:5\nconflict-map-entries: 1000\n")
     parser = ArgumentParser()
     tso.add_command(parser.add_subparsers())
     arguments = parser.parse_args(["tso", "--config", str(config), "--listen", "9.9.9.9:9"])
-    options = tso_options.read_options(arguments, {"PYOMID_TSO_FLIGHTS": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"})
+    options = tso_options.read_options(
+        arguments, {"PYOMID_TSO_FLUSHES_IN_FLIGHT": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"}
+    )
     assert (options["listen"], options["flushes-in-flight"], options["conflict-map-entries"]) == ("9.9.9.9:9", 4, 1000)
     assert options["lease-term"] == 300.0
     config.write_text("flight: 3\n")
-    with pytest.raises(Misuse, match="no option 'flight'"):
+    with pytest.raises(Misuse, match="unknown option 'flight'"):
         tso_options.read_options(arguments, {})
 
 

@@ -230,7 +230,7 @@ def silent_looks() -> int:
 
 
 def told_of_silence(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if "owes an answer" in record.message]
+    return [record.message for record in caplog.records if "has not replied for" in record.message]
 
 
 def test_who_waits_for_a_silent_leader_says_so_before_its_patience_ends(
@@ -244,7 +244,7 @@ def test_who_waits_for_a_silent_leader_says_so_before_its_patience_ends(
         with stopped(one):
             held = submit(session.begin)
             leaders.wait_for_looks(silent_looks())
-            assert told_of_silence(caplog) == ["the TSO is connected and owes an answer, but has sent nothing for 2 s"]
+            assert told_of_silence(caplog) == ["the TSO is connected, but has not replied for 2 s"]
         held.result(DEADLINE_S)
 
 

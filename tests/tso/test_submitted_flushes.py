@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from served_folder import Run, limit_store_threads
 
 from pyomid.errors import OmidError, Unavailable
-from pyomid.oracle.instructions import Flushed
+from pyomid.oracle.instructions import Flush, Flushed
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.server.flush import Flushes
 from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState
@@ -75,7 +75,7 @@ def test_t5_the_epoch_is_read_behind_the_entries(run: Run, kind: type[CommitTabl
 
     async def scenario() -> None:
         flushes, told = Flushes(table, row, threads_max=1, fail=never), Told()
-        flushes.submit(ENTRIES, told, may_wait=False)
+        flushes.submit(Flush((), ENTRIES), told, may_wait=False)
         await told.once.wait()
         flushes.close(wait=True)
         assert told.results == [Flushed(frozenset(), 0)]
@@ -92,7 +92,7 @@ def test_a_blocking_table_holds_up_no_loop(run: Run) -> None:
     async def scenario() -> None:
         flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never), Told()
         for _ in range(2):
-            flushes.submit(ENTRIES, told, may_wait=False)
+            flushes.submit(Flush((), ENTRIES), told, may_wait=False)
         await asyncio.sleep(0)
         assert not told.results
         may_go.set()
@@ -124,7 +124,7 @@ def test_an_error_is_told_once_as_one_of_the_tree(
 
     async def scenario() -> None:
         flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1, fail=never), Told()
-        flushes.submit(ENTRIES, told, may_wait=False)
+        flushes.submit(Flush((), ENTRIES), told, may_wait=False)
         await told.once.wait()
         flushes.close(wait=True)
         (error,) = told.results
@@ -149,7 +149,7 @@ def test_an_error_of_whoever_is_told_is_not_the_flushs(run: Run, on_thread: bool
         flushes = Flushes(
             table, MemoryLeaderState(), threads_max=1, fail=lambda error: (failed.append(error), once.set())
         )
-        flushes.submit(ENTRIES, stumbles, may_wait=False)
+        flushes.submit(Flush((), ENTRIES), stumbles, may_wait=False)
         await once.wait()
         flushes.close(wait=True)
         assert [type(error) for error in failed] == [ZeroDivisionError]
@@ -171,15 +171,15 @@ def test_a_flush_without_a_thread_fails_once_and_is_not_done(
         flushes = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never)
         busy = [Told() for _ in range(threads)]
         for each in busy:
-            flushes.submit(ENTRIES, each, may_wait=False)
+            flushes.submit(Flush((), ENTRIES), each, may_wait=False)
         told = Told()
-        flushes.submit(ENTRIES + 1000, told, may_wait=False)
+        flushes.submit(Flush((), ENTRIES + 1000), told, may_wait=False)
         assert not told.results, "it is told of later: whoever asks has not yet noted that it asked"
         await told.once.wait()
         lift()
         may_go.set()
         after = Told()
-        flushes.submit(ENTRIES + 2000, after, may_wait=False)
+        flushes.submit(Flush((), ENTRIES + 2000), after, may_wait=False)
         await asyncio.gather(*(each.once.wait() for each in (*busy, after)))
         flushes.close(wait=True)
         (error,) = told.results
@@ -198,7 +198,7 @@ def test_threads_are_there_from_the_begin(run: Run, monkeypatch: pytest.MonkeyPa
         limit_store_threads(monkeypatch, 0)
         told = [Told() for _ in range(6)]
         for each in told:
-            flushes.submit(ENTRIES, each, may_wait=False)
+            flushes.submit(Flush((), ENTRIES), each, may_wait=False)
         await asyncio.gather(*(each.once.wait() for each in told))
         flushes.close(wait=True)
         assert all(each.results == [Flushed(frozenset(), 0)] for each in told)

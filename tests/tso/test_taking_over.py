@@ -96,7 +96,7 @@ def test_threads_that_wait_for_another_threads_connecting_give_up_by_their_own_d
     first = threading.Thread(target=begin)
     first.start()
     dialling.wait(60.0)
-    with pytest.raises(Unavailable, match="others have been looking for a TSO"):
+    with pytest.raises(Unavailable, match="other callers have been connecting to a TSO"):
         session.begin()
     release.set()
     first.join()

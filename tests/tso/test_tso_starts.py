@@ -53,7 +53,7 @@ def test_death_before_the_log_is_open_is_in_it(tmp_path: Path, monkeypatch: pyte
 
 def test_death_by_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_python(tmp_path, monkeypatch, "import uvloop, os\nuvloop.run = lambda coroutine: os.kill(os.getpid(), 11)\n")
-    assert "of signal 11 before it served" in refused(tmp_path)
+    assert "of signal 11 during startup" in refused(tmp_path)
     assert "Fatal Python error: Segmentation fault" in (tmp_path / "db" / LOG_FILE).read_text()
 
 
@@ -66,7 +66,7 @@ def test_a_program_that_embeds_python_starts_the_tso_by_python(tmp_path: Path, m
 
 def test_a_python_that_cannot_be_run_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
-    with pytest.raises(Misuse, match="python3 cannot be run: No such file"):
+    with pytest.raises(Misuse, match=r"cannot run .*python3: No such file"):
         pyomid.connect(f"omid://{tmp_path}/db")
 
 
@@ -86,9 +86,9 @@ def test_a_store_too_small_for_its_first_files_is_said_at_once(tmp_path: Path, m
         monkeypatch,
         "import sys, resource\nif 'tso' in sys.orig_argv:\n"
         f"    open({str(starts)!r}, 'a').write('x')\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n",
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))\n",
     )
-    with pytest.raises(StoreFull, match="no room for"):
+    with pytest.raises(StoreFull, match="is full"):
         pyomid.connect(f"omid://{tmp_path}/db")
     assert starts.read_text() == "x"
 
@@ -124,7 +124,7 @@ def test_a_tso_that_dies_at_once_is_started_ever_less_often(tmp_path: Path) -> N
     count, errors = starts_of(tmp_path, FakeTime(), "raise SystemExit('no such thing')", for_s=60.0)
     assert 8 <= count <= 20
     assert all("no such thing" in str(error) for error in errors)
-    assert "in a row ended soon" in str(errors[-1])
+    assert "in a row died soon" in str(errors[-1])
 
 
 def test_a_tso_that_dies_when_it_serves_is_not_started_without_end(tmp_path: Path) -> None:

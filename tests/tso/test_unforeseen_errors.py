@@ -15,12 +15,11 @@ from served_folder import SETTINGS, Run, Served, cell, limit_store_threads, serv
 
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.intrinsics import populate
+from pyomid.oracle.native.conflict_map import populate
 from pyomid.oracle.requests.commits import Commits
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.ports import boot_clock
 from pyomid.server import peer
-from pyomid.server.native.socket_loop import SocketLoop
 from pyomid.server.peer import Connection
 from pyomid.server.service import TsoService
 from pyomid.server.startup import take_over_and_build
@@ -67,8 +66,7 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
         (TsoMachine, "start_plain_flush"),
         (Commits, "end_flush"),
         (CompiledOracle, "give_back"),
-        (SocketLoop, "read"),
-        (Connection, "finish_on_slow_path"),
+        (CompiledOracle, "decide_more"),
         (Connection, "send"),
         (Connection, "take_turn"),
         (TsoService, "_ended"),
@@ -167,7 +165,7 @@ def test_native_code_serves_without_a_thread_for_its_memory(
 
 def test_store_calls_without_a_thread_are_repeated(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands behind such a call in the list of a step is performed all the same: a flush, for example."""
-    lift = limit_store_threads(monkeypatch, 0)
+    lift = limit_store_threads(monkeypatch, 1)
 
     async def scenario() -> None:
         async with served(tmp_path / "db", monkeypatch) as each:

@@ -134,7 +134,7 @@ def test_a_frame_over_the_limit_is_refused_at_its_header_and_the_frames_before_i
     cutter = FrameCutter(100)
     frames = cutter.feed(frame(b"x" * 100) + (101).to_bytes(4, "big"))
     assert next(frames) == b"x" * 100
-    with pytest.raises(FrameTooLong, match=r"101.*100.*table level"):
+    with pytest.raises(FrameTooLong, match=r"101.*100.*commit smaller transactions"):
         next(frames)
 
 

@@ -1,6 +1,6 @@
-"""The `pyomid` command. Each module here that has `add_command` is a subcommand; `main` only chooses among them.
+"""The `pyomid` command. Each module here with `add_command` is a subcommand; `main` only chooses among them.
 
-Like `wiring` it may import every package, because it chooses concrete deployment.
+Like `wiring` it may import every package, because it chooses a concrete deployment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyomid.errors import OmidError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. The exit status is 0, 2 for a wrong command line, 1 for any other error."""
+    """Run the command. Returns the exit status: 0, 2 for a wrong command line, 1 for any other error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="pyomid",
@@ -37,14 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pyomid: {error} [{error.code}]", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes again when it exits
         return 1
     except KeyboardInterrupt:
         return 130
 
 
 def _modules(command: str) -> Iterator[ModuleType]:
-    """The module that is named like the command, so that a service does not load the others; otherwise all."""
+    """Yield only the command's own module, so that a service does not load the others; all if it is unknown."""
     names = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
     for name in [command] if command in names else names:
         module = import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""`pyomid adopt URL TABLE FAMILY…`: an HBase table that was written without transactions becomes transactional."""
+"""`pyomid adopt URL TABLE FAMILY…`: make an HBase table that was written without transactions transactional."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pyomid.cli.status import as_it_is
 from pyomid.cli.tables import add_conflict_level
 
 _OF_SPARK = "of-spark"
-"""`--spark` without a master: the one of spark-submit or Spark's own configuration."""
+"""Value of `--spark` without a master: use that of spark-submit or of Spark's configuration."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "adopt",
         help="make an existing HBase table transactional",
-        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Repeatable: what "
-        "was adopted before is only read. The table is read once before anything is changed, and all that is to be "
-        "mended is told together: tables that transactions have touched, families that keep too few versions, cells "
-        "newer than the TSO's timestamps, and empty values, which transactions take for deletions.",
+        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Idempotent: cells "
+        "adopted before are only read. Before anything is changed, the table is read once and everything that must be "
+        "fixed is reported together: tables that transactions have touched, families that keep too few versions, cells "
+        "newer than the TSO's timestamps, and empty values, which transactions read as deletions.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("table", help="its name in HBase; ns:name in a namespace")
-    parser.add_argument("families", nargs="+", help="those that transactions will use")
+    parser.add_argument("families", nargs="+", help="column families that transactions will use")
     add_conflict_level(parser)
     parser.add_argument(
         "--spark",
         nargs="?",
         const=_OF_SPARK,
         metavar="MASTER",
-        help="as a Spark job, one task a region: at this master (local[4], yarn, spark://…), or at that of "
-        "spark-submit; without it, region by region in this process. Give it after the other arguments",
+        help="run as a Spark job with one task per region, on this master (local[4], yarn, spark://…) or on that of "
+        "spark-submit; without this option, region by region in this process. Give it after the other arguments",
     )
     parser.set_defaults(run=run)
 
@@ -59,18 +59,18 @@ def _run_here(arguments: argparse.Namespace) -> int:
         level = new_level(deployment, table, arguments.conflict_level)
         newest_ts, found = import_timestamp(deployment, table, [family.encode() for family in arguments.families])
         if not newest_ts:
-            print(f"{table} was transactional already: nothing was done")
+            print(f"{table} is already transactional: nothing to do")
             return 0
         regions = deployment.store.regions(table)
         for number, region in enumerate(regions, 1):
             add_refusals(found, import_refusals(deployment, Driver(deployment), table, region, newest_ts))
-            print(f"region {number} of {len(regions)}: looked at", flush=True)
+            print(f"region {number} of {len(regions)}: checked", flush=True)
         refuse(table, found)
         for number, region in enumerate(regions, 1):
             done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
             print(f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True)
         register_imported(deployment, table, arguments.families, level)
-    print(f"{table} is transactional now")
+    print(f"{table} is now transactional")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`pyomid backup URL DEST`, `pyomid restore BACKUP URL`: a copy of a database in use, and a database made of it."""
+"""`pyomid backup URL DEST`, `pyomid restore BACKUP URL`: copy a database in use, and make a database of the copy."""
 
 from __future__ import annotations
 
@@ -18,29 +18,26 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     backup = commands.add_parser(
         "backup",
         help="copy a database as of one moment, while it is in use",
-        description="Copies the database, as of one moment, beside readers and writers: a folder into an absent or "
-        "empty one, and what lies in HBase into snapshots of its tables. All that was committed before is in it, and "
-        "of each later transaction all or nothing; over HBase nothing.",
+        description="Copies the database as of one moment, while others read and write it: a folder to an absent or "
+        "empty folder, a database in HBase to snapshots of its tables. The copy has everything committed before, and "
+        "each later transaction completely or not at all (over HBase: not at all).",
     )
     backup.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
-    backup.add_argument(
-        "destination", help="an absent or empty folder; over HBase a word, with which the snapshots' names begin"
-    )
+    backup.add_argument("destination", help="an absent or empty folder; over HBase a prefix of the snapshots' names")
     backup.add_argument(
         "--since",
         metavar="BACKUP",
-        help="an earlier back-up of it: keep what changed since then, to be restored together with that one",
+        help="an earlier backup of the database: copy only what changed since; a restore needs both",
     )
     backup.set_defaults(run=_back_up)
     restore = commands.add_parser(
         "restore",
-        help="make a database of a back-up",
-        description="Copies a back-up, with those that it goes on from, into an absent or empty folder. It is another "
-        "database than the one that was backed up: who has that one open is refused in it. Over HBase it makes the "
-        "back-up's tables tables of a database that serves, of the same cluster or of another one to which the "
-        "snapshots were exported; none of them may be there.",
+        help="make a database of a backup",
+        description="Copies a backup, with the backups that it builds on, to an absent or empty folder. The result is "
+        "another database: clients of the original one are refused. Over HBase, adds the backup's tables to a running "
+        "database, in the same cluster or in one to which the snapshots were exported; none of the tables may exist.",
     )
-    restore.add_argument("backup", help="what pyomid backup made: a folder, or over HBase the word")
+    restore.add_argument("backup", help="destination of pyomid backup: a folder, or over HBase the prefix")
     restore.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
     restore.add_argument(
         "--table", action="append", dest="tables", metavar="NAME", help="over HBase: only this table; repeatable"
@@ -55,7 +52,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     restore.set_defaults(run=_restore)
     for parser in (backup, restore):
-        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _back_up(arguments: argparse.Namespace) -> int:
@@ -70,12 +67,12 @@ def _restore(arguments: argparse.Namespace) -> int:
 
     restored = pyomid.restore(arguments.backup, arguments.url, tables=_chosen(arguments))
     if not arguments.json:
-        print(f"{arguments.url} is made of {arguments.backup}:")
+        print(f"restored {arguments.url} from {arguments.backup}:")
     return _show(restored, arguments)
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """Name → new name, of the tables that were named. A table that gets another name is one of them."""
+    """Return table → its new name, for the chosen tables; --as chooses a table too. None: all tables."""
     if arguments.tables is None and not arguments.names:
         return None
     chosen = {name: name for name in arguments.tables or ()}
@@ -94,8 +91,8 @@ def _show(backup: Backup, arguments: argparse.Namespace) -> int:
         size = f"{backup.size_bytes / 1e6:,.1f} MB" if not backup.snapshots else f"{len(backup.tables)} tables"
         print(f"{backup.folder} as of {backup.taken}, {size}")
         if backup.since is not None:
-            print(f"what changed since {backup.since}: keep both")
-        print(f"all commits below {backup.snapshot_ts} are in it")
+            print(f"holds only changes since {backup.since}: keep both")
+        print(f"contains all commits below {backup.snapshot_ts}")
         if backup.snapshots:
             print(f"tables     {' '.join(backup.tables)}\nsnapshots  {' '.join(backup.snapshots)}")
     return 0

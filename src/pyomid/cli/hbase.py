@@ -1,4 +1,4 @@
-"""`pyomid hbase start|stop|status --dir D`: a real standalone HBase to try pyomid with. Not for production."""
+"""`pyomid hbase start|stop|status --dir D`: a standalone HBase for trials. Not for production."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pyomid.errors import Misuse
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command with its three verbs; each sets `run`, which returns the exit status."""
+    """Add the command with its three verbs; each sets `run`, which returns the exit status."""
     parser = commands.add_parser(
         "hbase", help="a standalone HBase and ZooKeeper for development and tests (needs JDK 17 and Maven)"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="start|stop|status")
     for verb, run, text in (
-        ("start", _start, "starts it on the loopback, on free ports (the first start fetches the jars)"),
-        ("stop", _stop, "stops it; its data stay in the folder"),
-        ("status", _status, "says whether it runs, and its URL"),
+        ("start", _start, "start it on the loopback, on free ports (the first start downloads the jars)"),
+        ("stop", _stop, "stop it; its data stay in the folder"),
+        ("status", _status, "print whether it runs, and its URL"),
     ):
         command = verbs.add_parser(verb, help=text)
-        command.add_argument("--dir", type=Path, required=True, help="the folder that holds all of it")
+        command.add_argument("--dir", type=Path, required=True, help="folder for all its files")
         if verb == "start":
             command.add_argument("--heap-mb", type=int, default=1024, help="the JVM's heap (default: %(default)s)")
         command.set_defaults(run=run)

@@ -1,12 +1,12 @@
-"""A real HBase on the loopback: master, region server and ZooKeeper in one JVM, for tests and trials.
+"""A standalone HBase on the loopback: master, region server and ZooKeeper in one JVM, for tests and trials.
 
     server = HBaseServer(folder)
     server.start()          # takes about fifteen seconds; all its files are below `folder`
     server.quorum           # "127.0.0.1:40123"
     server.stop()
 
-`server.json` in the folder names the processes that serve it, so another process may use or stop it. Never use it in
-production: the data are on the local file system, without replication.
+`server.json` in the folder names the server's processes, so another process can use or stop it. Not for production: the
+data are on the local file system, without replication.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A JVM of this folder. `born` is the start time of the process, because pids are used again."""
+    """A JVM of this folder. `born` is the start time of the process, because pids are reused."""
 
     pid: int
     born: int
@@ -44,7 +44,7 @@ class Process:
         return _born(self.pid) == self.born
 
     def send(self, number: signal.Signals) -> None:
-        """Sends the signal to exactly this process, or to none."""
+        """Send the signal to exactly this process, or to none."""
         if self.is_alive():
             os.kill(self.pid, number)
 
@@ -71,8 +71,8 @@ class HBaseServer:
         core_settings: Mapping[str, str] | None = None,
         jars: Bundle = HBASE,
     ) -> None:
-        """`settings` of hbase-site.xml are added to those that a server on the loopback needs, and replace them;
-        `core_settings`: core-site.xml. `jars`: of which HBase."""
+        """`settings`: for hbase-site.xml, added to those that a server on the loopback needs, and overriding them;
+        `core_settings`: for core-site.xml. `jars`: the HBase to run."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
         self._own_settings = dict(settings or {})
@@ -86,7 +86,7 @@ class HBaseServer:
     @property
     def ports(self) -> Ports:
         if self._ports is None:
-            raise Misuse(f"no HBase was ever started in {self.folder}")
+            raise Misuse(f"no HBase has been started in {self.folder}: run pyomid hbase start")
         return self._ports
 
     @property
@@ -95,9 +95,9 @@ class HBaseServer:
 
     @property
     def pid(self) -> int:
-        """Of the process with master, region server and ZooKeeper."""
+        """The pid of the process with master, region server and ZooKeeper."""
         if self._master is None:
-            raise Misuse(f"no HBase was ever started in {self.folder}")
+            raise Misuse(f"no HBase has been started in {self.folder}: run pyomid hbase start")
         return self._master.pid
 
     @property
@@ -108,9 +108,9 @@ class HBaseServer:
         return self._master is not None and self._master.is_alive()
 
     def start(self, *, deadline_s: float = 240.0) -> None:
-        """Starts the server; returns when master and region server answer. It uses the ports of an earlier start."""
+        """Start the server, on the ports of an earlier start if any; return when master and region server answer."""
         if self.is_running():
-            raise Misuse(f"an HBase (pid {self._master and self._master.pid}) runs in {self.folder} already")
+            raise Misuse(f"an HBase (pid {self._master and self._master.pid}) is already running in {self.folder}")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or Ports(*_free_ports(3))
         conf = self._write_site("conf", distributed=False, region_server_port=self._ports.region_server)
@@ -119,7 +119,7 @@ class HBaseServer:
         self._wait_until(self._answers, self._master, self.log, deadline_s)
 
     def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 180.0) -> tuple[Process, int]:
-        """Starts one more region server, in a JVM of its own, to be stopped, killed or restarted. Returns it and its
+        """Start another region server in a separate JVM, to be stopped, killed or restarted; return it and its
         port."""
         (port,) = _free_ports(1)
         name = f"region-server-{port}"
@@ -130,12 +130,12 @@ class HBaseServer:
         return process, port
 
     def stop(self, *, deadline_s: float = 60.0) -> None:
-        """Stops the server, by kill if necessary. What was acknowledged is in the folder in either case."""
+        """Stop the server, by SIGKILL if necessary. Acknowledged writes are in the folder in either case."""
         if self._master is not None:
             end(self._master, deadline_s=deadline_s)
 
     def kill(self) -> None:
-        """kill -9: like a machine that loses power."""
+        """Kill the server by SIGKILL."""
         if self._master is not None:
             self._master.send(signal.SIGKILL)
             end(self._master, deadline_s=10.0)
@@ -152,7 +152,7 @@ class HBaseServer:
         return any(name.split(",")[1] == str(port) for name in self._znodes("/hbase/rs"))
 
     def _znodes(self, path: str) -> set[str]:
-        """Names below `path`; empty while there is no ZooKeeper or no such path."""
+        """Return the names below `path`; empty if ZooKeeper or the path is missing."""
         from kazoo.client import KazooClient
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
@@ -179,11 +179,11 @@ class HBaseServer:
         end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
             if not process.is_alive():
-                raise Unavailable(f"the JVM ended while it started; its last words: {_tail(log)}")
+                raise Unavailable(f"the JVM exited during startup; end of its log: {_tail(log)}")
             if condition():
                 return
             time.sleep(_POLL_S)
-        raise Unavailable(f"no answer within {deadline_s:g} s; the log is {log}; last words: {_tail(log)}")
+        raise Unavailable(f"HBase did not answer within {deadline_s:g} s; end of its log {log}: {_tail(log)}")
 
     def _spawn(self, main: str, conf: Path, log: Path, *, heap_mb: int) -> Process:
         command = java(
@@ -245,10 +245,10 @@ class HBaseServer:
             "hbase.regionserver.ipc.address": "127.0.0.1",
             "hbase.regionserver.port": str(region_server_port),
             "hbase.regionserver.info.port": "-1",
-            # What compaction replaced goes at once: until then a region of a split cannot split again.
+            # Delete compacted files at once: until then a region from a split cannot split again.
             "hbase.hfile.compaction.discharger.interval": "1000",
             "hbase.catalogjanitor.interval": "1000",
-            # A master of one machine need not wait for more servers to report.
+            # On one machine the master need not wait for more region servers.
             "hbase.master.wait.on.regionservers.mintostart": "1",
             "hbase.master.wait.on.regionservers.timeout": "500",
             "hbase.master.wait.on.regionservers.interval": "100",
@@ -272,7 +272,7 @@ class HBaseServer:
 
 
 def end(process: Process, *, deadline_s: float) -> None:
-    """Ends the process before it returns: by SIGTERM, and by SIGKILL after `deadline_s`."""
+    """End the process by SIGTERM, and by SIGKILL after `deadline_s`; return when it has ended."""
     process.send(signal.SIGTERM)
     end_s = time.monotonic() + deadline_s
     while process.is_alive():
@@ -284,12 +284,12 @@ def end(process: Process, *, deadline_s: float) -> None:
 
 
 def _reap(pid: int) -> None:
-    with suppress(ChildProcessError):  # another process started it: its parent reaps it
+    with suppress(ChildProcessError):  # another process started it and reaps it
         os.waitpid(pid, os.WNOHANG)
 
 
 def _born(pid: int) -> int:
-    """The start time of a live process in clock ticks since boot; -1 if there is none, or only a zombie."""
+    """Return the start time of a live process in clock ticks since boot; -1 if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

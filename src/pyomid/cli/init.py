@@ -1,4 +1,4 @@
-"""`pyomid init URL`: makes what a database needs before its first client."""
+"""`pyomid init URL`: create what a database needs before its first client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ANY_LEVEL: Final = "any"
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "init",
-        help="make the tables of a database in HBase (once); other kinds need nothing",
-        description="Idempotent. Tables that Apache Omid's own tool made are taken as they are. With another option "
-        "ceiling than before it moves the timestamp ceiling there: stop every TSO first.",
+        help="create the tables of a database in HBase (once); other kinds need nothing",
+        description="Idempotent. Tables that Apache Omid's own tool created are used unchanged. If the URL's option "
+        "ceiling differs from before, the timestamp ceiling moves there: stop every TSO first.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument(
@@ -33,14 +33,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--conflict-level",
         choices=[*(level.value for level in ConflictLevel), ANY_LEVEL],
-        help="the one level of all tables, that of the Java clients that write them, whose requests do not name it; "
-        "any: each table has its own, no Java client writes (default: what it was; cell, as Apache Omid's, where "
-        "there is no table)",
+        help="one level for all tables: that of the Java clients that write them, because their requests do not name "
+        "it; any: each table has its own, and no Java client writes (default: unchanged; without any table cell, as "
+        "Apache Omid's)",
     )
     parser.add_argument(
         "--above-backup",
         metavar="NAME",
-        help="let timestamps begin above those of this back-up, so that it can be restored here: stop every TSO first",
+        help="start timestamps above those of this backup, so that it can be restored here: stop every TSO first",
     )
     parser.set_defaults(run=run)
 
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     address, settings = parse_url(arguments.url)
     if not isinstance(address, HBaseAddress):
         if arguments.conflict_level is not None:
-            raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
-        print("nothing to do: this kind of database is made by its first client")
+            raise Misuse("--conflict-level is for a database in HBase: in this one each table has its own level")
+        print("nothing to do: the first client creates this kind of database")
         return 0
     from pyomid.storage.hbase.catalog import HBaseCatalog
     from pyomid.storage.hbase.deployment import chosen_ceiling, create_database, open_cluster
@@ -66,14 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
             _go_above(cluster, settings.ceiling, arguments.above_backup)
     finally:
         cluster.close()
-    print(f"made {', '.join(made)}" if made else "all tables were there")
+    print(f"created {', '.join(made)}" if made else "all tables exist already")
     print(f"conflict level of all tables: {level}")
     print(f"next: pyomid tso --listen HOST:24758 --store '{arguments.url}'")
     return 0
 
 
 def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
-    """Moves epoch and ceiling as a TSO that takes over, and ends at once: one that serves all the same is deposed."""
+    """Move epoch and ceiling as a TSO does at takeover; a TSO that still serves is deposed by that."""
     from pyomid.errors import Unavailable
     from pyomid.storage.hbase.copies.restore import HBaseRestore
     from pyomid.storage.hbase.deployment import chosen_ceiling
@@ -84,17 +84,17 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
     place, state = chosen_ceiling(cluster, ceiling), HBaseLeaderState(cluster)
     found, record = place.read(), state.read()
     if max(found, record.ceiling, record.epoch) >= epoch:
-        print(f"timestamps are above those of the back-up {backup}")
+        print(f"timestamps are above those of the backup {backup}")
         return
     if not state.take_over(expected=record.epoch, epoch=epoch, ceiling=epoch) or not place.compare_and_set(
         found, epoch
     ):
         raise Unavailable("a TSO took over meanwhile: stop every TSO, then run this again")
-    print(f"timestamps begin above {epoch}, those of the back-up {backup}")
+    print(f"timestamps start above {epoch}, the newest of the backup {backup}")
 
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
-    """The level of all tables from now on. A database without tables that nobody told gets Apache Omid's own."""
+    """Set and return the level of all tables. Without `wanted` it is unchanged; a new database gets Apache Omid's."""
     from pyomid.client.admin.table_admin import choose_tables_level
 
     if wanted is None and not catalog.has_tables_level() and not catalog.entries():

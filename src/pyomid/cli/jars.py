@@ -1,7 +1,7 @@
-"""Class paths of real Java servers and clients, for tests, benchmarks and trials: not for production.
+"""Class paths of Java servers and clients, for tests, benchmarks and trials: not for production.
 
-Maven resolves pinned artifacts once into its own local repository. Its answer is kept in a file in the user's cache
-directory, and is used while every jar in it exists.
+Maven resolves pinned artifacts once into its local repository. The resulting class path is stored in a file in the
+user's cache directory and used as long as every jar in it exists.
 
     path = class_path(HBASE)                    # list of jars, in class-path order
     java("-Xmx64m", "-cp", join(path), "Main")  # argv for subprocess
@@ -29,7 +29,7 @@ _RESOLVE_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Artifacts that share one class path. `dropped`: prefixes of file names that are left out."""
+    """Artifacts that share one class path. `dropped`: prefixes of file names to omit."""
 
     name: str
     artifacts: tuple[str, ...]
@@ -61,15 +61,15 @@ JAVA_OPENS: Final = tuple(
 
 
 class JavaMissing(Unavailable):
-    """There is no JDK or no Maven, or Maven could not fetch the jars: the message says which."""
+    """JDK or Maven is missing, or Maven could not download the jars; the message says which."""
 
     code = "OMID-JAVA-MISSING"
 
 
 def class_path(bundle: Bundle) -> list[Path]:
-    """The jars of `bundle`, all of which exist on this machine on return; the first call may download them.
+    """Return the jars of `bundle`, all of which exist on this machine; the first call may download them.
 
-    Raises `JavaMissing`. Several processes may call it at once.
+    Raises `JavaMissing`. Safe to call from several processes at once.
     """
     folder = cache_folder() / f"{bundle.name}-{digest(*bundle.artifacts, *bundle.dropped)}"
     remembered = _remembered(folder)
@@ -83,23 +83,23 @@ def class_path(bundle: Bundle) -> list[Path]:
 
 
 def join(jars: Sequence[Path | str]) -> str:
-    """A class path as an argument of the JVM."""
+    """Return a class path as an argument of the JVM."""
     return os.pathsep.join(str(jar) for jar in jars)
 
 
 def java(*arguments: str) -> list[str]:
-    """An argument vector that starts the JVM with the options that HBase and Omid need."""
+    """Return a command that starts the JVM with the options that HBase and Omid need."""
     return [str(tool("java")), *JAVA_OPENS, *arguments]
 
 
 def tool(name: str) -> Path:
-    """The path of `java`, `javac` or `mvn`: from JAVA_HOME, then from PATH."""
+    """Return the path of `java`, `javac` or `mvn`, from JAVA_HOME or else from PATH."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / name).is_file():
         return Path(home) / "bin" / name
     found = shutil.which(name)
     if found is None:
-        raise JavaMissing(f"{name} is not on this machine: Java servers need JDK 17 and Maven 3.8 or later")
+        raise JavaMissing(f"{name} is not installed: Java servers need JDK 17 and Maven 3.8 or later")
     return Path(found)
 
 
@@ -167,7 +167,7 @@ def _pom(bundle: Bundle) -> str:
 
 
 def run_tool(command: list[str], *, what: str) -> None:
-    # Maven reads terminals and inherits job control: a pipe and no input prevent both.
+    # Maven reads from a terminal and inherits job control; a pipe and no input prevent both.
     finished = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -14,8 +14,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export = commands.add_parser(
         "export",
         help="write tables as Parquet files, of one snapshot",
-        description="Writes each table to a Parquet file of an absent or empty folder. A table with a schema has its "
-        "columns; any other has key, column and value of each cell. Needs pyarrow (pyomid[arrow]).",
+        description="Writes each table to a Parquet file in an absent or empty folder: the columns of its schema, or, "
+        "without a schema, key, column and value of each cell. Needs pyarrow (pyomid[arrow]).",
     )
     export.add_argument("url", help=_URL)
     export.add_argument("destination", help="an absent or empty folder")
@@ -23,15 +23,20 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     load = commands.add_parser(
         "import",
         help="write Parquet files into tables",
-        description="Writes exported files, or a Parquet file that fits, in transactions of a bounded number of rows. "
-        "Tables that do not exist are made as they were exported. If it is interrupted, it says how far it came.",
+        description="Writes exported files, or one Parquet file whose columns fit the table, in transactions of a "
+        "bounded number of rows. Missing tables are created as they were exported. An interrupted import reports how "
+        "many rows were committed.",
     )
     load.add_argument("source", help="a folder that pyomid export wrote, or one Parquet file")
     load.add_argument("url", help=_URL)
-    load.add_argument("--over", action="store_true", help="write into tables that have rows, over those of equal keys")
+    load.add_argument(
+        "--over", action="store_true", help="allow tables with rows; rows with equal keys are overwritten"
+    )
     load.set_defaults(run=_import)
     for parser in (export, load):
-        parser.add_argument("--table", action="append", dest="tables", metavar="NAME", help="only this; repeatable")
+        parser.add_argument(
+            "--table", action="append", dest="tables", metavar="NAME", help="only this table; repeatable"
+        )
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`pyomid status URL`: the state of a database, for people."""
+"""`pyomid status URL`: the state of a database, as text or JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "status",
-        help="tables, watermarks, leases, commit table of a database",
-        description="Connects to a database (starting the TSO of an embedded one where none runs) and shows its state.",
+        help="show tables, watermarks, leases and commit table of a database",
+        description="Connects to a database and shows its state. Starts the TSO of a folder if none runs.",
     )
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def add_url(
-    parser: argparse.ArgumentParser, no_create: str = "a folder that holds no database is an error; it always is"
+    parser: argparse.ArgumentParser, no_create: str = "no effect: a missing database is always an error"
 ) -> None:
-    """The database. `as_it_is` opens it."""
+    """Add the argument `url`; open it with the options of `as_it_is`."""
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("--no-create", dest="create", action="store_false", help=no_create)
 
@@ -44,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def as_it_is(url: str) -> dict[str, Any]:
-    """The options that open a database and make none."""
+    """Return the options that open a database without creating one."""
     from pyomid.wiring import is_made
 
     return {} if is_made(url) else {"create": False}
 
 
 def as_json(status: DatabaseStatus) -> dict[str, Any]:
-    """Plain values, under the names that the lines show."""
+    """Return the status as JSON values, under the names in the text output."""
     return {
         "tso": asdict(status.tso),
         "commit_table_entries": status.commit_table_entries,
@@ -71,17 +71,17 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
 
 
 def as_lines(status: DatabaseStatus) -> Iterator[str]:
-    """For people: each figure with its meaning."""
+    """Yield lines of text: each figure with its meaning."""
     tso = status.tso
-    yield f"epoch            {tso.epoch:>20}   every timestamp at or below it is of an earlier TSO"
+    yield f"epoch            {tso.epoch:>20}   timestamps at or below it come from earlier TSOs"
     yield f"last timestamp   {tso.last_ts:>20}"
     yield f"LWM              {tso.low_watermark:>20}   no transaction at or below it can commit"
-    yield f"W                {tso.watermark:>20}   compaction may clean up to here"
+    yield f"W                {tso.watermark:>20}   compaction may delete versions that only older snapshots need"
     if tso.held_back_by:
         yield f"held back by     {tso.held_back_by}"
     if tso.retention_s:
-        yield f"retention        {tso.retention_s:>20g}   seconds for which history is kept: W stays below it"
-    yield f"H                {tso.horizon:>20}   the commit table was sanitized below it"
+        yield f"retention        {tso.retention_s:>20g}   seconds for which history is kept; W stays below it"
+    yield f"H                {tso.horizon:>20}   the commit table is sanitized below it"
     yield f"in flight        {tso.in_flight:>20}   commits being made durable"
     yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
@@ -94,15 +94,15 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     yield f"tables           {len(status.tables):>20}"
     yield from table_lines(status.tables)
     if status.unregistered or status.tables_unconfirmed:
-        yield f"unregistered     {len(status.unregistered):>20}   sanitizing waits until they are registered"
+        yield f"unregistered     {len(status.unregistered):>20}   sanitizing is refused until they are registered"
     for number, name in status.unregistered.items():
-        yield f"  id {number}   {name or 'no table has this id: dropped?'}"
+        yield f"  id {number}   {name or 'no table has this id; it may have been dropped'}"
     if status.tables_unconfirmed:
         yield "  a Java TSO led: `pyomid tables URL discover`, register what it lists, `pyomid tables URL confirm`"
 
 
 def conflicts_by_table(tso: Status, tables: Iterable[TableInfo]) -> dict[str, int]:
-    """By the tables' names, most first. A table that was dropped has its id."""
+    """Return conflicts by table name, most first; a dropped table appears by its id."""
     names = {table_id(table.name.encode()): table.name for table in tables}
     found = sorted(tso.conflicts_by_table.items(), key=lambda each: -each[1])
     return {names.get(number, f"id {number}"): count for number, count in found}

@@ -1,4 +1,4 @@
-"""`pyomid tables URL …`: list, create, register, alter and drop tables; find those that are not registered."""
+"""`pyomid tables URL …`: list, create, register, alter and drop tables; find unregistered ones."""
 
 from __future__ import annotations
 
@@ -20,70 +20,82 @@ if TYPE_CHECKING:
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
-    add_url(parser, "a folder that holds no database is an error; it always is, but for create")
+    add_url(parser, "with create: refuse a folder without a database; the other actions always do")
     actions = parser.add_subparsers(
         dest="action", metavar="list | create | register | unregister | alter | drop | discover | confirm | forget"
     )
-    actions.add_parser("list", help="every table with its families and conflict level (the default)")
-    create = actions.add_parser("create", help="a new table")
+    actions.add_parser("list", help="list tables with their families and conflict level (the default)")
+    create = actions.add_parser("create", help="create a table")
     create.add_argument("name", help="a new name; over HBase also ns:name, in a namespace that exists")
     create.add_argument("families", nargs="+", help="its column families")
     add_conflict_level(create)
-    create.add_argument("--ttl", metavar="SECONDS", type=float, help="values expire so long after their commit")
-    create.add_argument("--if-not-exists", action="store_true", help="a table that is there already is no error")
+    create.add_argument("--ttl", metavar="SECONDS", type=float, help="values expire this long after their commit")
+    create.add_argument("--if-not-exists", action="store_true", help="do nothing if the table exists")
     create.add_argument(
         "--split-keys",
         nargs="+",
         default=[],
         metavar="KEY",
-        help="over HBase: the row keys at which its regions begin, bytes that are no text as \\xNN. Give it after the "
+        help="over HBase: row keys at which its regions are split, other bytes than text as \\xNN. Give it after the "
         "other arguments",
     )
-    register = actions.add_parser("register", help="a table that a Java client made: from now on it is cleaned too")
+    register = actions.add_parser(
+        "register", help="register a table that a Java client created, so that it is compacted"
+    )
     register.add_argument("name", help="its name in HBase; ns:name in a namespace")
     register.add_argument("families", nargs="+", help="its column families")
-    add_conflict_level(register, "that of the Java clients that write it, cell by default there; it must be given")
+    add_conflict_level(register, "that of the Java clients that write it (their default: cell); required")
     unregister = actions.add_parser(
         "unregister",
-        help="take back a registration: the table and its rows stay",
-        description="Sanitizing refuses from now on, until the table is registered again, or is dropped and "
-        "forgotten: what was committed to it may need the commit table.",
+        help="undo a registration; the table and its rows stay",
+        description="From now on sanitizing is refused, until the table is registered again, or is dropped and "
+        "forgotten: commits to it may need their entries in the commit table.",
     )
     unregister.add_argument("name")
     alter = actions.add_parser(
         "alter",
-        help="another conflict level, or other columns, while others use the table",
-        description="Transactions that write the table and began before abort, and begin anew. The options for columns "
-        "are one change; they touch no data.",
+        help="change the conflict level, the time to live or the columns of a table in use",
+        description="Transactions that write the table and began before the change abort and must begin again. All "
+        "options for columns are one change; they touch no data.",
     )
     alter.add_argument("name")
-    add_conflict_level(alter, "the level that it shall have")
+    add_conflict_level(alter, "the new level")
     alter.add_argument(
-        "--ttl", metavar="SECONDS", type=float, help="values expire so long after their commit; 0: never"
+        "--ttl", metavar="SECONDS", type=float, help="values expire this long after their commit; 0: never"
     )
-    alter.add_argument("--rename", metavar="NAME=NEW", action="append", default=[], help="a column; repeatable")
-    alter.add_argument("--drop", metavar="NAME", action="append", default=[], help="a column, for ever; repeatable")
+    alter.add_argument("--rename", metavar="NAME=NEW", action="append", default=[], help="rename a column; repeatable")
     alter.add_argument(
-        "--widen", metavar="NAME=TYPE", action="append", default=[], help="integer → long, for example; repeatable"
+        "--drop", metavar="NAME", action="append", default=[], help="drop a column, irreversibly; repeatable"
     )
-    alter.add_argument("--add", metavar="NAME=TYPE", action="append", default=[], help="a column; repeatable")
-    alter.add_argument("--order", metavar="NAME,…", help="which columns come first")
-    drop = actions.add_parser("drop", help="a table and all its rows")
+    alter.add_argument(
+        "--widen",
+        metavar="NAME=TYPE",
+        action="append",
+        default=[],
+        help="widen a column, as integer to long; repeatable",
+    )
+    alter.add_argument("--add", metavar="NAME=TYPE", action="append", default=[], help="add a column; repeatable")
+    alter.add_argument("--order", metavar="NAME,…", help="the columns that come first")
+    drop = actions.add_parser("drop", help="drop a table and all its rows")
     drop.add_argument("name")
-    drop.add_argument("--yes", action="store_true", help="do not ask")
-    actions.add_parser("discover", help="HBase tables that transactions wrote and nobody registered, with the commands")
-    confirm = actions.add_parser("confirm", help="every table that a Java TSO served is registered: sanitize may go on")
-    confirm.add_argument("--yes", action="store_true", help="also where `discover` finds some that are not")
-    forget = actions.add_parser(
-        "forget", help="remove the mark of a table that HBase no longer has: sanitize may go on"
+    drop.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    actions.add_parser(
+        "discover", help="list unregistered HBase tables that transactions wrote, with the commands to register them"
     )
-    forget.add_argument("name", help="the name it had")
+    confirm = actions.add_parser(
+        "confirm", help="confirm that every table served by a Java TSO is registered, so that sanitize may continue"
+    )
+    confirm.add_argument("--yes", action="store_true", help="even if `discover` finds unregistered tables")
+    forget = actions.add_parser(
+        "forget", help="remove the mark of a table that HBase no longer has, so that sanitize may continue"
+    )
+    forget.add_argument("name", help="the table's former name")
     parser.set_defaults(run=run)
 
 
 def add_conflict_level(
     parser: argparse.ArgumentParser,
-    text: str = "transactions conflict where they both write this (default: the deployment's, else cell)",
+    text: str = "transactions conflict if both write the same cell or row (default: the deployment's, else cell)",
 ) -> None:
     levels = [level.value for level in ConflictLevel]
     parser.add_argument("--conflict-level", choices=levels, help=text)
@@ -140,7 +152,7 @@ def _alter(database: Database, arguments: argparse.Namespace) -> None:
     columns = bool(any(pairs.values()) or arguments.drop or order)
     if not columns and arguments.conflict_level is None and arguments.ttl is None:
         raise Misuse(
-            f"table {arguments.name!r}: nothing is to change; give --conflict-level, --ttl, --rename, --drop, …"
+            f"table {arguments.name!r}: no change was given; give --conflict-level, --ttl, --rename, --drop, …"
         )
     if columns:
         database.alter_columns(arguments.name, drop=arguments.drop, order=order, **pairs)
@@ -157,23 +169,23 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
 
 
 def _key(text: str) -> bytes:
-    r"""A row key as HBase's shell shows it: `\xNN` is a byte."""
+    r"""Return a row key given in the format of HBase's shell, where `\xNN` is a byte."""
     return re.sub(rb"\\x([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), text.encode())
 
 
 def _half_dropped(deployment: Deployment) -> list[TableInfo]:
-    """Tables whose drop was interrupted or is under way: they hold sanitizing back until it is done."""
+    """Return the tables whose drop is unfinished: they block sanitizing until it is finished."""
     return [entry.info for entry in deployment.catalog.entries() if entry.state is TableState.DROPPING]
 
 
 def _half_dropped_lines(deployment: Deployment, url: str) -> Iterator[str]:
     for info in _half_dropped(deployment):
         finish = shlex.join(["pyomid", "tables", url, "drop", info.name])
-        yield f"  {info.name}   is being dropped, and holds sanitizing back until it is gone: {finish} finishes it"
+        yield f"  {info.name}   its drop is unfinished and blocks sanitizing; to finish it: {finish}"
 
 
 def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[str]:
-    """The commands that register what was found; a mark without a known name is a comment."""
+    """Yield the commands that register the tables found, and a comment for each mark without a known name."""
     known = deployment.catalog.tables_level()
     level = ["--conflict-level", "LEVEL" if known is None else known.value]
     if discovery.tables and known is None:
@@ -182,23 +194,24 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
         yield shlex.join(["pyomid", "tables", url, "register", table.name, *table.families, *level])
     for mark in discovery.unnamed:
         yield (
-            f"# a commit named the table id {mark}, and no table has it: one that was dropped? Then "
+            f"# a commit named the table id {mark}, but no table has it. If the table was dropped: "
             f"{shlex.join(['pyomid', 'tables', url, 'forget'])} NAME"
         )
 
 
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
-    """The mark is read before the tables are listed, so that one of a Java TSO that led meanwhile stays."""
+    """Remove the mark "tables not confirmed". It is read before the tables are listed, so that the mark of a Java TSO
+    that leads meanwhile stays."""
     from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:
-        print("nothing is to be confirmed")
+        print("nothing to confirm")
         return 0
     found = discover(deployment).tables
     if found and not anyway:
         print("\n".join(_found(deployment, Discovery(found, []), url)))
-        print("# nothing was confirmed: register these first, or say --yes")
+        print("# not confirmed: register these tables first, or give --yes")
         return 1
     confirm(deployment, nonce)
     print("confirmed")

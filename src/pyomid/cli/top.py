@@ -1,4 +1,4 @@
-"""`pyomid top URL`: what a database does now, as a page that is drawn again every few seconds."""
+"""`pyomid top URL`: a live page of a database's activity."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "top",
-        help="a live page: throughput, aborts, W and who holds it, space",
-        description="Shows each second what the TSO does: throughput, aborts by reason, W and what holds it back, "
-        "leases, the space of a folder. Ctrl-C ends it. Where the output is no terminal, pages follow one another.",
+        help="a live page: throughput, aborts, W and what holds it, disk space",
+        description="Shows the TSO's activity every second: throughput, aborts by reason, W and what holds it back, "
+        "leases, the disk space of a folder. Ctrl-C ends it. Without a terminal, pages follow one another.",
     )
     add_url(parser)
-    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two pages (default: 1)")
-    parser.add_argument("--pages", type=int, default=0, metavar="COUNT", help="end after so many pages; 0: never")
+    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="time between pages (default: 1)")
+    parser.add_argument("--pages", type=int, default=0, metavar="COUNT", help="exit after this many pages; 0: never")
     parser.set_defaults(run=run)
 
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo] = ()) -> Iterator[str]:
-    """The lines between two looks at the TSO. Its counters begin anew with each TSO."""
+    """Return the lines of a page, from two states of the TSO. Each new TSO's counters start at zero."""
     from pyomid.client.upkeep.jobs import holders
 
     is_same = before.epoch == now.epoch
@@ -84,7 +84,7 @@ def _aborts(rates: Mapping[str, float], counters: Mapping[str, int]) -> Iterator
 
 
 def _folder_bytes(folder: Path) -> int:
-    """On the disk. A file may go while they are counted."""
+    """Return the disk space of a folder; files that vanish meanwhile are skipped."""
     total = 0
     for path in folder.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""`pyomid tso`: a TSO that is started by hand, or the TSO of a folder, which its clients start."""
+"""`pyomid tso`: run a TSO, either started by an operator or, for a folder, on demand by its clients."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ log = logging.getLogger(__name__)
 EPILOG: Final = """\
 examples:
   pyomid tso --listen 127.0.0.1:24758 --store memory
-        a TSO whose commit table lives and dies with the process, to try a client on
+        a TSO whose commit table exists only in its memory, to try a client
   pyomid tso --store omid:///var/lib/shop --metrics 127.0.0.1:9180
-        the TSO of a folder, there before its clients are and watched; they reach it by the socket in the folder
+        a permanent, monitored TSO of a folder; clients connect by the socket in the folder
   pyomid tso --listen 0.0.0.0:24758 --store omid+hbase://zk1:2181,zk2:2181/hbase --metrics 127.0.0.1:9180
         one of the TSOs of a cluster: it stands by until it leads; clients find the leader through ZooKeeper
   pyomid tso --config /etc/pyomid/tso.yaml
-        everything from a file; a key is an option without its dashes (conflict-map-entries: 100000000)
+        all options from a file; a key is an option without its dashes (conflict-map-entries: 100000000)
 
-Every option may also be given as an environment variable, PYOMID_TSO_CONFLICT_MAP_ENTRIES=… . The command line wins
-over the environment, the environment over the file, the file over the default.
+Every option may also be given as an environment variable, PYOMID_TSO_CONFLICT_MAP_ENTRIES=… . The command line
+overrides the environment, the environment the file, the file the default.
 
-The process serves until SIGTERM or SIGINT; what it acknowledged is durable at any moment, a kill loses nothing.
-Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 ended itself because another TSO may lead,
+The process serves until SIGTERM or SIGINT. Whatever it has acknowledged is durable; a kill loses nothing.
+Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 exited because another TSO may lead,
 75 another TSO leads.
 """
 
@@ -50,8 +50,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "tso",
         help="run a TSO (timestamp and status oracle)",
         description="Runs the timestamp and status oracle: the one process that hands out timestamps and\n"
-        "decides commits. The TSO of a folder is started by its clients; by hand one is run for a\n"
-        "cluster, to be watched, or to be tried.",
+        "decides commits. Clients start the TSO of a folder themselves; run this command for a cluster,\n"
+        "or for a monitored or trial TSO.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,8 +62,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
         groups[option.group] = group
         shown = "" if option.default in ("", 0.0, None) else f" (default: {option.default})"
-        names = [f"--{name}" for name in option.names]
-        group.add_argument(*names, dest=option.attribute, help=option.text + shown, metavar="…")
+        group.add_argument(f"--{option.name}", dest=option.attribute, help=option.text + shown, metavar="…")
     parser.set_defaults(run=run)
 
 
@@ -102,7 +101,7 @@ def serve_standalone(options: dict[str, Any]) -> int:
                 listeners.append((lock.listen(), None))
             stores = _stores(options["store"], stack)
             if not listeners:
-                raise Misuse("nothing to serve on: give --listen HOST:PORT or --unix PATH")
+                raise Misuse("no address to serve on: give --listen HOST:PORT or --unix PATH")
             leadership = _leadership(options, listeners)
             _serve(options, stores, listeners, ready=_say_ready, leadership=leadership, lock=lock)
     except OmidError as error:
@@ -112,7 +111,7 @@ def serve_standalone(options: dict[str, Any]) -> int:
 
 
 def _say_ready(listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
-    """The first line of output is for programs: where it serves. A Unix socket is where the option says."""
+    """Print the addresses, for programs that read the first line of output; of a Unix socket only its name."""
     for sock, tls in listeners:
         if sock.family == socket.AF_UNIX:
             print(f"serving on the Unix socket {Path(sock.getsockname()).name}", flush=True)
@@ -146,11 +145,11 @@ def _tcp_listener(address: str, stack: contextlib.ExitStack) -> socket.socket:
 
 
 def _check_token_is_safe(options: dict[str, Any], host: str, tls: ssl.SSLContext | None) -> None:
-    """Refuses a token that would go over a network unencrypted."""
+    """Refuse a token that clients would send over a network unencrypted."""
     if options["token-file"] and tls is None and not options["token-in-clear"] and not _is_loopback(host):
         raise Misuse(
-            f"--token-file without --tls-cert on {options['listen']}: the token would go over the network in clear; "
-            "give --tls-cert and --tls-key, listen on 127.0.0.1, or say --token-in-clear yes"
+            f"--token-file without --tls-cert on {options['listen']}: clients would send the token unencrypted; give "
+            "--tls-cert and --tls-key, listen on 127.0.0.1, or set --token-in-clear yes"
         )
 
 
@@ -162,7 +161,7 @@ def _unix_listener(path: Path, stack: contextlib.ExitStack) -> socket.socket:
     from pyomid.server.leadership import SOCKET_FILE, listening_at
 
     if path.name == SOCKET_FILE:
-        raise Misuse(f"--unix {path}: that name is a folder's own socket")
+        raise Misuse(f"--unix {path}: this name is reserved for a folder's own socket")
     try:
         return stack.enter_context(listening_at(path))
     except OSError as error:
@@ -194,7 +193,7 @@ def _stores(store: str, stack: contextlib.ExitStack) -> Any:
 
 
 def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> Any:
-    """The election of the leader, in a cluster."""
+    """Return the leader election of a cluster; None for other stores."""
     from pyomid.wiring import open_leadership
 
     tcp = [sock for sock, _ in listeners if sock.family != socket.AF_UNIX]
@@ -204,7 +203,7 @@ def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ss
         address = f"{socket.getfqdn() if host in ('0.0.0.0', '::') else host}:{port}"
     leadership = open_leadership(options["store"], address, lease_s=options["leader-lease"])
     if leadership is not None and not address:
-        raise Misuse("the TSO of a cluster needs --listen HOST:PORT: its clients are elsewhere")
+        raise Misuse("the TSO of a cluster needs --listen HOST:PORT, because clients connect from other machines")
     return leadership
 
 
@@ -212,9 +211,9 @@ def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ss
 
 
 def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
-    """Starts the TSO of `folder` in a child process that lives on; returns when it serves, or cannot.
+    """Start the TSO of `folder` in a child process that outlives this one; return when it serves, or has failed.
 
-    The parent keeps nothing of it. An error goes to standard error as one line of JSON.
+    The parent keeps no resource of it. An error goes to standard error as one line of JSON.
     """
     from pyomid.server.launcher import error_line
     from pyomid.server.leadership import FolderLock
@@ -238,7 +237,7 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
 
 
 def _report(folder: Path, read_end: int, child: int) -> int:
-    """What the child wrote before it closed the pipe: nothing (it died), "ready", or an error."""
+    """Report what the child wrote to the pipe: nothing (it died), "ready", or an error; return the exit status."""
     from pyomid.server.launcher import error_line
     from pyomid.server.logs import LOG_FILE
 
@@ -250,7 +249,7 @@ def _report(folder: Path, read_end: int, child: int) -> int:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         how = f"of signal {-status}" if status < 0 else f"with exit status {status}"
         said = error_line(
-            Unavailable(f"process {child}, the TSO of {folder}, ended {how} before it served; see {folder / LOG_FILE}")
+            Unavailable(f"process {child}, the TSO of {folder}, ended {how} during startup; see {folder / LOG_FILE}")
         )
     print(said, file=sys.stderr)
     return ERROR_EXIT_CODE
@@ -259,12 +258,12 @@ def _report(folder: Path, read_end: int, child: int) -> int:
 def _become_service(
     folder: Path, options: dict[str, Any], lock: Any, listener: socket.socket, write_end: int
 ) -> NoReturn:
-    """Runs the child. Its standard output and error go to the log file, so that it does not hold the parent's pipes."""
+    """Run the child. Its standard output and error go to the log file, so that it does not hold the parent's pipes."""
     from pyomid.server.launcher import error_line
     from pyomid.server.logs import LOG_FILE, log_to
 
     code, died_of = DOUBT_EXIT_CODE, ""
-    # Closed once something was written: its number may belong to another file by then.
+    # Close it right after the first write: later its number may belong to another file.
     pipe = os.fdopen(write_end, "wb", buffering=0)
 
     def say(what: str) -> None:
@@ -275,18 +274,18 @@ def _become_service(
     try:
         log_to(folder / LOG_FILE, level=options["log-level"], standard_too=True)
         faulthandler.enable()
-        os.chdir("/")  # the client's folder may be removed or unmounted
+        os.chdir("/")  # the client's working folder may be removed or unmounted
         lock.sign_again()
         with contextlib.ExitStack() as stack:
-            stores = _stores(f"omid://{quote(str(folder))}", stack)
+            stores = _stores(f"omid://{quote(str(folder))}?mapSizeGib={options['map-size-gib']}", stack)
             _serve(options, stores, [(listener, None)], ready=lambda _: say("ready"), lock=lock)
         code = 0
     except OmidError as error:
-        log.exception("ends: %s", error)
+        log.exception("the TSO exits: %s", error)
         died_of, code = f"{error} [{error.code}]", ERROR_EXIT_CODE
         say(error_line(error))
     except BaseException as error:
-        log.exception("ends by an error of its own")
+        log.exception("the TSO exits after an unexpected error")
         died_of = f"{type(error).__name__}: {error}"
         say(error_line(Unavailable(f"the TSO of {folder} died: {died_of}; its traceback is in {folder / LOG_FILE}")))
     finally:
@@ -307,7 +306,7 @@ def _serve(
     leadership: Any = None,
     lock: Any = None,
 ) -> None:
-    """Takes over, serves until it is told to stop, then drains."""
+    """Take over, serve until a stop signal, then drain."""
     from pyomid.client.session.connecting import read_token
     from pyomid.server.startup import ServiceOptions, serve
     from pyomid.wiring import folder_upkeep
@@ -337,7 +336,7 @@ def _serve(
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
-    """By uvloop where it is installed: it takes half of asyncio's time for a request."""
+    """Run by uvloop if it is installed: a request takes half the time that asyncio needs."""
     try:
         import uvloop
     except ModuleNotFoundError:

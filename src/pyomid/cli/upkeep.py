@@ -1,4 +1,4 @@
-"""`pyomid compact|sanitize|verify URL`: upkeep without Spark, for a terminal, for a scheduler, and as a service."""
+"""`pyomid compact|sanitize|verify URL`: upkeep without Spark, as a command or as a service."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         commands,
         "compact",
         "drop versions that no snapshot needs",
-        "Writes missing shadow cells, drops orphans and versions that no snapshot above W needs, and records how far "
-        "each region is clean. It may run beside readers and writers. It says what holds W back, and until when.",
+        "Writes missing shadow cells, drops orphans and versions that no snapshot above W needs, and records up to "
+        "which W each region was compacted. Readers and writers may go on meanwhile. Reports what holds W back, and "
+        "until when.",
     )
     _add_tables(compact)
     compact.add_argument(
@@ -27,23 +28,24 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="where Java clients share the store: clean by the W of so long ago, the longest Java transaction",
+        help="if Java clients share the store: compact by the W of this long ago; at least the duration of their "
+        "longest transaction",
     )
-    _add_every(compact, "each region again when it was cleaned so long ago")
+    _add_every(compact, "compact each region again after this time")
     sanitize = _command(
         commands,
         "sanitize",
         "delete commit-table entries that no reader needs",
-        "Moves the horizon H as far as every table is compacted, and deletes the entries below it. It says which table "
-        "holds H back, and when a further run helps.",
+        "Raises the horizon H as far as every table is compacted, and deletes the entries below it. Reports which "
+        "table holds H back, and when another run helps.",
     )
-    _add_every(sanitize, "again each so many seconds")
+    _add_every(sanitize, "sanitize again after this time")
     verify = _command(
         commands,
         "verify",
-        "read everything and report what breaks an invariant",
-        "Reads every cell and every commit-table entry. It writes nothing. The exit status is 1 where an invariant is "
-        "broken.",
+        "read everything and report violations of invariants",
+        "Reads every cell and every commit-table entry, and writes nothing. The exit status is 1 if an invariant is "
+        "violated.",
     )
     _add_tables(verify)
 
@@ -51,7 +53,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _command(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
 
@@ -65,8 +67,8 @@ def _add_every(parser: argparse.ArgumentParser, again: str) -> None:
         "--every",
         type=float,
         metavar="SECONDS",
-        help=f"as a service over HBase, until SIGTERM: {again}. Of several such processes one works and the others "
-        "stand by. Logs to the standard error",
+        help=f"run as a service over HBase until SIGTERM: {again}. Of several such processes one works and the others "
+        "stand by. Logs go to standard error",
     )
 
 
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    """Until SIGTERM or SIGINT; the second of them ends it amid what it does, which harms nothing."""
+    """Run as a service until SIGTERM or SIGINT; a second signal interrupts the work at once, which is harmless."""
     import pyomid
     from pyomid.client.upkeep.service import CompactionRounds, Rounds, SanitizingRounds, serve
     from pyomid.server.logs import log_to
@@ -86,7 +88,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.every < float("inf"):
         raise Misuse(f"--every {arguments.every:g} is not a number of seconds above 0")
     if arguments.json:
-        raise Misuse("--json prints one report, and --every logs them all, as JSON: leave one of them away")
+        raise Misuse("--json prints one report, but --every logs each report as JSON: omit one of them")
     turn, stop = open_upkeep_turn(arguments.url, arguments.command), threading.Event()
     rounds: Rounds
     if arguments.command == "compact":

@@ -1,4 +1,4 @@
 """Transactional clients: session with the TSO, transaction, table, retry.
 
-Imports `protocol`, `wire`, `ports`; never a database, which is handed in (`ports.Deployment`).
+Imports `protocol`, `wire` and `ports`, never a store, which is passed in (`ports.Deployment`).
 """

@@ -1,24 +1,21 @@
-"""The asyncio client, as `pyomid.aio.connect` opens it: database, transaction and table with awaits, over the steps of
-the blocking ones.
+"""The asyncio client: database, transaction and table with awaits, over the steps of the blocking client.
 
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
-Begin and commit are awaited on the session's own connection. Calls that block on a disk or a server run on a few
-threads; over HBase the small writes of all tasks share one call (`shared_writes`). One task uses a transaction at a
-time: a second call while one is under way is refused. A cancelled read harms nothing, unless it waits for writes that
-were sent ahead (over HBase); then, as a cancelled flush does, it leaves the transaction rollback-only. A cancelled
-commit is of unknown outcome.
+Begin and commit are awaited on the session's own connection. Calls that block on a disk or a server run in a few
+threads; over HBase, small writes of many tasks share one call (`shared_writes`). One task uses a transaction at a time:
+a second call during another raises `Misuse`. A cancelled read is harmless, unless it waits for writes that were sent
+ahead (over HBase); then it leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled
+commit is unknown.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -29,20 +26,21 @@ from pyomid.client.changes import RowChange
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun, Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.public_names import DATABASE, shows
+from pyomid.client.public_names import DATABASE, Handle, shows
 from pyomid.client.retry import check_awaitable, run_steps
+from pyomid.client.session.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.client.session.leases import Lease
 from pyomid.client.shared_writes import SharedWrites
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.tables.table import Cells, Expected, Page, TableBase
-from pyomid.client.tables.typed import RowT, TypedPage, TypedTableBase
+from pyomid.client.tables.table import Cells, Expected, Page, RowScan, TableBase
+from pyomid.client.tables.typed import IndexScan, RowT, TypedPage, TypedTableBase
 from pyomid.client.transaction import Event, RowTransaction
 from pyomid.client.validation import TableRules
 from pyomid.client.watch import POLL_SECONDS, Watching
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.ports import AsyncTso, Deployment
+from pyomid.ports import AsyncTso, Deployment, Tso
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
 from pyomid.types import Backup, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo, TableSchema
 
@@ -58,13 +56,13 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 TSO_THREADS: Final = 16
-"""Requests under way at once over a blocking session, which pipelines them on one connection."""
+"""Concurrent requests over a blocking session, which pipelines them on one connection."""
 
 STORE_THREADS: Final = 4
-"""Store calls under way at once: some wait for a disk while others decode."""
+"""Concurrent store calls: some wait for a disk while others decode."""
 
 REMOTE_STORE_THREADS: Final = 16
-"""The same where they wait for servers: reads of so many tasks at once, as of so many threads."""
+"""Concurrent store calls if they wait for servers."""
 
 
 class AsyncTransactional(Protocol[P, R_co]):
@@ -79,8 +77,8 @@ class AsyncTransactional(Protocol[P, R_co]):
     ) -> Coroutine[Any, Any, R_co]: ...
 
 
-class AsyncWatch:
-    """As `pyomid.Watch`, with `async for`; `AsyncDatabase.watch` returns it."""
+class AsyncWatch(Handle):
+    """As `pyomid.Watch`, with `async for`. Returned by `AsyncDatabase.watch`."""
 
     def __init__(self, watching: Watching, driver: AsyncDriver) -> None:
         self._watching = watching
@@ -88,7 +86,7 @@ class AsyncWatch:
 
     @property
     def bookmark(self) -> Bookmark | None:
-        """As `Watch.bookmark`; None before it began."""
+        """As `Watch.bookmark`; None before the watch began."""
         return self._watching.bookmark
 
     def __aiter__(self) -> AsyncWatch:
@@ -114,23 +112,21 @@ class AsyncWatch:
         self.close()
 
 
-class AsyncDatabase:
-    """As `Database`, with awaits; `pyomid.aio.connect` returns it.
+class AsyncDatabase(Handle):
+    """As `Database`, with awaits. Returned by `pyomid.aio.connect`.
 
-    It works over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit). All
-    other requests to the TSO, and all requests without such a session, go through the database's own session in
-    threads.
+    It uses a blocking `Database` (tables, completion, close) and an asyncio session of its own (begin, commit). Other
+    requests to the TSO, and all requests if there is no such session, use the blocking database's session in threads.
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
         self._database = database
         self._session = session
-        self.note_ended: Final = (session or database.deployment.tso).note_ended
-        """For pyomid's own use."""
-        self._tso_threads = ThreadPoolExecutor(TSO_THREADS, thread_name_prefix="pyomid-tso")
+        self._tso: Final[AsyncTso | Tso] = session or database.deployment.tso
+        self._tso_threads = DaemonThreads(TSO_THREADS, "pyomid-tso")
         store = database.deployment.store
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
-        self._store_threads = ThreadPoolExecutor(store_threads, thread_name_prefix="pyomid-store")
+        self._store_threads = DaemonThreads(store_threads, "pyomid-store")
         awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _awaited(session)
         if store.capabilities.shared_writes:
             awaited[WriteCells] = SharedWrites(store, self._store_threads).write
@@ -160,7 +156,7 @@ class AsyncDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """As `Database.run`, for an `async def`."""
+        """As `Database.run`, for an `async def` function."""
         result = await self._run(None, function, *args, **kwargs)
         assert not isinstance(result, AlreadyDone)
         return result
@@ -173,7 +169,7 @@ class AsyncDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """As `Database.run_once`, for an `async def`."""
+        """As `Database.run_once`, for an `async def` function."""
         return await self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
 
     async def _run(
@@ -193,7 +189,7 @@ class AsyncDatabase:
     def transactional(
         self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]]
     ) -> AsyncTransactional[P, R]:
-        """As `Database.transactional`, for an `async def`."""
+        """As `Database.transactional`, for an `async def` function."""
 
         @functools.wraps(function)
         async def transacted(*args: Any, **kwargs: Any) -> R:
@@ -206,7 +202,11 @@ class AsyncDatabase:
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""
         self._database.check_usable()
-        return await self.driver.run(changes.bookmark_steps(self.deployment, keep_seconds, self.note_ended))
+        leases = self._database.leases
+        mark, lease = await self.driver.run(changes.bookmark_steps(leases, keep_seconds))
+        if lease is not None:
+            leases.keep(lease)
+        return mark
 
     async def release_bookmark(self, bookmark: Bookmark) -> None:
         """As `Database.release_bookmark`."""
@@ -220,7 +220,7 @@ class AsyncDatabase:
         *,
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
-        """As `Database.changes`, with `async for`. After an error it is closed."""
+        """As `Database.changes`, with `async for`. An error closes it."""
         scan = await self.driver.run(changes.begin_changes_steps(self._database, table, starting, ending, prefix))
         while (found := await self.driver.run(changes.shown_steps(self._database, scan))) is not None:
             for change in found:
@@ -237,12 +237,11 @@ class AsyncDatabase:
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> AsyncWatch:
-        """As `Database.watch`, with `async for`; it begins at `async with`, or at its first step. A cancellation ends
-        it, as Ctrl-C does."""
+        """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
+        ends it."""
         self._database.check_usable()
         watching = Watching(
             self._database,
-            self.note_ended,
             table,
             key=key,
             prefix=prefix,
@@ -377,15 +376,18 @@ class AsyncDatabase:
         return await self.driver.in_thread(lambda: self._database.drain(timeout_s))
 
     async def close(self) -> None:
-        """Completes finished transactions and closes the connection; a second call does nothing."""
-        if self._session is not None:
-            await self._session.close()
-        self._tso_threads.shutdown(wait=False)
+        """Complete finished transactions and close the connection. A second call does nothing."""
         try:
-            await asyncio.to_thread(self._database.close)
-        except RuntimeError:  # the system gives no thread: here, where the loop waits for it
-            self._database.close()
-        self._store_threads.shutdown(wait=False)
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            self._tso_threads.shutdown(wait=False)
+            try:
+                await in_daemon_thread(self._database.close)
+            except RuntimeError:  # the system cannot start a thread: block the loop
+                self._database.close()
+            finally:
+                self._store_threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncDatabase:
         self._database.check_usable()
@@ -412,8 +414,13 @@ class AsyncDatabase:
     # For pyomid's own use
 
     @property
+    def tso(self) -> Tso | AsyncTso:
+        """The session: the loop's own, if there is one."""
+        return self._tso
+
+    @property
     def blocking(self) -> Database:
-        """What it works over."""
+        """The blocking database."""
         return self._database
 
     @property
@@ -421,15 +428,15 @@ class AsyncDatabase:
         return self._database.deployment
 
     def end_lease(self, lease: Lease) -> None:
-        """Does not wait: the loop must not block, and a lease that is not ended expires."""
-        self._store_threads.submit(self._database.leases.end, lease)
+        """End a lease without waiting: the loop must not block."""
+        self._database.leases.give_back(lease)
 
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> AsyncTransaction:
         return AsyncTransaction(self, begun, lease, read_only=read_only)
 
 
 def _awaited(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
-    """The requests of every transaction, on the loop's own connection."""
+    """Return handlers for begin and commit on the loop's own connection."""
 
     async def send_commit(effect: SendCommit) -> CommitReply:
         crash_point("client.commit.before")
@@ -440,14 +447,14 @@ def _awaited(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
     async def begin(effect: Begin) -> BeginReply:
         reply = await session.begin(not_before=effect.not_before)
         if not effect.is_held:
-            session.note_ended(reply.start_ts)
+            reply.end()
         return reply
 
     return {Begin: begin, SendCommit: send_commit}
 
 
-class Beginning:
-    """A begin under way: awaited, or entered as a block that commits at its end."""
+class Beginning(Handle):
+    """A begin in flight: await it, or enter it as a block that commits at its end."""
 
     def __init__(self, begin: Awaitable[AsyncTransaction]) -> None:
         self._begin = begin
@@ -468,7 +475,7 @@ class Beginning:
 
 
 class AsyncTable(TableBase):
-    """A table in one transaction's snapshot, with its own writes. Made by `AsyncTransaction.table`."""
+    """As `Table`, with awaits. Returned by `AsyncTransaction.table`."""
 
     def __init__(self, transaction: RowTransaction[AsyncTable], rules: TableRules, run: AsyncRun) -> None:
         super().__init__(transaction, rules)
@@ -504,14 +511,14 @@ class AsyncTable(TableBase):
         return await self._run(self.increment_steps(key, column, by))
 
     async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
-        """Deletes the row, or some columns of it, as `Table.delete` does."""
+        """As `Table.delete`."""
         await self._run(self.delete_steps([key], columns))
 
     async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """`delete` of many rows, which are read in one request if they must be read."""
+        """As `Table.delete_rows`."""
         await self._run(self.delete_steps(keys, columns))
 
-    async def scan(
+    def scan(
         self,
         start: bytes = b"",
         stop: bytes | None = None,
@@ -522,10 +529,7 @@ class AsyncTable(TableBase):
         reverse: bool = False,
     ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
         """As `Table.scan`, with `async for`."""
-        scan = self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse)
-        while (rows := await self._run(scan.next_steps())) is not None:
-            for row in rows:
-                yield row
+        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
     async def page(
         self,
@@ -549,13 +553,18 @@ class AsyncTable(TableBase):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """As `Table.to_arrow`, read whole: its reader is used without awaiting."""
+        """As `Table.to_arrow`, but all rows are read before the return: the reader needs no awaits."""
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 
     async def write_arrow(self, data: Any) -> int:
         """As `Table.write_arrow`."""
         return await self._run(self.write_arrow_steps(data))
+
+    async def _rows_of(self, scan: RowScan) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+        while (rows := await self._run(scan.next_steps())) is not None:
+            for row in rows:
+                yield row
 
 
 def _read_whole_steps(transaction: RowTransaction[Any], scan: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
@@ -565,7 +574,7 @@ def _read_whole_steps(transaction: RowTransaction[Any], scan: Steps[ArrowScan]) 
 
 
 class AsyncTypedTable(TypedTableBase[RowT]):
-    """As `TypedTable`, with awaits. Made by `AsyncTransaction.table` with a codec."""
+    """As `TypedTable`, with awaits. Returned by `AsyncTransaction.table` with a codec."""
 
     def __init__(self, table: TableBase, transaction: RowTransaction[AsyncTable], codec: object, run: AsyncRun) -> None:
         super().__init__(table, transaction, codec)
@@ -599,14 +608,11 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         """As `TypedTable.increment`."""
         return await self._run(self.increment_steps(key, column, by))
 
-    async def lookup(
+    def lookup(
         self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[RowT]:
         """As `TypedTable.lookup`, with `async for`."""
-        scan = await self._run(self.lookup_steps(index, values, limit, reverse=reverse))
-        while (rows := await self._run(scan.next_steps())) is not None:
-            for key, row in rows:
-                yield self.shown(key, row)
+        return self._rows_of(self.begin_lookup(index, values, limit, reverse=reverse))
 
     async def page(
         self,
@@ -624,11 +630,11 @@ class AsyncTypedTable(TypedTableBase[RowT]):
     async def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """As `TypedTable.to_arrow`, read whole."""
+        """As `TypedTable.to_arrow`, but all rows are read before the return."""
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 
-    async def scan(
+    def scan(
         self,
         start: Any = None,
         stop: Any = None,
@@ -638,19 +644,21 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         reverse: bool = False,
     ) -> AsyncIterator[RowT]:
         """As `TypedTable.scan`, with `async for`."""
-        scan = self.begin_scan(start, stop, prefix, limit, reverse=reverse)
+        return self._rows_of(self.begin_scan(start, stop, prefix, limit, reverse=reverse))
+
+    async def _rows_of(self, scan: RowScan | IndexScan) -> AsyncIterator[RowT]:
         while (rows := await self._run(scan.next_steps())) is not None:
             for key, row in rows:
                 yield self.shown(key, row)
 
 
 class AsyncTransaction(RowTransaction[AsyncTable]):
-    """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
+    """As `Transaction`, with awaits; one call at a time. Returned by `AsyncDatabase.begin`."""
 
     def __init__(
         self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
     ) -> None:
-        super().__init__(front.blocking, begun, lease, front.end_lease, front.note_ended, read_only=read_only)
+        super().__init__(front.blocking, begun, lease, front.end_lease, read_only=read_only, tso=front.tso)
         self._run = front.driver.run
         self._busy = False
 
@@ -673,7 +681,7 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
         await self._run(self.claim_steps(table, keys, columns))
 
     async def commit(self) -> None:
-        """As `Transaction.commit`. If it is cancelled after its request left, the outcome is unknown."""
+        """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
         await self._run(self.commit_steps())
 
     async def rollback(self) -> None:
@@ -696,7 +704,7 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
     # For pyomid's own use
 
     def alone(self, steps: Steps[T]) -> Steps[T]:
-        """A flush and a read at the same time would see half of each other."""
+        """Refuse concurrent calls: a flush and a read at the same time would see half of each other."""
         self._check_free()
         self._busy = True
         try:
@@ -715,6 +723,6 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
         if self._busy:
             raise Misuse(
                 f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
-                "one transaction a task",
+                "one transaction per task",
                 start_ts=self.start_ts,
             )

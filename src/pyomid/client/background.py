@@ -1,11 +1,11 @@
-"""Background work: post-commit clean-up of finished transactions (shadow cells, commit-table entries), shadow-cell
-repair, rollbacks.
+"""Background work: completion of committed transactions (shadow cells, commit-table entries), shadow-cell repair,
+rollbacks.
 
-One thread for each database; if the system gives none, a thread that waits does the work. Jobs that arrive within the
-linger are done together: the shadow cells of many transactions in one durable write for each table, then their
-commit-table entries in one request (law 5 holds for each transaction: its entry goes only after its own shadow cells
-are durable). Readers, compaction and sanitizing repair whatever is lost here, by an error or with the process. So
-repairs are dropped when there is too much to do, and nothing is tried twice.
+Each database has one thread; if the system cannot start it, a thread that waits for the work does it. Jobs that arrive
+within the linger are done together: the shadow cells of many transactions in one durable write for each table, then
+their commit-table entries in one request (law 5 holds for each transaction: its entry is deleted only after its own
+shadow cells are durable). Readers, compaction and sanitizing repair what is lost here, by an error or with the process.
+So repairs are dropped under load, and nothing is retried.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyomid.protocol.effects import Effect, Steps
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
-"""A thread that waits for room checks at this interval that the background thread is alive."""
+"""A thread that waits for room checks at this interval whether the background thread is alive."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Jobs that are done together, with their number of cells; and by whom, once they are begun."""
+    """Jobs that are done together, their number of cells, and the thread that does them."""
 
     jobs: list[_Job] = field(default_factory=list)
     cells: int = 0
@@ -56,7 +56,8 @@ class _Batch:
 
 
 class Background:
-    """Bounded by cells. `perform` runs one effect, on the background thread or on a thread that waits for it."""
+    """The background work of a database, bounded by cells. `perform` runs one effect, on the background thread or on a
+    thread that waits for it."""
 
     def __init__(self, perform: Callable[[Effect], Any], *, linger_s: float, cells_max: int) -> None:
         self.counters = BackgroundCounters()
@@ -65,25 +66,27 @@ class Background:
         self._cells_max = cells_max
         self._waiting = _Batch()
         self._begun: list[_Batch] = []
-        """What threads work at now. All counts are computed from the batches: a thread that is interrupted anywhere
-        leaves no count behind."""
+        """The batches in progress. All counts are computed from the batches, so an interrupted thread leaves no wrong
+        count."""
         self._urgent = False
         self._closed = False
         self._lock = threading.RLock()
-        """Acquired itself, not through its condition: that acquires it in Python, where an interrupt can come between.
+        """Acquired directly, not through the condition, which does so in Python code, where an interrupt can come
+        between.
         """
         self._changed = threading.Condition(self._lock)
         self._lacks_thread = False
         self._thread: threading.Thread | None = None
 
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Shadow cells, then the entry. Waits for room: commits that outrun their own completion slow down."""
+        """Complete a commit: shadow cells, then the entry. Waits for room, which slows down commits that outrun
+        completion."""
         self._add_where_room(_Job(complete_steps(start_ts, commit_ts, written), _cells(written)))
         with self._lock:
             self.counters.completed += 1
 
     def complete_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
-        """The same if there is room. False, and nothing is done, if it would have to wait."""
+        """As `complete`, if there is room; otherwise do nothing and return False."""
         with self._lock:
             if self._cells >= self._cells_max and not self._closed:
                 return False
@@ -92,14 +95,14 @@ class Background:
             return True
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
-        """Exact deletes of a transaction that certainly never commits. Waits for room likewise. `begun`: its writes
-        that may be under way, which are awaited first (`effects.EndWrites`)."""
+        """Delete the versions of a transaction that certainly never commits. Waits for room. `begun`: its writes that
+        may be in flight, which are awaited first (`effects.EndWrites`)."""
         self._add_where_room(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
         with self._lock:
             self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
-        """Repairs later. Dropped if there is no room, or after the end."""
+        """Repair later. Dropped if there is no room, or after `close`."""
         cells = len(effect.shadows) if isinstance(effect, effects.Heal) else len(effect.cells)
         with self._lock:
             if self._cells + cells > self._cells_max or self._closed:
@@ -108,7 +111,7 @@ class Background:
             self._add(_Job(_single_step(effect), cells))
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Does everything that waits, without the linger. True when all is done, False after `timeout_s`."""
+        """Do all waiting work, without the linger. True when all is done, False after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
@@ -125,10 +128,10 @@ class Background:
                         continue
                 self._work_here()
         finally:
-            self._urgent = False  # another thread that drains sets it again at its next look
+            self._urgent = False  # another draining thread sets it again
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Drains, then ends the thread. False if the time ran out: the rest is left to readers and compaction."""
+        """Drain, then end the thread. False on timeout: readers and compaction do the rest."""
         drained = False
         try:
             drained = self.drain(timeout_s)
@@ -149,8 +152,8 @@ class Background:
         return self._waiting.cells + sum(batch.cells for batch in self._begun)
 
     def _is_idle(self) -> bool:
-        """Nothing waits, and nobody works. What a thread began that died, or that was interrupted and comes again, is
-        left to readers and compaction."""
+        """Whether no work waits or is in progress. The work of a dead thread, or of this thread if it was interrupted,
+        is left to readers and compaction."""
         for batch in list(self._begun):
             if batch.worker is None or not batch.worker.is_alive() or batch.worker is threading.current_thread():
                 self._begun.remove(batch)
@@ -164,7 +167,7 @@ class Background:
         waiting.cells += job.cells
         self._has_thread()
         if len(waiting.jobs) == 1 or self._cells >= self._cells_max:
-            self._changed.notify_all()  # Not for each job: the lingering thread would wake, and take the interpreter.
+            self._changed.notify_all()  # not for each job: the lingering thread would wake and take the GIL
 
     def _add_where_room(self, job: _Job) -> None:
         while True:
@@ -177,9 +180,9 @@ class Background:
             self._work_here()
 
     def _has_thread(self) -> bool:
-        """Whether the background thread runs. Starts it if there is none: it may have died, or not have started.
+        """Whether the background thread runs. Starts it if there is none: it may have died, or never started.
 
-        If the system gives no thread, this is not an error of the commit, which was answered already.
+        If the system cannot start a thread, this is not an error of the commit, which has its reply already.
         """
         if self._thread is not None and self._thread.is_alive():
             return True
@@ -188,22 +191,26 @@ class Background:
             thread.start()
         except (RuntimeError, MemoryError) as error:
             if not self._lacks_thread:
-                logger.warning("no thread to complete transactions; threads that wait for completion do it: %s", error)
+                logger.warning(
+                    "cannot start the thread that completes transactions; threads that wait for completion do it: %s",
+                    error,
+                )
             self._lacks_thread, self._thread = True, None
             return False
         self._lacks_thread, self._thread = False, thread
         return True
 
     def _waited(self, wait_s: float) -> bool:
-        """Waits for a change, at most `wait_s`. False, at once, if there is work and no thread to do it. Called with
-        the lock held."""
+        """Wait for a change, at most `wait_s`. False, at once, if there is work and no thread to do it. Called with the
+        lock held."""
         if self._waiting.jobs and not self._has_thread():
             return False
         self._changed.wait(wait_s)
         return True
 
     def _work_here(self) -> None:
-        """Called without the lock. Ended twice: an interrupt that hits the one end does not hit the other."""
+        """Do the waiting work in this thread. Called without the lock. `_end` is called twice, in case an interrupt
+        hits the first call."""
         batch = None
         try:
             try:
@@ -228,7 +235,7 @@ class Background:
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
             run_together([job.steps for job in jobs], self._perform, self.failed)
-        except Exception as error:  # of the steps themselves: these jobs alone are left to readers and compaction
+        except Exception as error:  # an error in the steps: only these jobs are left to readers and compaction
             self.failed(error)
 
     def _begin(self, batch: _Batch) -> _Batch:
@@ -244,7 +251,7 @@ class Background:
             self._changed.notify_all()
 
     def _take(self) -> _Batch | None:
-        """All jobs that arrived by the end of the linger; None after `close`."""
+        """Return all jobs that arrived by the end of the linger; None after `close`."""
         with self._lock:
             while not self._waiting.jobs:
                 if self._closed:
@@ -259,9 +266,9 @@ class Background:
             return self._begin(self._waiting)
 
     def failed(self, error: Exception) -> None:
-        """Counts and logs. The transactions are committed or rolled back all the same."""
+        """Count and log an error. The transactions' outcomes do not change."""
         self.counters.failures += 1
-        if isinstance(error, OmidError):
+        if isinstance(error, OmidError) or self._closed:  # the store may be closed during the last jobs
             logger.warning("completion left to readers and compaction: %s", error)
         else:
             logger.error("completion failed; left to readers and compaction", exc_info=error)
@@ -270,9 +277,9 @@ class Background:
 def run_together(
     jobs: Iterable[Steps[None]], perform: Callable[[Effect], Any], failed: Callable[[Exception], None]
 ) -> None:
-    """Runs all jobs to their end, in rounds. The effects of one round are merged by kind and table.
+    """Run all jobs to their end, in rounds. The effects of a round are merged by kind and table.
 
-    An error goes to the jobs whose effects were merged, and to `failed` once. The others go on.
+    An error goes to the jobs whose effects were merged, and once to `failed`. Other jobs continue.
     """
     waiting = [(job, effect) for job in jobs if (effect := _next_effect(job, None)) is not None]
     while waiting:
@@ -300,7 +307,7 @@ def _next_effect(job: Steps[None], error: Exception | None) -> Effect | None:
 
 
 def _groups(waiting: Sequence[tuple[Steps[None], Effect]]) -> Iterable[list[tuple[Steps[None], Effect]]]:
-    """Jobs by kind of effect and table, in groups of at most `CELLS_AT_ONCE` cells."""
+    """Yield jobs grouped by kind of effect and table, in groups of at most `CELLS_AT_ONCE` cells."""
     open_groups: dict[tuple[type[Effect], str], list[tuple[Steps[None], Effect]]] = defaultdict(list)
     sizes: dict[tuple[type[Effect], str], int] = defaultdict(int)
     for job, effect in waiting:
@@ -346,14 +353,16 @@ def _size(effect: Effect) -> int:
         case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
             return len(named)
         case effects.WriteShadowBatches(batches=batches):
-            return max(CELLS_AT_ONCE, sum(batch.cells for batch in batches))  # Alone: batches are not merged.
+            return max(
+                CELLS_AT_ONCE, sum(batch.cells for batch in batches)
+            )  # a group of its own: batches are not merged
         case effects.DeleteVersions(cells=names) | effects.DeleteOrphans(cells=names):
             return len(names)
     return 1
 
 
 def _rollback_steps(written: WriteSet, begun: tuple[object, ...]) -> Steps[None]:
-    """Deletes what may have been written, whatever became of the write."""
+    """Delete what may have been written, whatever the outcome of the write."""
     if begun:
         with contextlib.suppress(OmidError):
             yield effects.EndWrites(begun)

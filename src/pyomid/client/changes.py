@@ -1,6 +1,6 @@
-"""The change feed: what commits between two places did to a table's rows, by `protocol.changes`.
+"""The change feed: the changes of a table's rows between two positions, by `protocol.changes`.
 
-    mark = db.bookmark(keep_seconds=3600)                  # W stays below it for an hour, or until it is let go
+    mark = db.bookmark(keep_seconds=3600)                  # holds W below it for an hour, or until it is released
     …
     new = db.bookmark(keep_seconds=3600)
     for change in db.changes("accounts", mark, new):
@@ -8,7 +8,7 @@
     db.release_bookmark(mark)
 
 Rows that may have changed are found by their stored versions (`DataStore.changed_rows`), then read whole, some hundreds
-at a time. Nothing is in memory but these. Spark takes inserts, which a load leaves by the million, as batches.
+at a time; only these are in memory. Spark reads inserts, of which a load leaves millions, as batches.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from pyomid.arrays import is_numpy
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking
+from pyomid.client.public_names import Handle
+from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.tables.table import scan_range
 from pyomid.client.transaction_steps import named
 from pyomid.client.validation import TableRules, find_table
@@ -42,13 +43,13 @@ ROWS_AT_ONCE: Final = 500
 
 INSERTS_AT_ONCE: Final = 10_000
 INSERTS_LEAST: Final = 50
-"""Rows that are looked at in one batch; fewer are read one by one, and all without numpy."""
+"""Minimum number of rows that are checked as a batch; fewer are read one by one."""
 
 T = TypeVar("T")
 
 
 class RowChange(NamedTuple):
-    """What one commit changed in one row: its columns before and after it, as `Table.get` returns them."""
+    """A commit's change of a row: its columns before and after, as `Table.get` returns them."""
 
     kind: str
     """insert, update or delete."""
@@ -58,20 +59,19 @@ class RowChange(NamedTuple):
     after: dict[bytes, bytes]
 
 
-def bookmark_steps(
-    deployment: Deployment, keep_s: float | None, note_ended: Callable[[int], object]
-) -> Steps[Bookmark]:
-    """A place after everything committed so far. W is read before the start is drawn (F2). With `keep_s` a lease is
-    durable on return. `note_ended`: of the session that begins."""
+def bookmark_steps(leases: LeaseKeeper, keep_s: float | None) -> Steps[tuple[Bookmark, Lease | None]]:
+    """Return the position after everything committed so far. W is read before the start is drawn (F2). With `keep_s` a
+    lease is durable on return, for the caller to `keep`."""
     check_keep(keep_s)
     watermark, _ = yield ReadWatermarks()
     begun: BeginReply = yield Begin()
+    lease: Lease | None = None
     try:
         if keep_s is not None:
-            yield Blocking(partial(deployment.tso.grant_lease, begun.start_ts, keep_s))
+            lease = yield Blocking(partial(leases.grant_lasting, begun.start_ts, keep_s))
     finally:
-        note_ended(begun.start_ts)
-    return Bookmark(begun.start_ts, watermark)
+        begun.end()
+    return Bookmark(begun.start_ts, watermark), lease
 
 
 def check_keep(keep_s: float | None) -> None:
@@ -80,7 +80,7 @@ def check_keep(keep_s: float | None) -> None:
 
 
 def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
-    """A snapshot of all commits at or before `ending`; of all so far without (F1)."""
+    """Return a snapshot of all commits at or before `ending`; of all commits so far without it (F1)."""
     begun: BeginReply = yield Begin(is_held=False)
     last = begun.start_ts if ending is None else place(ending, "ending").start_ts
     if last > begun.start_ts:
@@ -94,23 +94,23 @@ def check_order(since: Bookmark, until: Snapshot) -> None:
 
 
 def place(given: object, what: str) -> Bookmark:
-    """A bookmark, or a timestamp as one."""
-    place = given if isinstance(given, Bookmark) else Bookmark(given)  # type: ignore[arg-type]  # looked at below
+    """Return a bookmark, or a timestamp as a bookmark."""
+    place = given if isinstance(given, Bookmark) else Bookmark(given)  # type: ignore[arg-type]  # checked below
     for number in place:
         if isinstance(number, bool) or not isinstance(number, int):
             raise MisuseType(f"{what} {given!r} is neither a bookmark nor a timestamp", value=given)
         if not 0 <= number <= TIMESTAMP_MAX:
-            raise Misuse(f"{what} {given} is no timestamp", value=given)
+            raise Misuse(f"{what} {given} is not a valid timestamp", value=given)
     return place
 
 
 def check_table(info: TableInfo, since: Bookmark) -> None:
-    """`Misuse` if the table was made, or its rows were replaced from outside, after `since`: what had its name then is
-    another table, of which nothing is kept."""
+    """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: the name meant another
+    table then, of which nothing is kept."""
     if info.generation > since.start_ts:
         raise Misuse(
-            f"table {info.name!r} was made at {info.generation}, after the bookmark {since.start_ts}: a table that had "
-            "its name before was dropped; begin anew, from a full read of this one",
+            f"table {info.name!r} was created at {info.generation}, after the bookmark {since.start_ts}: an earlier "
+            "table of this name was dropped; start again with a full read",
             table=info.name,
             since=since.start_ts,
             generation=info.generation,
@@ -118,16 +118,16 @@ def check_table(info: TableInfo, since: Bookmark) -> None:
 
 
 class ChangeBatch(NamedTuple):
-    """Changes for whoever takes arrays: inserts as they lie in a batch, all others one by one."""
+    """Changes for callers that use arrays: inserts as rows of a batch, other changes one by one."""
 
     inserts: changes.Inserts | None
     others: list[changes.Change]
 
 
 class ChangeScan:
-    """The changes of a range, some rows at a time, in the order of rows and, of each row, of commits.
+    """The changes of a range, some rows at a time, ordered by row, then by commit.
 
-    After an error it never goes on: rows that were found were not told.
+    It cannot continue after an error, because rows that were found may not have been returned.
     """
 
     def __init__(
@@ -143,21 +143,21 @@ class ChangeScan:
         self._since, self._until, self._cache = since, until, cache
         self._found = deployment.store.changed_rows(table, key_range, changes.change_bounds(since, until))
         self._rows: Sequence[bytes] = ()
-        """Found and not told, nor looked at."""
+        """Found, neither checked nor returned."""
         self._others: Sequence[bytes] = ()
-        """Looked at in a batch, and told by `changes_steps` alone."""
+        """Checked in a batch; only `changes_steps` can return their changes."""
         self._is_over = since.start_ts + 1 == until.start_ts
         self._floors: Floors | None = None
         self._has_floors = False
         self._error: Exception | None = None
 
     def next_steps(self) -> Steps[list[changes.Change] | None]:
-        """None at the end, behind a last look at W and at the table: rows may have gone before the search came to
-        them."""
+        """Return changes; None at the end, after a last check of W and of the table: rows may have been removed before
+        the search reached them."""
         return self._once(self._next_steps())
 
     def next_batch_steps(self) -> Steps[ChangeBatch | None]:
-        """The same, faster for many inserts, and in no order of rows. A scan is used in one of the two ways."""
+        """As `next_steps`, faster for many inserts, not ordered by row. Use only one of the two for a scan."""
         return self._once(self._next_batch_steps())
 
     def _once(self, steps: Steps[T]) -> Steps[T | None]:
@@ -165,7 +165,7 @@ class ChangeScan:
             raise self._error
         if self._is_over:
             return None
-        self._error = Misuse("reading these changes was interrupted: begin anew", table=self._table)
+        self._error = Misuse("reading these changes was interrupted: start again", table=self._table)
         try:
             found = yield from steps
         except Exception as error:
@@ -175,32 +175,32 @@ class ChangeScan:
         return found
 
     def _next_steps(self) -> Steps[list[changes.Change] | None]:
-        inserts = yield from self._look_steps()
+        inserts = yield from self._check_rows_steps()
         if inserts is not None:
             made = (inserts.batch.row_key(row) for row in inserts.seen.rows_present().tolist())
             self._others = sorted([*self._others, *made])
             if not self._others:
                 yield from changes.check_kept_steps(self._since)
                 return []
-        return (yield from self._told_steps())
+        return (yield from self._changes_steps())
 
     def _next_batch_steps(self) -> Steps[ChangeBatch | None]:
-        inserts = yield from self._look_steps()
+        inserts = yield from self._check_rows_steps()
         if inserts is not None and not self._others:
             yield from changes.check_kept_steps(self._since)
             return ChangeBatch(inserts, [])
-        told = yield from self._told_steps()
-        return None if told is None else ChangeBatch(inserts, told)
+        found = yield from self._changes_steps()
+        return None if found is None else ChangeBatch(inserts, found)
 
-    def _look_steps(self) -> Steps[changes.Inserts | None]:
-        """Where nothing is left to be told: the next rows that were found. Those that lie close are looked at in one
-        batch, which costs a hundredth: a row without a shadow cell may have been found for an earlier commit."""
+    def _check_rows_steps(self) -> Steps[changes.Inserts | None]:
+        """If all changes were returned, check the next rows that were found. Adjacent rows are checked in one batch, at
+        a hundredth of the cost: a row without a shadow cell may have been found because of an earlier commit."""
         yield from self._floors_steps()
         if self._others:
             return None
         rows: Sequence[bytes] = yield Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
         batch: CellBatch | None = None
-        if len(rows) >= INSERTS_LEAST and self._floors is None and is_numpy():
+        if len(rows) >= INSERTS_LEAST and self._floors is None:
             batch = yield Blocking(partial(self._dense_batch, rows))
         if batch is None:
             self._others = rows
@@ -215,8 +215,8 @@ class ChangeScan:
             self._floors = yield from floors_steps(info, self._since, self._until, self._cache)
             self._has_floors = True
 
-    def _told_steps(self) -> Steps[list[changes.Change] | None]:
-        """Of the next rows that were looked at. There are none at the end."""
+    def _changes_steps(self) -> Steps[list[changes.Change] | None]:
+        """Return the changes of the next checked rows; None at the end, when there are no such rows."""
         rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
         self._is_over = not rows
         found = yield from changes.changes_steps(self._table, rows, self._since, self._until, self._cache, self._floors)
@@ -232,8 +232,8 @@ class ChangeScan:
         return rows
 
     def _dense_batch(self, rows: Sequence[bytes]) -> CellBatch | None:
-        """The stored rows from the first of these on, whole, if at least half of them are of these; those that it does
-        not reach are next."""
+        """Return the stored rows from the first of `rows` on as a batch, if at least half of them are in `rows`; rows
+        beyond the batch come next."""
         bounds = changes.read_bounds(self._since, self._until)
         key_range = KeyRange(rows[0], rows[-1] + b"\0")
         batches = self._store.scan(self._table, key_range, None, batch_rows_max=2 * len(rows), bounds=bounds)
@@ -248,7 +248,7 @@ class ChangeScan:
 
 
 def check_still_there_steps(catalog: Catalog, table: str, since: Bookmark) -> Steps[None]:
-    """F5: after the last row. A drop is in the catalog before it takes rows away."""
+    """After the last row, check that the table still exists (F5). A drop is in the catalog before it removes rows."""
     info: TableInfo = yield Blocking(partial(find_table, catalog, table))
     check_table(info, since)
 
@@ -260,7 +260,7 @@ def begin_changes_steps(
     ending: Bookmark | int | None,
     prefix: bytes | None,
 ) -> Steps[ChangeScan]:
-    """Checks the arguments before anything is read."""
+    """Return the scan of the changes. Arguments are checked before anything is read."""
     database.check_usable()
     deployment = database.deployment
     since = place(starting, "starting")
@@ -273,14 +273,14 @@ def begin_changes_steps(
 
 
 def shown_steps(database: Database, scan: ChangeScan) -> Steps[list[RowChange] | None]:
-    """The next changes as programs see them. None at the end."""
+    """Return the next changes as programs see them. None at the end."""
     database.check_usable()
     found = yield from scan.next_steps()
     return None if found is None else list(map(shown, found))
 
 
-class Changes:
-    """What `Database.changes` returns: an iterator, which after an error raises it again."""
+class Changes(Handle):
+    """The iterator that `Database.changes` returns. After an error, every step raises it again."""
 
     def __init__(self, shown_page: Callable[[], list[RowChange] | None]) -> None:
         self._shown_page = shown_page

@@ -1,6 +1,6 @@
-"""A database: what `pyomid.connect` returns.
+"""`Database`: what `pyomid.connect` returns.
 
-Thread-safe: threads share one, each with transactions of its own. A forked child must connect again (C5).
+Thread-safe: threads share a database, each with transactions of its own. A forked child must connect again (C5).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.observers.observer import Observer, reports_to
 from pyomid.client.past_snapshot import past_steps
-from pyomid.client.public_names import DATABASE, shows
+from pyomid.client.public_names import DATABASE, Handle, shows
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
 from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
@@ -79,34 +79,34 @@ class Transactional(Protocol[P, R]):
 
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Close waits so long for completion in the background; the rest is left to readers and compaction."""
+"""`close` waits this long for background completion; readers and compaction do the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
-    """The TSO, the tables, and the work in the background: what `pyomid status` prints."""
+    """The state of TSO, tables and background work, as `pyomid status` prints it."""
 
     tso: Status
     tables: tuple[TableInfo, ...]
     commit_table_entries: int
     background: BackgroundCounters
     unregistered: Mapping[int, str] = field(default_factory=dict)
-    """Tables that commits named and the catalog does not list, which stops sanitizing: id → name, empty if no table of
-    the store has that id."""
+    """Tables that commits named and the catalog does not list: id → name, empty if no table of the store has that id.
+    They block `sanitize`."""
     tables_unconfirmed: bool = False
-    """A Java TSO led, and no operator confirmed the tables since: that stops sanitizing too."""
+    """A Java TSO led, and no operator has confirmed the tables since. This blocks `sanitize` too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownRules:
-    """A table's rules as they were read after the start `read_after` was handed out (`protocol.commit.may_go_by`)."""
+    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_go_by`)."""
 
     rules: TableRules
     read_after: int
     until_s: float
 
 
-class Database:
+class Database(Handle):
     """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
 
     def __init__(
@@ -121,6 +121,7 @@ class Database:
         self.settings: Final[Settings] = deployment.settings
         self.commit_cache: Final = CommitCache(deployment.settings.commit_cache_entries)
         self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
+        self.packs_cells: Final = deployment.store.capabilities.one_step
         self.reports: Final = reports_to(observers)
         self._deployment = deployment
         self._pid, self._made_in = os.getpid(), platforms.here
@@ -130,28 +131,30 @@ class Database:
         self._tables: dict[str, _KnownRules] = {}
         self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock, deployment.settings.lease_seconds)
         self._ending = _Ending(deployment, self._background, self.leases)
-        weakref.finalize(self, _forgotten, self._ending).atexit = False
+        self._forgotten = weakref.finalize(self, _forgotten, self._ending)
+        self._forgotten.atexit = False
 
     # Transactions
 
     def begin(
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
     ) -> Transaction:
-        """A new transaction. Its snapshot holds everything committed so far, and is above `not_before`.
+        """Begin a transaction. Its snapshot holds everything committed so far, and is above `not_before`.
 
-        `lease`: for a transaction that outlives `max_transaction_age_seconds`; renewed until its end. Without it the
-        transaction meets `SnapshotTooOld` at a read or `ConflictError` at its commit. `read_only`: it refuses writes
-        and claims.
+        `lease`: for a transaction that outlives `max_transaction_age_seconds`; the client renews the lease until the
+        end. Without it such a transaction gets `SnapshotTooOld` at a read or `ConflictError` at its commit.
+        `read_only`: writes and claims raise `Misuse`.
 
-        `at`: what was committed then and no more, to read: at or before a timestamp (a commit's, a start's), or by a
-        time of the day, a datetime with its zone, as of the last time that the TSO noted before it, some seconds
-        earlier. `SnapshotTooOld` says since when it is kept (`retention` of the TSO). It is held by a lease.
+        `at`: read a past snapshot, read-only: everything committed at or before a timestamp (a commit's or a start's),
+        or a wall-clock time (a datetime with a time zone). It lacks nothing acknowledged by that time: the snapshot is
+        that of the first known moment at or after it, which `moment` returns. If history is no longer kept,
+        `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the snapshot.
         """
         made = partial(self._made, read_only=read_only)
         return self._driver.run(self.begin_steps(made, not_before, lease=lease, at=at))
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
-        """Everything committed so far, or at that time, to read: `begin(read_only=True)`."""
+        """Begin a read-only transaction: `begin(read_only=True)`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
     def run(
@@ -161,11 +164,11 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Calls `function(tx, …)` in a transaction of its own and commits it; calls it again on `ConflictError`.
+        """Call `function(tx, …)` in a transaction of its own and commit; rerun it on `ConflictError`. Return its
+        result.
 
-        The back-off is jittered, doubles, and is bounded, and so is the number of attempts (settings `retries`,
-        `retry_backoff_ms`); after the last one its `ConflictError` is raised. Each call repeats what the function does
-        outside of the database.
+        Pauses between attempts are jittered and bounded (settings `retries`, `retry_backoff_ms`); the last attempt's
+        `ConflictError` is raised. A rerun repeats the function's effects outside the database.
         """
         result = self._run(None, function, *args, **kwargs)
         assert not isinstance(result, AlreadyDone)
@@ -179,11 +182,12 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """As `run`, but at most one of all runs under one id ever commits, in whatever process.
+        """As `run`, but at most one of all runs under one id ever commits, in any process.
 
-        Returns `AlreadyDone` if one committed before, with the result that it returned if that can be kept. A lost
-        answer is looked up by another run. `OutcomeUnknown` comes only if that did not end either (no TSO, no attempts
-        left): run it under the id again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
+        Return `AlreadyDone` if a run has committed before, with that run's result if it could be stored. If a commit's
+        reply is lost, the next attempt looks up the outcome. `OutcomeUnknown` is raised only if that fails too (no TSO,
+        no attempts left): then rerun under the same id. The table PYOMID_MARKERS keeps the id until its row is deleted
+        there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
 
@@ -205,9 +209,9 @@ class Database:
         return result
 
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
-        """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
+        """Decorator: turn `function(tx, …)` into `function(…)`, which runs it as `run` does.
 
-        Called with a transaction as its first argument, it takes part in that one: decorated functions compose.
+        If its first argument is a transaction, the function runs in that transaction: decorated functions compose.
         """
         check_function(function)
 
@@ -222,13 +226,16 @@ class Database:
     # What changed
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """A place after everything committed so far, from or up to which `changes` reads. With `keep_seconds` a
-        durable lease keeps what is needed for that for so long, at least until `release_bookmark`."""
+        """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
+        durable lease keeps the history after it for that long, or until `release_bookmark`."""
         self.check_usable()
-        return self._driver.run(changes.bookmark_steps(self._deployment, keep_seconds, self._deployment.tso.note_ended))
+        mark, lease = self._driver.run(changes.bookmark_steps(self.leases, keep_seconds))
+        if lease is not None:
+            self.leases.keep(lease)
+        return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
-        """Ends its lease: what changed since need not be kept."""
+        """End the bookmark's lease: changes after it need not be kept."""
         self.check_usable()
         self.leases.end_of(changes.place(bookmark, "bookmark").start_ts)
 
@@ -240,12 +247,12 @@ class Database:
         *,
         prefix: bytes | None = None,
     ) -> Iterator[RowChange]:
-        """What was committed to a table after `starting`, and not after `ending` (None: now): one change a row and
-        commit, ascending by row, and of each row by commit. Applied in the order of commits they lead from the one
-        state of the table to the other.
+        """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now): one for each
+        row and commit, ordered by row, then by commit. Applied in commit order, they turn the one state of the table
+        into the other.
 
-        Both are bookmarks, or timestamps; a bookmark finds what changed faster than its timestamp alone.
-        `SnapshotTooOld` if the changes are not kept any more.
+        Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
+        the changes are no longer kept.
         """
         run = self._driver.run
         scan = run(changes.begin_changes_steps(self, table, starting, ending, prefix))
@@ -262,22 +269,21 @@ class Database:
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> Watch:
-        """The changes of a row, of the rows with a prefix, or of the whole table, as they are committed: from now on,
-        or after a place. An iterator that waits; it ends once nothing came for `max_wait_seconds` (None: never), and
-        may be iterated again. Changes that came since the last look are told as `changes` tells them.
+        """Iterate over changes of a row, a key prefix or a whole table as they are committed, from now on or after a
+        position (`after`). The iterator waits for changes. It ends after `max_wait_seconds` without a change (None:
+        never), and may be iterated again. Changes since the last poll come in the order of `changes`.
 
-        It looks every `poll_seconds`, at all keys of a prefix in a folder. Between looks it holds W back as an open
-        transaction does. With `keep_seconds` it holds it by a durable lease, which is renewed while the watch is not
-        closed: a program that stops, and goes on from its `bookmark` within that time, misses nothing. One that comes
-        back later gets `SnapshotTooOld`. Without a lease so does a program that handles the changes of one look for
-        longer than `max_transaction_age_seconds`.
+        It polls every `poll_seconds`; in a folder each poll reads all keys of the prefix. Between polls it holds W back
+        as an open transaction does. With `keep_seconds` a durable lease holds W, renewed until the watch is closed: a
+        program that stops and continues from its `bookmark` within that time misses nothing; later it gets
+        `SnapshotTooOld`. Without a lease, a program that handles the changes of one poll for longer than
+        `max_transaction_age_seconds` gets `SnapshotTooOld` too.
 
-        Any error, Ctrl-C too, ends the watch; each further step of its iterator raises it again.
+        Any error, Ctrl-C included, ends the watch; every further step raises it again.
         """
         self.check_usable()
         watching = Watching(
             self,
-            self._deployment.tso.note_ended,
             table,
             key=key,
             prefix=prefix,
@@ -300,14 +306,14 @@ class Database:
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
     ) -> TableInfo:
-        """Makes a table, durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
-        its regions begin.
+        """Create a table. Durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
+        regions begin.
 
-        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: that of the
-        deployment (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
+        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
+        deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
 
-        `ttl_seconds`: each value expires so long after its commit, or a hundredth of that and a second later: later
-        snapshots do not see it, and compaction drops it. None: values are kept.
+        `ttl_seconds`: a value expires this long after its commit, at most 1 % + 1 s late: later snapshots do not see
+        it, and compaction drops it. None: values are kept.
         """
         self.check_usable()
         return table_admin.create_table(
@@ -323,18 +329,17 @@ class Database:
     def alter_table(
         self, name: str, conflict_level: ConflictLevel | str | None = None, *, ttl_seconds: float | None = None
     ) -> TableInfo:
-        """Changes a table's conflict level, or for how long its values are seen, while others use it; transactions that
-        began before and write it abort. Durable on return. `Misuse` where all tables of the deployment have another
-        level.
+        """Change a table's conflict level or time to live while others use it. Durable on return. Transactions that
+        began before and write the table abort. `Misuse` if the deployment has another level for all tables.
 
-        `ttl_seconds`: as of `create_table`; the age of what is there counts from now on at the latest. 0: nothing
-        expires any more. What has expired stays so.
+        `ttl_seconds`: as of `create_table`; the age of existing values counts from now at the latest. 0: values no
+        longer expire. Expired values stay expired.
         """
         self.check_usable()
         if conflict_level is None and ttl_seconds is None:
-            raise Misuse(f"table {name!r}: nothing is to change; give conflict_level or ttl_seconds", table=name)
+            raise Misuse(f"table {name!r}: nothing to change; give conflict_level or ttl_seconds", table=name)
         if conflict_level is not None:
-            table_admin.new_level(self._deployment, name, conflict_level)  # is refused before anything changes
+            table_admin.new_level(self._deployment, name, conflict_level)  # refuses before anything changes
         self._tables.pop(name, None)
         if ttl_seconds is not None:
             from pyomid.client.upkeep.expiry import move_floor
@@ -346,7 +351,7 @@ class Database:
         return found
 
     def drop_table(self, name: str) -> None:
-        """Removes the table and its rows; open transactions that wrote to it abort."""
+        """Drop the table with its rows. Open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(check_table_name(name), None)
         found = self._deployment.catalog.entry(name)
@@ -357,12 +362,12 @@ class Database:
             forget(self, found.info)
 
     def tables(self) -> list[TableInfo]:
-        """Every table of the catalog, system tables too, by name."""
+        """Return every table of the catalog, system tables included, sorted by name."""
         self.check_usable()
         return self._deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
-        """One catalog entry; `UnknownTable` names the nearest table that exists."""
+        """Return a table's catalog entry; `UnknownTable` names the nearest existing table."""
         self.check_usable()
         return find_table(self._deployment.catalog, name)
 
@@ -374,14 +379,14 @@ class Database:
         row_key: str | Iterable[str] | None = None,
         mapping: Mapping[str, str | bytes] | None = None,
     ) -> TableSchema | None:
-        """The table's schema in the catalog, which Spark uses too; None if it has none.
+        """Return the table's schema in the catalog, which Spark uses too; None if it has none.
 
-        With `columns` it is given one, or the columns that its schema lacks. They are a dataclass or TypedDict, or a
-        mapping of names to types: `int` (long), `str`, `bytes`, `float` (double), `bool`, `date`, `datetime`
-        (timestamp), `timedelta`, or a name that Spark has for a type, such as "decimal(10,2)" (in a class as
-        `Annotated[Decimal, "decimal(10,2)"]`). `row_key`: the columns that the row key is made of, each with " desc"
-        behind it where larger values come first; it never changes. `mapping`: "family:qualifier" of columns that do not
-        go by their name into the table's first family.
+        With `columns`, give the table a schema, or add the columns that its schema lacks. `columns` is a dataclass, a
+        TypedDict, or a mapping of names to types: `int` (long), `str`, `bytes`, `float` (double), `bool`, `date`,
+        `datetime` (timestamp), `timedelta`, or Spark's name of a type, such as "decimal(10,2)" (in a class as
+        `Annotated[Decimal, "decimal(10,2)"]`). `row_key`: the columns of the row key, each followed by " desc" if
+        larger values come first; it never changes. `mapping`: "family:qualifier" of columns that are not stored under
+        their name in the table's first family.
         """
         self.check_usable()
         if columns is None:
@@ -402,12 +407,12 @@ class Database:
         order: Iterable[str] = (),
         mapping: Mapping[str, str | bytes] | None = None,
     ) -> TableSchema:
-        """Changes the columns of a table's schema, all at once, without touching its data; durable on return.
+        """Change the columns of a table's schema, all at once, without touching its data. Durable on return.
 
-        `rename`: name → new name. `drop`: the values are never seen again, under whatever name. `widen`: column →
-        type: byte, short, integer → a longer one, float → double, a decimal → more digits of the same scale. `add`
-        (with `mapping`): as `table_schema`. `order`: names of after, the others follow. Columns of the row key may be
-        renamed and ordered only. Transactions that write the table and began before abort, and begin anew.
+        `rename`: name → new name. `drop`: the values are never visible again, under any name. `widen`: column → type:
+        byte, short, integer → a longer type, float → double, a decimal → more digits of the same scale. `add` (with
+        `mapping`): as of `table_schema`. `order`: new names in order; the others follow. Columns of the row key can
+        only be renamed and ordered. Transactions that began before and write the table abort.
         """
         self.check_usable()
         from pyomid.client.admin import table_schema
@@ -418,11 +423,13 @@ class Database:
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
-        """Builds an index of columns of a table with a schema, while others use it; every later transaction may read it
-        (`TypedTable.lookup`), and every transaction of the client keeps it. Repeatable, also where an earlier one died.
+        """Build an index on columns of a table with a schema, while others use the table. Later transactions may read
+        it (`TypedTable.lookup`), and the client's transactions maintain it. Idempotent; also finishes an interrupted
+        build.
 
-        Transactions that write the table and began before abort, and so do those that write rows which are just put
-        into it. Rows where one of the columns has no value are not in it. Spark's writes of the table are refused.
+        Transactions that began before and write the table abort, and so do transactions that write a row while it is
+        put into the index. A row without a value in one of the columns is not in the index. Spark's writes to the table
+        are refused.
         """
         self.check_usable()
         from pyomid.client.admin import indexes
@@ -431,7 +438,7 @@ class Database:
         return indexes.create_index(self._deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
-        """Removes an index and its rows. It finishes a drop that was left half done."""
+        """Drop an index with its rows. Also finishes an interrupted drop."""
         self.check_usable()
         from pyomid.client.admin import indexes
 
@@ -441,6 +448,7 @@ class Database:
     # The whole
 
     def status(self) -> DatabaseStatus:
+        """Return the state of TSO, tables and background work."""
         self.check_usable()
         return DatabaseStatus(
             tso=self._deployment.tso.status(),
@@ -452,13 +460,13 @@ class Database:
         )
 
     def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
-        """Cleans these tables (all of them) up to the published low watermark W, region after region, and records that:
-        writes missing shadow cells, drops orphans and versions that no snapshot above W needs.
+        """Compact these tables (all) up to the published low watermark W, region by region: write missing shadow cells,
+        drop orphans and versions that no snapshot above W needs, and record W for the region.
 
-        It may run beside readers, writers and itself. The report prints as a table and says what holds W back.
-        `grace_seconds`: for stores that Java clients share, which never look at W: it goes by the W of so long ago, and
-        waits for that. A folder's TSO compacts by itself; Spark gives each region a task (`pyomid.spark.compact`).
-        `expire` comes first.
+        Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
+        what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: use the W of that long
+        ago, and wait for it. A folder's TSO compacts by itself; Spark runs a task for each region
+        (`pyomid.spark.compact`). Calls `expire` first.
         """
         from pyomid.client.upkeep import jobs as upkeep
 
@@ -467,10 +475,10 @@ class Database:
         return upkeep.compact(self._deployment, run, cache, tables, grace_seconds=grace_seconds)
 
     def expire(self, tables: str | Sequence[str] | None = None) -> None:
-        """Has values expire in these tables (all of them) that are older than their table's `ttl_seconds`, for all
-        snapshots from now on. Without `tables` also idempotency keys that are older than `transactionIdDays` shrink to
-        hashes of their ids, which stay taken. A folder's TSO does both by itself; over HBase it is to be called, or
-        `compact`, at least a hundred times in the shortest of these times. It goes by this process's clock."""
+        """Expire the values in these tables (all) that are older than their table's `ttl_seconds`, for all later
+        snapshots. Without `tables`, idempotency keys older than `transactionIdDays` also shrink to hashes; their ids
+        stay used. A folder's TSO does both by itself. Over HBase call this or `compact` at least a hundred times within
+        the shortest of these times. Age is measured by this process's clock."""
         from pyomid.client.upkeep import expired_keys, expiry
 
         self.check_usable()
@@ -479,10 +487,11 @@ class Database:
             expired_keys.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
-        """Deletes the commit-table entries that no reader needs, as far as every table is compacted by records older
-        than `commitRetrySeconds`. `Misuse` while transactions were committed to a table that is not registered.
+        """Delete commit-table entries that no reader needs, up to the watermark to which every table is compacted; only
+        compaction records older than `commitRetrySeconds` count. `Misuse` if transactions committed to an unregistered
+        table.
 
-        The report prints as a table and says what holds it back, and from when on a further run helps.
+        The returned report prints as a table and says what holds sanitizing back, and when another run helps.
         """
         from pyomid.client.upkeep import jobs as upkeep
 
@@ -490,8 +499,8 @@ class Database:
         return upkeep.sanitize(self._deployment, self._driver.run)
 
     def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
-        """Reads every stored cell of these tables (all of them) and every commit-table entry, and reports what breaks
-        an invariant; `ok` of the report says whether anything does. Writes nothing; may run beside writers."""
+        """Read every stored cell of these tables (all) and every commit-table entry, and report violated invariants;
+        the report's `ok` is True if there are none. Writes nothing; others may write meanwhile."""
         from pyomid.client.upkeep import jobs as upkeep
         from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 
@@ -504,7 +513,7 @@ class Database:
         return report
 
     def _wrong_index_rows(self, table: str) -> list[str]:
-        """Where an index is dropped meanwhile, those that are left are looked at anew."""
+        """If an index is dropped meanwhile, check the remaining indexes again."""
         catalog = self._deployment.catalog
         while True:
             indexes = find_table(catalog, table).indexes
@@ -518,19 +527,19 @@ class Database:
                     raise
 
     def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
-        """Copies the database, as of one moment, while others read and write: that of a folder into an absent or empty
-        folder; that of HBase into snapshots of its tables, whose names begin with the word `destination`.
+        """Copy the database as of one moment, while others read and write: from a folder into an absent or empty
+        folder; over HBase into snapshots of its tables, whose names begin with `destination`.
 
-        With `since`, the folder of an earlier back-up of this database, it holds what differs from that, and is
-        restored together with it, and with what that goes on from: none of these may go, or change.
+        `since`: the folder of an earlier backup of this database. The new backup holds the differences from it and is
+        restored together with it and its predecessors: keep all of these unchanged.
 
-        Durable on return. All that was committed before the call is in it, and of every later transaction all or
-        nothing; over HBase nothing. `pyomid.restore` makes a database of it; nothing else opens it. In a folder a
-        thread that forks meanwhile waits for up to 5 s, as all calls do then, and its child cannot open the folder.
+        Durable on return. The backup holds everything committed before the call, and of each later transaction
+        everything or nothing (over HBase nothing). Only `pyomid.restore` reads a backup. In a folder, a thread that
+        forks meanwhile waits up to 5 s, as all calls then do, and the child cannot open the folder.
         """
         self.check_usable()
         if self._deployment.back_up is None:
-            raise Misuse("only the database of a folder, or one over HBase, is backed up")
+            raise Misuse("only a database in a folder or over HBase can be backed up")
         if not self._deployment.store.capabilities.foreign_tables:
             before = self.begin(read_only=True)
             before.rollback()
@@ -538,21 +547,23 @@ class Database:
         from pyomid.client.upkeep.backups import moment_of
 
         begun = self._deployment.tso.begin()
-        lease = self.leases.grant(begun.start_ts, self.settings.lease_seconds)
         try:
-            return self._deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
+            lease = self.leases.grant(begun.start_ts, self.settings.lease_seconds)
+            try:
+                return self._deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
+            finally:
+                self.leases.end(lease)
         finally:
-            self.leases.end(lease)
-            self._deployment.tso.note_ended(begun.start_ts)
+            begun.end()
 
     def export_parquet(
         self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None
     ) -> dict[str, int]:
-        """Writes these tables (all but system tables) as Parquet files into an absent or empty folder, all of one
-        snapshot. Returns how many rows each has.
+        """Write these tables (all except system tables), as of one snapshot, as Parquet files into an absent or empty
+        folder. Return the number of rows of each.
 
-        A table with a schema has its columns, with their types. Any other has `key`, `column` and `value`, a row for
-        each cell. Needs pyarrow.
+        The file of a table with a schema has its columns with their types. Other files have `key`, `column` and
+        `value`, one row for each cell. Needs pyarrow.
         """
         from pyomid.client.tables.parquet import export_tables
         from pyomid.client.upkeep.partitions import chosen_tables
@@ -566,12 +577,12 @@ class Database:
     def import_parquet(
         self, source: str | os.PathLike[str], tables: str | Sequence[str] | None = None, *, over: bool = False
     ) -> dict[str, int]:
-        """Writes an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
-        Returns how many rows of each table.
+        """Import an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
+        Return the number of rows of each table.
 
-        Tables that do not exist are made as they were. A table that has rows is refused unless `over`; then rows of
-        equal keys are written over. An import is not one transaction: what it is interrupted by gets a note that says
-        how far it came. Needs pyarrow.
+        Missing tables are created as they were. A table with rows raises `Misuse` unless `over` is set; then rows with
+        equal keys are overwritten. An import is not one transaction: an error that interrupts it gets a note with its
+        progress. Needs pyarrow.
         """
         from pyomid.client.tables.parquet import import_tables
 
@@ -579,14 +590,15 @@ class Database:
         return import_tables(self, source, [tables] if isinstance(tables, str) else tables, over=over)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Waits until every finished transaction is completed. False if the time ran out."""
+        """Wait until every finished transaction is completed. False on timeout."""
         self.check_usable()
         return self._background.drain(timeout_s)
 
     def close(self) -> None:
-        """Completes finished transactions and closes the connection. A second call does nothing, or what an interrupted
-        first call left."""
+        """Complete finished transactions and close the connection. A second call does nothing, or finishes an
+        interrupted first call."""
         self._ending.close()
+        self._forgotten.detach()
 
     def __enter__(self) -> Database:
         self.check_usable()
@@ -608,9 +620,6 @@ class Database:
     def deployment(self) -> Deployment:
         return self._deployment
 
-    parts = deployment
-    """Former name, kept for one release."""
-
     @property
     def background(self) -> Background:
         return self._background
@@ -627,7 +636,7 @@ class Database:
         lease: bool = False,
         at: int | datetime | None = None,
     ) -> Steps[T]:
-        """The begin of a transaction, as both front ends drive it. `made` makes the front end's transaction."""
+        """The steps of a begin, for both front ends. `made` creates the front end's transaction."""
         steps = self._begin_steps(made, not_before, lease=lease, at=at)
         return steps if self.reports is None else self.reports.begin_steps(steps)
 
@@ -644,17 +653,23 @@ class Database:
             found = yield from past_steps(self._deployment, self.leases, at, not_before)
             return made(*found)
         begun: BeginReply = yield Begin(not_before)
-        crash_point("client.begin.after")
         held: Lease | None = None
-        if lease:
-            held = yield Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
-        return made(begun, held)
+        try:
+            crash_point("client.begin.after")
+            if lease:
+                held = yield Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
+            return made(begun, held)
+        except BaseException:
+            begun.end()
+            if held is not None:
+                self.leases.give_back(held)
+            raise
 
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> Transaction:
         return Transaction(self, begun, lease, read_only=read_only)
 
     def abandon(self) -> None:
-        """Forgets the connection as if its process had died: nothing is completed, nothing closed. For tests."""
+        """Forget the connection as if the process had died: nothing is completed or closed. For tests."""
         self._ending.forget()
 
     def check_usable(self) -> None:
@@ -668,8 +683,8 @@ class Database:
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """The rules of a table for a transaction whose begin was answered with `begun`. `leased`: it is under a lease;
-        `Misuse` if the table's store would not keep its snapshot.
+        """Return a table's rules for the transaction of `begun`. `leased`: it is under a lease; `Misuse` if the store
+        would not keep its snapshot of this table.
         """
         rules = self.known_rules(name, begun) or self._read_rules(name, begun)
         if leased:
@@ -677,7 +692,7 @@ class Database:
         return rules
 
     def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
-        """As `table_rules` without a lease, if they need not be read."""
+        """As `table_rules` without a lease, from the cache; None if the rules must be read."""
         found = self._tables.get(name) if isinstance(name, str) else None
         if found is not None and self._deployment.clock() < found.until_s and may_go_by(found.read_after, begun):
             return found.rules
@@ -696,7 +711,7 @@ class Database:
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Repair after the answer: its error is not the commit's, and readers repair what it leaves."""
+        """Start completion after the reply. An error is not the commit's; readers repair what is left."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
             self._background.complete(start_ts, commit_ts, written)
@@ -704,7 +719,7 @@ class Database:
             self._background.failed(error)
 
     def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
-        """The same, if it need not wait for others' completion."""
+        """As `end_committed`, if it need not wait for room; otherwise return False."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
             return self._background.complete_at_once(start_ts, commit_ts, written)
@@ -713,7 +728,7 @@ class Database:
             return True
 
     def end_rolled_back(self, writes: TransactionSteps) -> None:
-        """As `end_committed`: compaction deletes what it leaves."""
+        """Start the deletes of a rollback. As of `end_committed`; compaction deletes what is left."""
         try:
             written = writes.write_set()
             if written:
@@ -726,7 +741,7 @@ class Database:
 
 
 def make_background(deployment: Deployment) -> Background:
-    """The database's background work, over its own deployment."""
+    """Return the database's background worker."""
     return Background(
         Driver(deployment).perform,
         linger_s=deployment.settings.completion_linger_ms / 1000,
@@ -735,8 +750,8 @@ def make_background(deployment: Deployment) -> Background:
 
 
 class _Ending:
-    """Closes a database: at `close`, at exit, or in a thread of its own when the last reference goes. Never in a forked
-    child: the parent still uses all of it."""
+    """Closes a database: at `close`, at exit, or in a thread of its own when the database becomes garbage. Never in a
+    forked child: the parent still uses all of it."""
 
     def __init__(self, deployment: Deployment, background: Background, leases: LeaseKeeper) -> None:
         self._deployment = deployment
@@ -752,7 +767,7 @@ class _Ending:
         return os.getpid() == self._pid
 
     def close(self) -> None:
-        """Closes every part, whatever one of them raises. A call beside another one waits for it."""
+        """Close every part, even if one of them raises. A concurrent call waits."""
         self.has_begun = True
         if not self.is_ours:
             return
@@ -765,7 +780,7 @@ class _Ending:
                 try:
                     if not self._background.close(CLOSE_TIMEOUT_S):
                         logger.warning(
-                            "closed with completion unfinished after %g s: left to readers and compaction",
+                            "closed with completion unfinished after %g s; readers and compaction finish it",
                             CLOSE_TIMEOUT_S,
                         )
                 finally:
@@ -773,19 +788,20 @@ class _Ending:
             self.forget()
 
     def forget(self) -> None:
-        """Nothing is closed any more."""
+        """Close nothing from now on."""
         self.has_begun = True
         _OPEN.discard(self)
 
 
 _OPEN: Final[set[_Ending]] = set()
-"""Of every database of this process that is not closed, by `id`."""
+"""The open databases of this process."""
 
 
 def _forgotten(ending: _Ending) -> None:
-    """The last reference went. That may be noticed in any thread, amid anything: in the database's own background
-    thread, which closing waits for, or in a write transaction of the store. So nothing is done here, and no lock taken
-    (a `threading.Thread` takes some). Where the system gives no thread, it is closed at exit."""
+    """Close a database that became garbage, in a new thread. Python calls this in any thread at any point: in the
+    database's own background thread, which closing waits for, or within a write transaction of the store. So it neither
+    closes anything nor takes a lock (a `threading.Thread` takes some). If the system cannot start a thread, the
+    database is closed at exit."""
     if ending.is_ours and not ending.has_begun:
         with contextlib.suppress(RuntimeError, MemoryError):
             _thread.start_new_thread(ending.close, ())
@@ -797,4 +813,4 @@ def _close_all() -> None:
         try:
             ending.close()
         except Exception as error:
-            logger.warning("a database was not closed at exit: %r", error)
+            logger.warning("closing a database at exit failed: %r", error)

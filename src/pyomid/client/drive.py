@@ -1,8 +1,8 @@
-"""The two drivers of steps: `drive` blocks, `adrive` awaits. There is no third loop.
+"""The two drivers of steps: `drive` blocks, `adrive` awaits.
 
-A generator yields an effect (of `protocol.effects`, or of those below, which only a client has), and the effect handler
-of its class performs it. Any error on the way, such as Ctrl-C, a cancellation, or a thread that cannot start, is thrown
-into the steps at that effect. The steps know what to report or undo then; no shell catches anything.
+A generator yields an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
+it. Any error, such as Ctrl-C, a cancellation, or a thread that cannot start, is thrown into the steps at that effect.
+The steps decide what to report or undo; drivers catch nothing else.
 
     Transaction.commit()  ──drive──▶  commit_steps  ◀──adrive──  AsyncTransaction.commit()
                                      │ WriteCells, SendCommit, Blocking …
@@ -29,7 +29,7 @@ from pyomid.types import BeginReply, CommitReply
 T = TypeVar("T")
 
 Handler = Callable[[Any], Any]
-"""Performs one effect and returns its result; takes the effect class it is registered for."""
+"""Performs one effect, of the class that it is registered for, and returns the result."""
 
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
@@ -57,8 +57,8 @@ class CallProgram(Effect):
 
 
 def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
-    """The result of the steps. Raises their errors, and those of effects that they do not catch. Performs effects in
-    the calling thread."""
+    """Return the result of the steps. Effects are performed in the calling thread; their errors are raised unless the
+    steps catch them."""
     resume: Callable[[Any], Effect] = steps.send
     value: Any = None
     thrown: BaseException | None = None
@@ -71,20 +71,19 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
             except BaseException as error:
                 if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
                     resume, value, thrown = steps.throw, error, error
-                elif isinstance(error, StopIteration):
-                    returned: T = error.value
-                    return returned
+                elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
+                    return error.value  # type: ignore[no-any-return]
                 elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
                     raise thrown from None  # a generator must not raise StopIteration: Python replaced it
                 else:
                     raise
     finally:
-        del value, thrown  # an error, whose traceback holds this frame
+        del value, thrown  # break the cycle of error, traceback and this frame
         steps.close()
 
 
 async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
-    """As `drive`, for one task of an event loop. A cancellation is thrown into the steps."""
+    """As `drive`, for a task of an event loop. A cancellation is thrown into the steps."""
     resume: Callable[[Any], Effect] = steps.send
     value: Any = None
     thrown: BaseException | None = None
@@ -97,9 +96,8 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
             except BaseException as error:
                 if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
                     resume, value, thrown = steps.throw, error, error
-                elif isinstance(error, StopIteration):
-                    returned: T = error.value
-                    return returned
+                elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
+                    return error.value  # type: ignore[no-any-return]
                 elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
                     raise thrown from None  # a generator must not raise StopIteration: Python replaced it
                 else:
@@ -113,7 +111,7 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
 
 
 class Driver:
-    """Runs steps in the calling thread. Without a background, heals and orphan deletes are performed at once."""
+    """Runs steps in the calling thread. Without `background`, it performs heals and orphan deletes at once."""
 
     def __init__(
         self, deployment: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep
@@ -147,9 +145,9 @@ class AsyncRun(Protocol):
 
 
 class AsyncDriver:
-    """Runs steps in the event loop. Effects with a handler in `awaited` are awaited. Those that block on a disk or a
-    socket run in a thread as in `Driver`, one call at a time for one transaction: a thread of `tso_threads` if they ask
-    the TSO, so that no begin waits for a disk, else one of `store_threads`.
+    """Runs steps in the event loop. Effects with a handler in `awaited` are awaited. Other effects block on a disk or a
+    socket and run in a thread, one at a time for each transaction: requests to the TSO in `tso_threads`, so that no
+    begin waits for a disk, other calls in `store_threads`.
     """
 
     def __init__(
@@ -176,7 +174,7 @@ class AsyncDriver:
     async def _in_thread(self, effect: Effect) -> Any:
         kind = type(effect)
         if kind is effects.Heal or kind is effects.DeleteOrphans:
-            return self._blocking.perform(effect)  # only offered to the background
+            return self._blocking.perform(effect)  # does not block: it only queues for the background
         threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
         return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 
@@ -195,18 +193,19 @@ ASKS_TSO: Final = frozenset({effects.Begin, effects.SendCommit, effects.SealStar
 
 
 def port_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
-    """Handlers of all effects, which perform at once and in this thread."""
+    """Return handlers of all effects, which perform them at once in the calling thread."""
     return {**store_handlers(deployment), **tso_handlers(deployment)}
 
 
 def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
-    """The effects that touch the store, the commit table, the leader state or the catalog."""
+    """Return handlers of the effects on store, commit table, leader state and catalog."""
     store, catalog, leader_state = deployment.store, deployment.catalog, deployment.leader_state
     return {
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadRange: lambda e: _read_range(deployment, e),
         effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(deployment, e),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
+        effects.PackCells: lambda e: store.pack_cells(e.version, e.writes),
         effects.WriteCells: lambda e: _write_cells(deployment, e),
         effects.BeginWrite: lambda e: _begin_write(deployment, e),
         effects.EndWrites: lambda e: _end_writes(deployment, e),
@@ -226,7 +225,7 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
 
 
 def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
-    """The effects that ask the TSO."""
+    """Return handlers of the requests to the TSO."""
     tso = deployment.tso
     return {
         effects.Begin: lambda e: _begin(tso, e),
@@ -240,14 +239,14 @@ def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
 def _begin(tso: Tso, effect: effects.Begin) -> BeginReply:
     reply = tso.begin(not_before=effect.not_before)
     if not effect.is_held:
-        tso.note_ended(reply.start_ts)
+        reply.end()
     return reply
 
 
 def _look_up_then_watermarks(
     deployment: Deployment, effect: effects.LookupThenWatermarks
 ) -> tuple[list[int], int, int]:
-    """In one round trip if the commit table can; otherwise, or if that failed, in two, in this order (R4)."""
+    """Look up in one round trip if the commit table can; otherwise in two, in this order (R4)."""
     both = deployment.commit_table.lookup_then_watermarks(effect.starts)
     if both is not None:
         return both

@@ -1,16 +1,16 @@
-"""Idempotency keys: a durable id under which at most one run commits, known for certain (hazard C7).
+"""Idempotency keys: of all runs under a durable id, at most one commits (hazard C7).
 
 A key is a conflict-checked cell whose row is the run's id, in a transactional system table. Every run reads it in its
 own snapshot and writes it in the same transaction:
 
     run 1 (s 100)  key not visible, writes it            commit 150
-    run 2 (s 120)  key not visible, writes it            conflict: aborts, runs again
+    run 2 (s 120)  key not visible, writes it            conflict: aborts, is rerun
     run 3 (s 200)  key visible: the run happened already, by start 100
 
-So of all runs under one id at most one commits, whatever happened to the answers. The key stays when the run's own
-cells were overwritten and cleaned away. Upkeep makes an old key smaller (decision 0059): in one transaction its row
-goes, with the run's result, and six bytes of the id's hash are written to the row of its first two. A reader of both
-rows in one snapshot finds one or the other, so an id is never free again.
+So of all runs under one id at most one commits, even if replies are lost. The key stays when the run's own cells are
+overwritten and compacted. Upkeep shrinks an old key (decision 0059): one transaction deletes its row, with the run's
+result, and writes six bytes of the id's hash to the row that the hash's first two bytes name. A reader of both rows in
+one snapshot finds one or the other, so an id never becomes free again.
 
 How to use it: call `check_transaction_id`; make sure that the table exists (`client.table_admin.ensure_keys_table`);
 read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's
@@ -32,25 +32,29 @@ from pyomid.types import Column, ConflictLevel, RowWrite, TableInfo
 KEYS_TABLE: Final = "PYOMID_MARKERS"
 KEY_COLUMN: Final = Column(b"m", b"run")
 BRANCHES_COLUMN: Final = Column(b"m", b"branches")
-"""Beside the key of a run that committed branches: their starts, so that a branch whose commit entry is lost is found.
+"""In the row of a key whose run committed branches: their starts, so that a branch without its commit entry can be
+found.
 """
 RESULT_COLUMN: Final = Column(b"m", b"result")
-"""Beside the key of a run by the client: what its function returned, as `kept_result` writes it."""
+"""In the row of a client's key: the result of its function, written by `kept_result`."""
+CHECKPOINT_COLUMN: Final = Column(b"m", b"checkpoint")
+"""In rows of its own: the checkpoint that a stream's sink with a `query_id` belongs to, by Spark's id of the query."""
 RESULT_BYTES_MAX: Final = 64 << 10
-"""Larger results belong into a table of the program."""
+"""The program should write larger results to a table of its own."""
 EXPIRED_COLUMN: Final = Column(b"m", b"expired")
 """In rows of its own: the hashes of ids whose keys expired, six bytes each."""
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 
 TRANSACTION_ID_BYTES_MAX: Final = 200
-"""A row key that every store takes."""
+"""Every store accepts such a row key."""
 
 _START_BYTES: Final = 8
 _KEY_NAME: Final = b"%b:%b" % KEY_COLUMN
 _EXPIRED_NAME: Final = b"%b:%b" % EXPIRED_COLUMN
 _EXPIRED_PREFIX: Final = b"\xffexpired "
-"""Not of an id's row: UTF-8 has no such byte."""
+_CHECKPOINT_PREFIX: Final = b"\xfecheckpoint "
+"""Not the row of an id: UTF-8 has no such bytes."""
 _HASH_BYTES: Final = 8
 _GROUP_BYTES: Final = 2
 _MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES
@@ -60,8 +64,8 @@ _MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES
 class AlreadyDone:
     """A run under this id committed before; `start_ts` names its transaction.
 
-    `result`: what its function returned, if that was kept: bytes, or a value that JSON gives back as it was, of up to
-    64 KiB. None otherwise. Where the run is older than `transactionIdDays`, neither is known any more: `start_ts` is 0.
+    `result`: the function's result if it was stored: bytes, or a value that JSON restores exactly, of up to 64 KiB;
+    otherwise None. If the run is older than `transactionIdDays`, both are forgotten: `start_ts` is 0.
     """
 
     transaction_id: str
@@ -70,7 +74,7 @@ class AlreadyDone:
 
 
 def check_transaction_id(transaction_id: object) -> str:
-    """The id itself; `Misuse` unless it is a text of 1 … 200 bytes of UTF-8."""
+    """Return the id; `Misuse` unless it is a str of 1 … 200 bytes in UTF-8."""
     if not isinstance(transaction_id, str):
         raise MisuseType(
             f"transaction_id {transaction_id!r} is {type(transaction_id).__name__}, not str", value=transaction_id
@@ -78,7 +82,9 @@ def check_transaction_id(transaction_id: object) -> str:
     try:
         length = len(transaction_id.encode())
     except UnicodeEncodeError as error:
-        raise Misuse(f"transaction_id {transaction_id[:60]!r} is no text of UTF-8", value=transaction_id) from error
+        raise Misuse(
+            f"transaction_id {transaction_id[:60]!r} cannot be encoded as UTF-8", value=transaction_id
+        ) from error
     if not 1 <= length <= TRANSACTION_ID_BYTES_MAX:
         raise Misuse(
             f"transaction_id {transaction_id[:60]!r} has {length} bytes of UTF-8: it must be "
@@ -92,25 +98,31 @@ def key_row(transaction_id: str) -> bytes:
     return transaction_id.encode()
 
 
+def checkpoint_row(query_id: str, sink: str | None) -> bytes:
+    """Return the key of the row that names a sink's checkpoint. It does not expire, and is not a run's key."""
+    return _CHECKPOINT_PREFIX + query_id.encode() + b"\0" + (sink or "").encode()
+
+
 def key_rows(transaction_id: str) -> tuple[bytes, bytes]:
-    """The rows that say whether a run under this id committed: its key, and the ids that expired beside it."""
+    """Return the rows that show whether a run under this id committed: its key, and the row of expired ids in its
+    group."""
     row = key_row(transaction_id)
     return row, expired_row(row)
 
 
 def expired_row(row: bytes) -> bytes:
-    """The row in which the id of the key `row` is noted when the key expires."""
+    """Return the row that stores the id's hash after the key `row` has expired."""
     return _EXPIRED_PREFIX + _hash(row)[:_GROUP_BYTES]
 
 
 def with_expired(row: Mapping[bytes, bytes], keys: Iterable[bytes]) -> dict[bytes, bytes]:
-    """The cells of a row of `expired_row`, as `Table.get` returned it, with these keys' ids too, for `Table.put`."""
+    """Return the cells of an `expired_row`, as `Table.get` returned it, with these keys' ids added, for `Table.put`."""
     marks = {*_marks(row.get(_EXPIRED_NAME, b"")), *(_hash(key)[_GROUP_BYTES:] for key in keys)}
     return {_EXPIRED_NAME: b"".join(sorted(marks))}
 
 
 def named_start(row: Mapping[bytes, bytes]) -> int | None:
-    """The start of the run whose key this row is, as `Table.scan` returns it; None for another kind of row."""
+    """Return the start of the run whose key this row of `Table.scan` is; None for another kind of row."""
     value = row.get(_KEY_NAME)
     return None if value is None else int.from_bytes(value)
 
@@ -124,17 +136,17 @@ def _marks(value: bytes) -> Iterator[bytes]:
 
 
 def key_cell(start_ts: int) -> dict[Column, bytes | None]:
-    """The key's only cell, as the run that starts at `start_ts` writes it."""
+    """Return the key's cell, as the run that starts at `start_ts` writes it."""
     return {KEY_COLUMN: start_ts.to_bytes(_START_BYTES, "big")}
 
 
 def key_write(transaction_id: str, start_ts: int) -> RowWrite:
-    """The same for `DataStore.write_cells`."""
+    """Return the key as a write for `DataStore.write_cells`."""
     return RowWrite(key_row(transaction_id), tuple(key_cell(start_ts).items()))
 
 
 def branches_value(branches: Sequence[int]) -> bytes:
-    """The value of BRANCHES_COLUMN."""
+    """Return the value of BRANCHES_COLUMN."""
     return b"".join(branch.to_bytes(_START_BYTES, "big") for branch in branches)
 
 
@@ -143,12 +155,17 @@ def branches_of(value: bytes) -> list[int]:
 
 
 def key_cell_id(transaction_id: str) -> int:
-    """The id that the commit's write set names beside its other ids, at whatever level those are."""
+    """Return the key's id for the commit's write set, whatever the level of the other ids."""
     return cell_id(KEYS_TABLE.encode(), key_row(transaction_id), *KEY_COLUMN)
 
 
+def checkpoint_cell_id(row: bytes) -> int:
+    """As `key_cell_id`, for a `checkpoint_row`: of two checkpoints that begin concurrently, one gets the sink."""
+    return cell_id(KEYS_TABLE.encode(), row, *CHECKPOINT_COLUMN)
+
+
 def found_key(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDone | None:
-    """What the visible cells of `key_rows`, together, say; None if the run has not happened."""
+    """Return the run that the visible cells of `key_rows` show; None if there was none."""
     value = row.get(KEY_COLUMN)
     if value is None:
         has_expired = _hash(key_row(transaction_id))[_GROUP_BYTES:] in _marks(row.get(EXPIRED_COLUMN, b""))
@@ -159,18 +176,18 @@ def found_key(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDone |
 
 
 def named_key_cell(start_ts: int) -> dict[bytes, bytes]:
-    """The key's cell as `Table.put` takes it."""
+    """Return the key's cell for `Table.put`."""
     return {_KEY_NAME: start_ts.to_bytes(_START_BYTES, "big")}
 
 
 def found_named_key(transaction_id: str, row: Mapping[bytes, bytes]) -> AlreadyDone | None:
-    """`found_key` of cells as `Table.get` returns them."""
+    """`found_key` for cells as `Table.get` returns them."""
     columns = {b"%b:%b" % column: column for column in (KEY_COLUMN, RESULT_COLUMN, EXPIRED_COLUMN)}
     return found_key(transaction_id, {columns[name]: value for name, value in row.items() if name in columns})
 
 
 def kept_result(result: object) -> dict[bytes, bytes]:
-    """The cell that keeps a run's result, as `Table.put` takes it; {} for one that is not kept."""
+    """Return the cell with a run's result, for `Table.put`; {} if the result cannot be stored."""
     if result is None:
         return {}
     if isinstance(result, bytes):
@@ -187,7 +204,7 @@ def kept_result(result: object) -> dict[bytes, bytes]:
 
 
 def _is_same(decoded: object, result: object) -> bool:
-    """Of the same types throughout: JSON makes lists of tuples and texts of numbers that are keys."""
+    """Whether values and all types are equal: JSON turns tuples into lists, and number keys into strings."""
     if type(decoded) is not type(result):
         return False
     if isinstance(decoded, list):

@@ -1,12 +1,15 @@
-"""Snapshots below the present: which start, and held by a lease before anything is read.
+"""Past snapshots: find the snapshot's start, and hold it by a lease before anything is read.
 
-The order is that of every lease (K7): the TSO grants it only above every W that it ever sent, and W stays below it from
-then on. So what the snapshot needs is still there, and stays. A start that was drawn before tells that every commit
-below the snapshot is durable (law 3), and the epoch to read by (T6).
+    a time ─► the TSO's moment at or after it ─► a start is drawn ─► lease ─► reads
+
+The TSO grants the lease only above every W that it ever sent, and W stays below it from then on (K7). So everything
+that the snapshot needs still exists, and stays. The drawn start proves that every commit below the snapshot is durable
+(law 3), and brings the epoch for the reads (T6).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +22,8 @@ from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.ports import Deployment
 from pyomid.protocol.effects import Begin, Steps
-from pyomid.protocol.time_points import newest_at, snapshot_after
-from pyomid.types import BeginReply
+from pyomid.protocol.time_points import snapshot_after
+from pyomid.types import BeginReply, Moment
 
 L = TypeVar("L")
 
@@ -28,66 +31,78 @@ L = TypeVar("L")
 def past_steps(
     deployment: Deployment, leases: LeaseKeeper, at: int | datetime, not_before: int = 0
 ) -> Steps[tuple[BeginReply, Lease]]:
-    """The reply to a begin that reads at `at`, and the lease that holds that. `at`: as of `Database.begin`."""
+    """Return a begin reply that reads at `at`, and the lease that holds the snapshot. `at`: as of `Database.begin`."""
     if not_before:
-        raise Misuse("at names the snapshot: do not give not_before too")
-    check_time(at)
+        raise Misuse("give at or not_before, not both: at names the snapshot")
+    moment: Moment = yield Blocking(partial(moment_of, deployment, at))
     begun: BeginReply = yield Begin(is_held=False)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
-    found: tuple[BeginReply, Lease] = yield Blocking(partial(past_begin, deployment, at, begun, keep))
+    found: tuple[BeginReply, Lease] = yield Blocking(partial(past_begin, deployment, at, moment, begun, keep))
     return found
 
 
-def past_begin(
-    deployment: Deployment, at: int | datetime, begun: BeginReply, keep: Callable[[int], L]
-) -> tuple[BeginReply, L]:
-    """`begun` was drawn for it. `keep` takes a lease on the snapshot's start. Blocking."""
+def moment_of(deployment: Deployment, at: int | datetime) -> Moment:
+    """Return the moment of `at`, with time 0 for a timestamp. Blocking; a begin must follow."""
+    wall_ms = check_time(at)
     if not deployment.tso.extended:
-        raise Misuse("Apache Omid's TSO, which leads, keeps no snapshot below the present: `pyomid tso` does")
-    start_ts = _start_of(deployment, at, check_time(at))
-    if start_ts > begun.start_ts:
+        raise Misuse("Apache Omid's TSO leads, which cannot read the past: only `pyomid tso` can")
+    if isinstance(at, int):
+        return Moment(snapshot_after(at), 0)
+    moment = deployment.tso.moment_at(wall_ms, _now_ms())
+    if not moment.snapshot_ts:
+        raise _too_old(deployment, at)
+    is_of_same_ms = moment.wall_ms == wall_ms - 1  # the TSO rounds its clock down, and `at` was rounded up
+    return moment._replace(wall_ms=wall_ms) if is_of_same_ms else moment
+
+
+def past_begin(
+    deployment: Deployment, at: int | datetime, moment: Moment, begun: BeginReply, keep: Callable[[int], L]
+) -> tuple[BeginReply, L]:
+    """Return `begun`, set to read at `moment`, and the lease that `keep` takes on the snapshot's start. `begun` must
+    have been drawn after `moment` was found. Blocking."""
+    if moment.snapshot_ts > begun.start_ts:
         raise Misuse(f"at={at} is in the future: the newest start is {begun.start_ts}", at=str(at))
     try:
-        lease = keep(start_ts)
+        lease = keep(moment.snapshot_ts)
     except SnapshotTooOld as error:
         raise _too_old(deployment, at) from error
-    return replace(begun, read_at=start_ts), lease
+    return replace(begun, read_at=moment.snapshot_ts, moment_ms=moment.wall_ms), lease
+
+
+def requested_moment(begun: BeginReply) -> datetime | None:
+    """Return the moment of a snapshot that was requested by a time; otherwise None."""
+    return datetime.fromtimestamp(begun.moment_ms / 1000, UTC) if begun.moment_ms else None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def check_time(at: int | datetime) -> int:
-    """`at` in milliseconds since 1970; 0 for a timestamp."""
+    """Return `at` in milliseconds since 1970; 0 for a timestamp."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise Misuse(f"at={at} has no time zone: give a datetime with one (at.astimezone() takes it as local time)")
-        wall_ms = int(at.timestamp() * 1000)
-        if wall_ms > time.time() * 1000:
+        wall_ms = math.ceil(at.timestamp() * 1000)
+        if at.timestamp() > time.time():
             raise Misuse(f"at={at} is in the future", at=str(at))
         return wall_ms
     if isinstance(at, bool) or not isinstance(at, int):
-        raise MisuseType(f"at={at!r} is {type(at).__name__}: a timestamp (int) or a datetime with its time zone")
+        raise MisuseType(f"at={at!r} is {type(at).__name__}, not a timestamp (int) or a datetime with a time zone")
     if at <= 0:
-        raise Misuse(f"at={at} is no timestamp: those are above 0", at=at)
+        raise Misuse(f"at={at} is not a valid timestamp: timestamps are above 0", at=at)
     return 0
-
-
-def _start_of(deployment: Deployment, at: int | datetime, wall_ms: int) -> int:
-    if isinstance(at, int):
-        return snapshot_after(at)
-    point = newest_at(deployment.leader_state.time_points(), wall_ms)
-    if point is None:
-        raise _too_old(deployment, at)
-    return snapshot_after(point.start_ts)
 
 
 def _too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
     watermark, _ = deployment.leader_state.read_watermarks()
     kept = [point for point in deployment.leader_state.time_points() if snapshot_after(point.start_ts) > watermark]
-    since = "nothing older than now is kept"
+    since = "no history is kept"
     if kept:
-        told = datetime.fromtimestamp(kept[0].wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-        since = f"history is kept since {told}, timestamp {kept[0].start_ts}"
+        kept_since = datetime.fromtimestamp(kept[0].wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+        since = f"history is kept since {kept_since}, timestamp {kept[0].start_ts}"
     return SnapshotTooOld(
-        f"the snapshot at {at} is older than what is kept: {since} (`pyomid tso --retention`, URL option retention, "
+        f"the snapshot at {at} is no longer kept: {since} (`pyomid tso --retention` or the URL option retention "
         "keeps more from now on)",
         at=str(at),
         watermark=watermark,

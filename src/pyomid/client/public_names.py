@@ -1,12 +1,14 @@
-"""The names that programs use, of blocking and asyncio objects alike: `dir()` shows them, the documentation lists them.
+"""The public names of blocking and asyncio objects: `dir()` shows them, the documentation lists them.
 
-Other names of these objects are pyomid's own.
+Other names of these objects are private. `Handle` is the base class of the objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
+
+from pyomid.errors import MisuseType
 
 DATABASE: Final = (
     "alter_columns",
@@ -47,6 +49,7 @@ TRANSACTION: Final = (
     "commit_ts",
     "flush",
     "mark_rollback_only",
+    "moment",
     "read_only",
     "rollback",
     "savepoint",
@@ -88,8 +91,21 @@ TYPED_TABLE: Final = (
 )
 
 
+class Handle:
+    """An object that belongs to its process and cannot be copied: a copy would end its resources a second time."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Called by `pickle`, and by `copy.copy` and `copy.deepcopy`."""
+        raise MisuseType(
+            f"{type(self).__name__} cannot be pickled or copied, because it belongs to the process that opened it: "
+            "pass on the database's URL (`Database.url`) and connect there"
+        )
+
+
 def shows(names: tuple[str, ...]) -> Callable[[object], list[str]]:
-    """A `__dir__` for a class with these public names."""
+    """Return a `__dir__` for a class with these public names."""
 
     def __dir__(self: object) -> list[str]:
         return sorted({*names, *(name for name in object.__dir__(self) if name.startswith("__"))})

@@ -1,8 +1,9 @@
-"""A savepoint: a transaction's own writes as they were, to go back to without ending it.
+"""A savepoint: a transaction's own writes at a moment, to which it can roll back without ending.
 
-What is still buffered is kept as a copy. Before a batch leaves for the store, what its cells held at the savepoint is
-read (`transaction_steps.TransactionSteps`); going back writes that again, under the same version. So nothing is ever
-deleted in the store, and a cell that left stays in the write set.
+A savepoint has a copy of the buffered writes. Before a later batch is sent, the transaction reads the values of its
+cells at the savepoint (`transaction_steps.TransactionSteps`). A rollback writes these values again, under the same
+version. If the transaction had not written the cell before the savepoint, the commit first deletes that version: with
+the snapshot's value it would hide other transactions' writes (C14).
 """
 
 from __future__ import annotations
@@ -10,26 +11,28 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pyomid.client.public_names import Handle
 from pyomid.client.transaction_steps import SavedWrites
 
 if TYPE_CHECKING:
     from pyomid.client.transaction import RowTransaction
 
 
-class Savepoint:
-    """Made by `Transaction.savepoint`; a context manager, in `with` and in `async with`. Nothing of it waits."""
+class Savepoint(Handle):
+    """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. It never
+    waits."""
 
     def __init__(self, transaction: RowTransaction[Any], saved: SavedWrites) -> None:
         self._transaction = transaction
         self._saved = saved
 
     def rollback(self) -> None:
-        """The transaction's writes are again what they were. May be repeated; ends the savepoints made since."""
+        """Restore the transaction's writes as of the savepoint. Can be repeated; ends later savepoints."""
         self._transaction.begin_write()
         self._transaction.writes.go_back(self._saved)
 
     def release(self) -> None:
-        """Forgets it, and the savepoints made since; the writes stay. A second release does nothing."""
+        """End this savepoint and later ones; the writes stay. A second release does nothing."""
         self._transaction.check_owner()
         self._transaction.writes.forget(self._saved)
 

@@ -1,12 +1,12 @@
-"""Small writes of many tasks in one call of the store: what arrives while a call is under way shares the next one.
+"""Group commit for tasks: small writes that arrive during a store call share the next call.
 
     task 1   ── write ─────────▶ (alone: at once)
     task 2        wait ···········── 2, 3, 4 in one call ──▶
     task 3            wait ·······························▶
     task 4                wait ···························▶
 
-As `storage.hbase.rpc.group_commit` does for threads. There the bound is the number of threads; here two hundred tasks
-fill one call, which one thread makes. A write whose task was cancelled before its call began is never sent.
+`storage.hbase.rpc.group_commit` does the same for threads. There the number of threads is the bound; here one thread
+makes a call for hundreds of tasks. If a task is cancelled before its call begins, its write is never sent.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pyomid.types import VersionedRows
 
 ROWS_MAX: Final = 1000
 BYTES_MAX: Final = 4 << 20
-"""Rows, and bytes of values, in one shared call, of which the last write may bring some more. Bounded, so that other
-writers of the server get their turn."""
+"""Rows, and bytes of values, in one shared call; its last write may exceed them. Bounded, so that the server can serve
+other writers in between."""
 
 _Outcomes = list[Exception | None]
 _Written = asyncio.Future[None]
@@ -35,13 +35,13 @@ _Written = asyncio.Future[None]
 
 @dataclass(slots=True)
 class _Line:
-    """Those that write to one table. There is one while a call for it is under way."""
+    """The wait queue of one table. It exists while a call for the table is in flight."""
 
     waiting: deque[tuple[WriteCells, _Written]] = field(default_factory=deque)
 
 
 class SharedWrites:
-    """For the tasks of one event loop. Its calls are made in `threads`."""
+    """Shares writes of the tasks of one event loop. `threads` make the calls."""
 
     def __init__(self, store: DataStore, threads: Executor) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class SharedWrites:
         self._lines: dict[str, _Line] = {}
 
     async def write(self, effect: WriteCells) -> None:
-        """Performs the effect. An error is of its own rows, or of the call that carried them."""
+        """Perform the effect. An error is of its own rows, or of the shared call."""
         written: _Written = asyncio.get_running_loop().create_future()
         line = self._lines.get(effect.table)
         if line is None:
@@ -61,30 +61,30 @@ class SharedWrites:
         await written
 
     def _send(self, table: str, line: _Line) -> None:
-        """The next call; none if nobody waits for one."""
+        """Begin the next call, if a write waits."""
         while taken := _taken(line):
             writes = [VersionedRows(effect.version, effect.rows) for effect, _ in taken]
-            told = [written for _, written in taken]
+            futures = [written for _, written in taken]
             try:
                 call = asyncio.get_running_loop().run_in_executor(self._threads, _made, self._store, table, writes)
-            except RuntimeError as error:  # there is no thread, or the client is closed: nothing was sent
-                _tell(told, [error] * len(told))
+            except RuntimeError as error:  # no thread can start, or the client is closed: nothing was sent
+                _set_outcomes(futures, [error] * len(futures))
             else:
-                call.add_done_callback(partial(self._ended, table, line, told))
+                call.add_done_callback(partial(self._ended, table, line, futures))
                 return
         del self._lines[table]
 
-    def _ended(self, table: str, line: _Line, told: Sequence[_Written], call: asyncio.Future[_Outcomes]) -> None:
+    def _ended(self, table: str, line: _Line, futures: Sequence[_Written], call: asyncio.Future[_Outcomes]) -> None:
         try:
             outcomes = call.result()
         except Exception as error:
-            outcomes = [error] * len(told)
-        _tell(told, outcomes)
+            outcomes = [error] * len(futures)
+        _set_outcomes(futures, outcomes)
         self._send(table, line)
 
 
 def _taken(line: _Line) -> list[tuple[WriteCells, _Written]]:
-    """The next writes for one call, without those whose tasks were cancelled."""
+    """Return the next writes for one call, without writes of cancelled tasks."""
     taken: list[tuple[WriteCells, _Written]] = []
     rows = size = 0
     while line.waiting and rows < ROWS_MAX and size < BYTES_MAX:
@@ -96,8 +96,8 @@ def _taken(line: _Line) -> list[tuple[WriteCells, _Written]]:
     return taken
 
 
-def _tell(told: Sequence[_Written], outcomes: Sequence[Exception | None]) -> None:
-    for written, outcome in zip(told, outcomes, strict=True):
+def _set_outcomes(futures: Sequence[_Written], outcomes: Sequence[Exception | None]) -> None:
+    for written, outcome in zip(futures, outcomes, strict=True):
         if written.done():
             continue  # its task was cancelled meanwhile, and rolls back
         if outcome is None:

@@ -3,18 +3,18 @@
     with db.begin() as tx:                # commits at the end, rolls back on an exception
         tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
 
-A transaction belongs to the thread that began it, in the process that began it: any use from elsewhere is refused.
-The blocking, the asyncio and the Spark transaction share `TransactionBase`, with its states:
+A transaction belongs to the thread and the process that began it: use from elsewhere raises `Misuse`. The blocking, the
+asyncio and the Spark transaction share `TransactionBase`, with its states:
 
     ACTIVE ──commit──▶ COMMITTING ──committed──▶ COMMITTED
       │ │                   ├───────refused────▶ ROLLED_BACK
-      │ │                   ├───────failed─────▶ ROLLBACK_ONLY    nothing was sent, or nothing took effect
+      │ │                   ├───────failed─────▶ ROLLBACK_ONLY    nothing was sent, or it had no effect
       │ │                   └───────lost───────▶ UNKNOWN          the commit may have happened
       │ └──mark──▶ ROLLBACK_ONLY ──roll back──┐
       └──roll back────────────────────────────┴▶ ROLLED_BACK
 
-An event that the present state does not know raises and changes nothing. A transaction that is rollback-only still
-reads; writes and commit are refused.
+An event without a transition from the current state raises and changes nothing. A rollback-only transaction can still
+read; writes and commit raise.
 """
 
 from __future__ import annotations
@@ -30,26 +30,30 @@ from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
-from weakref import WeakSet
+from weakref import ref
 
 from pyomid import platforms
 from pyomid.client.drive import Blocking
 from pyomid.client.observers.observer import Kind
-from pyomid.client.public_names import TRANSACTION, shows
+from pyomid.client.past_snapshot import requested_moment
+from pyomid.client.public_names import TRANSACTION, Handle, shows
 from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
+from pyomid.client.tables.open_reads import remember, remembered
 from pyomid.client.tables.table import RowScan, Table, TableBase
 from pyomid.client.tables.typed import RowT, TypedTable
-from pyomid.client.transaction_steps import TransactionSteps
+from pyomid.client.transaction_steps import TransactionSteps, unless_index_dropped
 from pyomid.client.validation import TableRules, check_was_there
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
-from pyomid.wire.open_starts import OpenStart
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyomid.client.database import Database
+    from pyomid.ports import AsyncTso, Tso
 
 
 logger = logging.getLogger(__name__)
@@ -94,21 +98,21 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 ENDED: Final = frozenset({State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN})
 
 _ACTIVE, _READ, _WRITE = State.ACTIVE, Event.READ, Event.WRITE
-"""Not looked up in their classes, which a member of an enumeration takes long for."""
+"""As globals, because looking up an enum member in its class is slow."""
 
 NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The answer to a commit, and the cells whose shadow cells are to be written or that are to be deleted."""
+    """The reply to a commit, and the cells that get shadow cells or are deleted."""
 
     reply: CommitReply
     written: WriteSet
 
 
 def next_state(state: State, event: Event, *, start_ts: int, reason: str = "") -> State:
-    """The state after `event`. `TransactionEnded` if the table has no such line, with the reason if it is known."""
+    """Return the state after `event`. `TransactionEnded`, with the reason if known, if there is no such transition."""
     after = TRANSITIONS.get((state, event))
     if after is None:
         because = f" ({reason})" if reason else ""
@@ -121,50 +125,54 @@ def next_state(state: State, event: Event, *, start_ts: int, reason: str = "") -
 
 
 class Writes(Protocol):
-    """What the end of a transaction needs of its writes: its own (`client.transaction_steps`), or those of Spark's
-    tasks."""
+    """A transaction's writes, as its end needs them: its own (`client.transaction_steps`) or those of Spark's tasks."""
 
     @property
     def start_ts(self) -> int: ...
 
     @property
     def is_torn(self) -> bool:
-        """Some of the writes sent to the store may be there and some not."""
+        """Whether the writes sent to the store may be stored only in part."""
 
     @property
     def wrote(self) -> bool:
-        """There is something to decide."""
+        """Whether there is something to decide."""
 
-    def flush_steps(self) -> Steps[None]:
-        """All writes are durable on return (law 1)."""
+    def settle_steps(self) -> Steps[None]:
+        """Make all writes durable (law 1) and delete versions that a savepoint took back (law 11). Or write nothing, if
+        the commit request carries all writes."""
 
     def commit_request(self) -> CommitRequest: ...
 
     def write_set(self) -> WriteSet:
-        """Cells that are evidence of the commit, should its answer be lost."""
+        """Return the cells that are evidence of the commit if its reply is lost. Empty if the request carries them:
+        then the commit table is the evidence."""
+
+    def shown_writes(self) -> WriteSet:
+        """Return some of the written cells, for messages."""
 
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Writes)
 
 
-class TransactionBase(Generic[W]):
-    """A transaction's states and its end. It belongs to the thread and process that made it."""
+class TransactionBase(Handle, Generic[W]):
+    """A transaction's states and its end. It belongs to the thread and process that began it."""
 
     def __init__(
         self,
         writes: W,
+        begun: BeginReply,
         *,
         lease: Lease | None = None,
         end_lease: Callable[[Lease], None] | None = None,
-        note_ended: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.writes: Final = writes
         """For pyomid's own use."""
         self._lease = lease
         self._end_lease = end_lease
-        self._open_start = OpenStart(writes.start_ts, note_ended)
-        """Holds the low watermark back, also if the transaction is forgotten and not ended (T16)."""
+        self._begun = begun
+        """Holds the low watermark back until the transaction ends or is garbage (T16)."""
         self._state = State.ACTIVE
         self._why_rollback_only = ""
         self._commit_ts: int | None = None
@@ -173,20 +181,21 @@ class TransactionBase(Generic[W]):
 
     @property
     def start_ts(self) -> int:
-        """The snapshot: the transaction sees everything that was committed before this timestamp."""
+        """The start timestamp: the transaction sees everything committed before it."""
         return self.writes.start_ts
 
     @property
     def commit_ts(self) -> int | None:
-        """When it committed; None until then, and for a transaction that neither wrote nor claimed."""
+        """The commit timestamp; None before the commit, and for a transaction that neither wrote nor claimed."""
         return self._commit_ts
 
     @property
     def state(self) -> State:
+        """The current state."""
         return self._state
 
-    def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
-        """Refuses the commit from now on; the transaction can still read."""
+    def mark_rollback_only(self, reason: str = "marked by the program") -> None:
+        """Make the transaction rollback-only: it can still read, but neither write nor commit."""
         self.make_rollback_only(Event.MARK, reason)
 
     __dir__ = shows(TRANSACTION)
@@ -194,7 +203,7 @@ class TransactionBase(Generic[W]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
 
-    # The end, as every front end drives it
+    # The end, for every front end
 
     def commit_steps(self) -> Steps[None]:
         return self.alone(self._commit_steps())
@@ -207,7 +216,7 @@ class TransactionBase(Generic[W]):
         yield from self._rolled_back_steps()
 
     def block_steps(self, inside: Steps[T]) -> Steps[T]:
-        """Runs `inside`, then commits, and returns its result. Rolls back if it raises."""
+        """Run `inside`, commit, and return its result. Roll back if it raises."""
         self.step(Event.READ)
         try:
             result = yield from inside
@@ -220,7 +229,7 @@ class TransactionBase(Generic[W]):
         return result
 
     def exit_steps(self, error: type[BaseException] | None) -> Steps[None]:
-        """The end of a block that ended with `error`."""
+        """End a block: commit, or roll back if it ended with `error`."""
         if self._state in ENDED:
             return
         if error is not None:
@@ -229,7 +238,7 @@ class TransactionBase(Generic[W]):
             return
         try:
             yield from self.commit_steps()
-        except GeneratorExit:  # no driver performs its effects any more
+        except GeneratorExit:  # no driver performs effects any more
             raise
         except BaseException:
             if self._state is State.ROLLBACK_ONLY:
@@ -248,7 +257,7 @@ class TransactionBase(Generic[W]):
 
     @property
     def is_plain(self) -> bool:
-        """Active, without a lease, and used where it was begun: it may read and write."""
+        """Whether no check can refuse a read or write: active, without a lease, in its own thread and process."""
         return (
             self._state is _ACTIVE
             and self._lease is None
@@ -257,9 +266,9 @@ class TransactionBase(Generic[W]):
         )
 
     def step(self, event: Event) -> None:
-        """Moves to the state after `event`. Refuses what thread, process, lease or state do not allow."""
+        """Move to the state after `event`. Raise if thread, process, lease or state do not allow it."""
         if (event is _READ or event is _WRITE) and self.is_plain:
-            return  # Thousands of puts and rows take this path; what follows says the same.
+            return  # fast path of thousands of puts and rows; the checks below have the same result
         self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
             self._why_rollback_only = self._why_rollback_only or str(self._lease.lost)
@@ -267,48 +276,48 @@ class TransactionBase(Generic[W]):
             raise self._lease.lost
         self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
         if self._state in ENDED:
-            self._open_start.end()
+            self._begun.end()
             self.end_scans()
             if self._lease is not None:
                 lease, self._lease = self._lease, None
                 self._give_back(lease)
 
     def end_scans(self) -> None:
-        """Nothing that was read is shown any more."""
+        """End open scans: they return no more rows."""
 
     def _give_back(self, lease: Lease) -> None:
-        """Ends the lease. The end of the transaction was told already, so no error here may look like one of its
-        commit."""
+        """End the lease. The transaction's outcome is already known, so an error here must not look like the
+        commit's."""
         if self._end_lease is None:
             return
         try:
             self._end_lease(lease)
         except Exception as error:
-            logger.warning("lease on %d not ended, expires by its term: %s", lease.start_ts, error)
+            logger.warning("could not end the lease on %d, which expires by itself: %s", lease.start_ts, error)
 
     def make_rollback_only(self, event: Event, reason: str) -> None:
-        """`step` to rollback-only. The first reason is kept and told."""
+        """`step` to rollback-only. The first reason is kept for messages."""
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
     def shown_key(self, table: str, row: bytes) -> str:
-        """A row key for the message of an error."""
+        """Return a row key as text for error messages."""
         return repr(row)
 
     def alone(self, steps: Steps[T]) -> Steps[T]:
-        """The same steps, during which no other call of this transaction may run."""
+        """Return the same steps, guarded against other calls of this transaction."""
         return steps
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
-        """Some rows that the commit named beside its writes, by table."""
+        """Return some claimed rows, by table."""
         return {}
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
-        """After the answer: its errors are not the commit's."""
+        """Steps after the reply; their errors are not the commit's."""
         yield from ()
 
     def _rolled_back_steps(self) -> Steps[None]:
-        """Deletes the writes. Compaction deletes what stays."""
+        """Delete the writes. Compaction deletes what is left."""
         yield from ()
 
     def _commit_steps(self) -> Steps[None]:
@@ -317,25 +326,26 @@ class TransactionBase(Generic[W]):
             return
         if not decided.reply.committed:
             yield from self._rolled_back_steps()
-            raise refusal(decided.reply, decided.written, self.shown_key, self.claimed_rows())
+            raise refusal(decided.reply, self.writes.shown_writes(), self.shown_key, self.claimed_rows())
         yield from self._committed_steps(decided)
 
     def _decided_steps(self) -> Steps[Decided | None]:
-        """None if nothing was written or claimed. Whatever is thrown into it at whatever yield, the state afterwards is
-        true: rollback-only before the request, unknown from the request to the answer.
+        """Return the decision; None if nothing was written or claimed. If an error is thrown in at any yield, the state
+        is correct afterwards: rollback-only before the request, unknown between request and reply.
         """
         if self.writes.is_torn and self._state is State.ACTIVE:
-            self.make_rollback_only(Event.MARK, "a flush of its writes, or the way back to a savepoint, did not end")
+            self.make_rollback_only(Event.MARK, "a flush of its writes or a rollback to a savepoint did not finish")
         asked = False
         try:
             self.step(Event.COMMIT)
-            yield from self.writes.flush_steps()
+            yield from self.writes.settle_steps()
             if not self.writes.wrote:
                 self.step(Event.COMMITTED)
                 return None
             request, written = self.writes.commit_request(), self.writes.write_set()
             asked = True
-            reply = yield from commit_steps(request, written)
+            with unless_index_dropped:
+                reply = yield from commit_steps(request, written)
             self._decide(reply)
             return Decided(reply, written)
         except BaseException as error:
@@ -352,28 +362,28 @@ class TransactionBase(Generic[W]):
 
     def _fail(self, error: BaseException, *, asked: bool) -> None:
         if not asked:
-            self.make_rollback_only(Event.FAILED, f"its writes did not all reach the store: {error}")
+            self.make_rollback_only(Event.FAILED, f"not all of its writes reached the store: {error}")
         elif isinstance(error, OmidError) and not isinstance(error, OutcomeUnknown):
-            self.make_rollback_only(Event.FAILED, f"its commit request took no effect: {error}")
+            self.make_rollback_only(Event.FAILED, f"its commit request had no effect: {error}")
         else:
             self.step(Event.LOST)
 
     def check_owner(self) -> None:
         if platforms.here is not self._made_in:
             raise Misuse(
-                f"transaction {self.start_ts} was begun by process {self._pid} and is used in its forked child "
+                f"transaction {self.start_ts} began in process {self._pid} and is used in its forked child "
                 f"{os.getpid()}: connect and begin again in the child",
                 start_ts=self.start_ts,
             )
         if threading.get_ident() != self._thread:
             raise Misuse(
                 f"transaction {self.start_ts} belongs to the thread that began it and is used in thread "
-                f"{threading.current_thread().name!r}: begin one in each thread",
+                f"{threading.current_thread().name!r}: begin a transaction in each thread",
                 start_ts=self.start_ts,
             )
 
     def check_open(self) -> None:
-        """Refuses what goes on reading, in whatever thread, after the transaction ended."""
+        """Raise if the transaction may no longer read. Callable in any thread."""
         if self._state is State.ACTIVE and self._lease is None:
             return
         if self._lease is not None and self._lease.lost is not None:
@@ -383,12 +393,13 @@ class TransactionBase(Generic[W]):
 
     @property
     def can_write(self) -> bool:
-        """Called by its owner, and active."""
+        """Whether the caller is the owner and the transaction active."""
         return self.can_roll_back and self._state is State.ACTIVE
 
     @property
     def can_roll_back(self) -> bool:
-        """Called by its owner, and neither ended nor ending. A block's exit rolls back only then."""
+        """Whether the caller is the owner and the transaction neither ended nor ending. Only then a block's exit rolls
+        back."""
         is_owner = platforms.here is self._made_in and threading.get_ident() == self._thread
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 
@@ -399,37 +410,37 @@ def refusal(
     shown_key: Callable[[str, bytes], str] | None = None,
     claimed: Mapping[str, Sequence[bytes]] | None = None,
 ) -> ConflictError:
-    """The error for an aborted commit, with the commit that caused it where it is known, and some of what the
-    transaction wrote and claimed: the TSO compares ids, and cannot tell which row it was."""
+    """Return the error for an aborted commit, with the commit that caused it if known, and some rows that the
+    transaction wrote and claimed: the TSO compares ids and cannot name the row."""
     kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
     because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
     values: dict[str, object] = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
     by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
     if written and reply.reason in _OF_WRITES:
-        rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_TOLD_MAX)}
-        values["wrote"] = {table: keys[:ROWS_TOLD_MAX] for table, keys in rows.items()}
-        by += "; it wrote " + ", ".join(_told(table, keys, shown_key) for table, keys in rows.items())
+        rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_SHOWN_MAX)}
+        values["wrote"] = {table: keys[:ROWS_SHOWN_MAX] for table, keys in rows.items()}
+        by += "; it wrote " + ", ".join(_listed(table, keys, shown_key) for table, keys in rows.items())
     if claimed and reply.reason in _OF_WRITES:
-        values["claimed"] = {table: tuple(keys[:ROWS_TOLD_MAX]) for table, keys in claimed.items()}
-        by += "; it claimed " + ", ".join(_told(table, keys, shown_key) for table, keys in claimed.items())
+        values["claimed"] = {table: tuple(keys[:ROWS_SHOWN_MAX]) for table, keys in claimed.items()}
+        by += "; it claimed " + ", ".join(_listed(table, keys, shown_key) for table, keys in claimed.items())
     return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
 
 
 def _first_rows(cells: Sequence[CellVersion]) -> tuple[bytes, ...]:
-    """Keys of some of these cells, one more than is told."""
-    keys = dict.fromkeys(cell.row for cell in islice(cells, CELLS_LOOKED_AT_MAX))
-    return tuple(islice(keys, ROWS_TOLD_MAX + 1))
+    """Return keys of some of these cells, one more than the message shows."""
+    keys = dict.fromkeys(cell.row for cell in islice(cells, CELLS_SEARCHED_MAX))
+    return tuple(islice(keys, ROWS_SHOWN_MAX + 1))
 
 
-def _told(table: str, keys: Sequence[bytes], shown_key: Callable[[str, bytes], str] | None) -> str:
-    shown = [shown_key(table, key) if shown_key else repr(key) for key in keys[:ROWS_TOLD_MAX]]
-    return f"{table} ({', '.join([*shown, '…'] if len(keys) > ROWS_TOLD_MAX else shown)})"
+def _listed(table: str, keys: Sequence[bytes], shown_key: Callable[[str, bytes], str] | None) -> str:
+    shown = [shown_key(table, key) if shown_key else repr(key) for key in keys[:ROWS_SHOWN_MAX]]
+    return f"{table} ({', '.join([*shown, '…'] if len(keys) > ROWS_SHOWN_MAX else shown)})"
 
 
-ROWS_TOLD_MAX: Final = 5
-TABLES_TOLD_MAX: Final = 5
-CELLS_LOOKED_AT_MAX: Final = 1_000
-"""Of one table, for the message of a conflict: rows of a thousand columns count once."""
+ROWS_SHOWN_MAX: Final = 5
+TABLES_SHOWN_MAX: Final = 5
+CELLS_SEARCHED_MAX: Final = 1_000
+"""Cells of one table that are searched for rows to show: a row of a thousand columns counts once."""
 
 _OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
 _TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
@@ -447,12 +458,8 @@ _REASONS: Final = {
 TableT = TypeVar("TableT", bound=TableBase)
 
 
-def _note_nothing(start_ts: int) -> None:
-    pass
-
-
 class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
-    """A transaction whose rows this process reads and writes. Blocking and asyncio front ends drive its steps."""
+    """A transaction on rows, as steps for the blocking and the asyncio front end."""
 
     def __init__(
         self,
@@ -460,29 +467,36 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         begun: BeginReply,
         lease: Lease | None,
         end_lease: Callable[[Lease], None],
-        note_ended: Callable[[int], None],
         *,
         read_only: bool,
+        tso: Tso | AsyncTso,
     ) -> None:
         writes = TransactionSteps(
-            begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, pipelined=database.pipelined_writes
+            begun,
+            database.commit_cache,
+            flush_bytes=database.settings.flush_bytes,
+            pipelined=database.pipelined_writes,
+            ids_max=tso.write_set_ids_max,
+            one_step_bytes_max=tso.one_step_bytes_max if database.packs_cells else 0,
         )
-        holds_none = bool(begun.read_at)  # the start is another's, and no longer open here
-        super().__init__(
-            writes, lease=lease, end_lease=end_lease, note_ended=_note_nothing if holds_none else note_ended
-        )
+        super().__init__(writes, begun, lease=lease, end_lease=end_lease)
         self.database: Final = database
         """For pyomid's own use."""
         self._read_only = read_only or bool(begun.read_at)
-        self._begun = begun
         self._tables: dict[str, TableT] = {}
-        self._scans: WeakSet[RowScan] | None = None
-        """Those whose rows were handed out, once there are any. The iterator of a scan keeps it."""
+        self._scans: set[ref[RowScan]] = set()
+        """Scans that returned rows. Only their iterators keep them alive."""
 
     @property
     def read_only(self) -> bool:
-        """It refuses writes and claims."""
+        """Whether writes and claims raise `Misuse`."""
         return self._read_only
+
+    @property
+    def moment(self) -> datetime | None:
+        """The moment of a snapshot requested by a time: it holds exactly what was acknowledged at or before this
+        moment. At or after the requested time by the TSO's clock, or now. None for any other transaction."""
+        return requested_moment(self._begun)
 
     def table_steps(self, name: str) -> Steps[TableT]:
         self.step(Event.READ)
@@ -493,7 +507,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
                 rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=self.is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
-            yield from self.writes.look_steps(rules.info)
+            yield from self.writes.expiry_steps(rules.info)
             table = self._tables[name] = self._new_table(rules)
         return table
 
@@ -502,13 +516,13 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         yield from table.claim_steps(keys, columns)
 
     def savepoint(self) -> Savepoint:
-        """The transaction's writes as they are now, to go back to:
+        """Return a savepoint: the transaction's writes as they are now, to return to later.
 
-            with tx.savepoint():              # goes back on an exception, which goes on to the caller
+            with tx.savepoint():              # rolls back to it on an exception, and re-raises
                 accounts.put(...)
 
-        What was read and claimed since stays so. Where writes have left for the store meanwhile, what they replaced is
-        read first, and stays in the conflict check.
+        Later claims stay. Later writes count as never made: they conflict with no other transaction's write and hide
+        none (C14).
         """
         self.begin_write()
         return Savepoint(self, self.writes.save())
@@ -523,13 +537,13 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         return self.alone(self.flushed_steps())
 
     def send_steps(self) -> Steps[None]:
-        """Sends the buffered writes. Errors as of a flush, those of earlier writes under way too."""
+        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
         return self.alone(self.sent_steps())
 
     # For pyomid's own use
 
     def observed(self, kind: Kind, table: str, steps: Steps[T]) -> Steps[T]:
-        """The same steps, told to the observers of the database."""
+        """Return the same steps, reported to the database's observers."""
         reports = self.database.reports
         return steps if reports is None else reports.steps(kind, self, table, steps)
 
@@ -537,49 +551,48 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     def _new_table(self, rules: TableRules) -> TableT: ...
 
     def check_read(self) -> None:
-        """Refuses a read that the state does not allow."""
+        """Raise if the state does not allow a read."""
         if not self.is_plain:
             self.step(Event.READ)
 
     def check_write(self) -> None:
-        """Refuses a write that the state does not allow, or that is of a read-only transaction."""
+        """Raise if the state does not allow a write, or if the transaction is read-only."""
         if not self.is_plain:
             self.step(Event.WRITE)
         if self._read_only:
-            raise Misuse(f"transaction {self.start_ts} was begun read-only", start_ts=self.start_ts)
+            raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)
 
     def note_scan(self, scan: RowScan) -> None:
-        if self._scans is None:
-            self._scans = WeakSet()
-        self._scans.add(scan)
+        remember(scan, self._scans)
 
     def end_scans(self) -> None:
-        for scan in list(self._scans or ()):
+        for scan in remembered(self._scans):
             scan.cut()
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
-        return self.writes.claimed_rows(TABLES_TOLD_MAX, ROWS_TOLD_MAX + 1)
+        return self.writes.claimed_rows(TABLES_SHOWN_MAX, ROWS_SHOWN_MAX + 1)
 
     def begin_write(self) -> None:
-        """Before a write is buffered outside of `alone`."""
+        """Check before a write is buffered outside `alone`."""
         self.check_write()
 
     def sent_steps(self) -> Steps[None]:
-        """`send_steps` inside of a call."""
+        """`send_steps` within another call."""
         return self.leaving_steps(self.writes.send_steps())
 
     def begin_read_steps(self) -> Iterable[Effect]:
-        """Ends the writes under way, which a read must find in the store. Errors as of a flush."""
+        """Wait for writes in flight, which a read must find in the store. Errors as of a flush."""
         self.check_read()
         return self.leaving_steps(self.writes.end_steps()) if self.writes.is_writing else ()
 
     def flushed_steps(self) -> Steps[None]:
-        """`flush_steps` inside of a call."""
+        """`flush_steps` within another call."""
         self.step(Event.WRITE)
         yield from self.leaving_steps(self.writes.flush_steps())
 
     def leaving_steps(self, steps: Steps[None]) -> Steps[None]:
-        """After an error some of the writes may be there: rollback-only (C1)."""
+        """Run steps that send writes. After an error some writes may be stored: the transaction becomes rollback-only
+        (C1)."""
         try:
             yield from steps
         except BaseException as error:
@@ -595,7 +608,8 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         yield from self._afterwards_steps(partial(self.database.end_rolled_back, self.writes))
 
     def _afterwards_steps(self, end: Callable[[], None]) -> Steps[None]:
-        """The outcome is known: no error here, of a system without threads for example, may look like one of it."""
+        """Run `end` after the outcome is known: an error here, such as a system out of threads, must not look like a
+        failed commit."""
         try:
             yield Blocking(end)
         except Exception as error:
@@ -603,14 +617,14 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
 
 class Transaction(RowTransaction[Table]):
-    """One snapshot, own writes, one commit. Made by `Database.begin`; a context manager that commits at its end."""
+    """A transaction: one snapshot, its own writes, one commit. Returned by `Database.begin`; a context manager that
+    commits at the end."""
 
     def __init__(
         self, database: Database, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
     ) -> None:
-        super().__init__(
-            database, begun, lease, database.leases.end, database.deployment.tso.note_ended, read_only=read_only
-        )
+        tso = database.deployment.tso
+        super().__init__(database, begun, lease, database.leases.end, read_only=read_only, tso=tso)
         self._run = database.driver.run
 
     @overload
@@ -623,44 +637,44 @@ class Transaction(RowTransaction[Table]):
     def table(self, name: str, codec: type[RowT]) -> TypedTable[RowT]: ...
 
     def table(self, name: str, codec: Any = None) -> Any:
-        """A table as this transaction sees it. `UnknownTable` if there is none.
+        """Return a table as this transaction sees it. `UnknownTable` if there is none.
 
-        With a `codec` its rows have the types of its schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
-        (Python values by column name), or "json" (the same as JSON knows them).
+        With a `codec`, rows have the types of the schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
+        (Python values by column name), or "json" (JSON values by column name).
         """
         table = self._run(self.table_steps(name))
         return table if codec is None else TypedTable(table, self, codec, self._run)
 
     def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """Has the commit check rows, or columns of them, as if they had been written. Nothing is written.
+        """Claim rows, or columns of rows: the commit checks them as if they were written. Nothing is written.
 
-        Of two transactions that overlap, and of which one claimed what the other wrote or claimed, at most one commits.
-        So what a transaction read and claimed still holds when it commits: no write skew comes of it.
+        Of two overlapping transactions, one of which claims what the other writes or claims, at most one commits. So
+        what a transaction read and claimed still holds at its commit: no write skew.
 
-        On a table of level row a claim is of whole rows, there or not. At level cell it is of the named columns, there
-        or not; without `columns`, or of a family, it is of the columns that this transaction sees, and a column that
-        another one adds meanwhile is met only by those that claim the whole row as well.
+        At level row a claim covers whole rows, existing or not. At level cell it covers the named columns, existing or
+        not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict
+        with a column that another transaction adds, only with another claim of the whole row.
         """
         self._run(self.claim_steps(table, keys, columns))
 
     def commit(self) -> None:
-        """Durable and visible to every later begin on return.
+        """Commit. Durable and visible to every later begin on return.
 
-        `ConflictError`: another transaction won, this one is rolled back; run it again. `TransactionEnded`: it ended
-        before, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
+        `ConflictError`: another transaction won, this one is rolled back; rerun it. `TransactionEnded`: it ended
+        already, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
         nothing was committed, and the transaction is rollback-only.
         """
         self._run(self.commit_steps())
 
     def rollback(self) -> None:
-        """Ends the transaction; none of its writes is ever visible, and they are deleted in the background. A second
-        rollback does nothing; after a commit `TransactionEnded`.
+        """Roll back. Its writes never become visible and are deleted in the background. A second rollback does nothing;
+        after a commit it raises `TransactionEnded`.
         """
         self._run(self.rollback_steps())
 
     def flush(self) -> None:
-        """Sends the writes buffered so far to the store; commit does it anyway. After an error the transaction is
-        rollback-only: some of them may be there (C1).
+        """Send the buffered writes to the store; `commit` does so anyway. After an error the transaction is
+        rollback-only, because some of the writes may be stored (C1).
         """
         self._run(self.flush_steps())
 

@@ -1,41 +1,46 @@
-"""One transaction's reads and writes as steps, without threads, sockets or clocks: the blocking and the asyncio client
-share them.
+"""A transaction's reads and writes as steps, shared by the blocking and the asyncio client. No threads, sockets or
+clocks.
 
-Writes are buffered and flushed in batches under the start timestamp. Reads find the flushed ones in the store, as own
-versions, and see the buffered ones as an overlay (C2). A later write of a flushed cell replaces it under the same
-version.
+Writes are buffered and flushed in batches under the start timestamp. Reads find flushed writes in the store as own
+versions, and buffered writes as an overlay (C2). A later write of a flushed cell replaces it under the same version. An
+open read sees own writes as of its begin (C15; `tables.open_reads`).
 
-If the store has pipelined writes, a batch leaves while the caller goes on writing:
+If the store has pipelined writes, a batch is sent while the caller continues to write:
 
     put put put … │ put put put … │ put …   commit
-                  └─ sent ────────┴─ sent ──┴─ rest sent, all answers awaited (law 1), then the request
+                  └─ sent ────────┴─ sent ──┴─ rest sent, all replies awaited (law 1), then the request
 
-An answer is awaited before anything that needs it: a commit, a read, a second write of the same row, too many batches
-under way. A failure comes to light there, and makes the transaction rollback-only.
+The client awaits a reply before anything that needs it: a commit, a read, a second write of the same row, too many
+batches in flight. A failure is raised there, and makes the transaction rollback-only.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
-from weakref import WeakSet
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
+from pyomid.client.tables.open_reads import NO_CELLS, OpenRead, OpenReads, RowOverlay
 from pyomid.errors import ConflictError, Misuse, UnknownTable
-from pyomid.protocol.commit import WriteSet
-from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
+from pyomid.protocol.commit import WriteSet, rollback_steps
+from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, Steps, WriteCells
 from pyomid.protocol.expiry import seen_steps
 from pyomid.protocol.hashing import row_id, table_id
 from pyomid.protocol.native import hashing
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps
-from pyomid.protocol.visibility import VisibleCells
+from pyomid.protocol.reading import ROWS_AT_ONCE, CommitCache, Snapshot, read_batch_steps, read_rows_steps
+from pyomid.protocol.visibility import NO_STARTS, VisibleCells, visible_cells
 from pyomid.types import (
+    TIMESTAMP_STEP,
     BeginReply,
+    Cell,
     CellVersion,
     Column,
     CommitRequest,
@@ -49,33 +54,40 @@ from pyomid.types import (
 Row = dict[Column, bytes]
 
 INDEX_TABLES: Final = "PYOMID_INDEX_"
-"""What the names of tables begin with that hold the rows of indexes."""
-
-IDS_COMPILED_MIN: Final = 2_000
-"""Fewer ids are hashed faster (10 us each) than the compiled form is loaded in a process that has not used it yet."""
+"""Prefix of the names of index tables."""
 
 PIPELINED_BYTES: Final = 96 << 10
-"""Buffered before a batch is sent: a few hundred rows, whose call costs what they cost and not its round trip."""
+"""Size of a pipelined batch: a few hundred rows, which cost more than the call's round trip."""
 
 PIPELINED_WRITES_MAX: Final = 8
-"""Writes under way. The oldest is awaited before the next one leaves, which bounds what is kept of them."""
+"""Writes in flight. The oldest is awaited before the next is sent, which bounds their memory."""
 
 BATCH_ROWS_MIN: Final = 16
-"""Fewer rows are cheaper as rows than as a batch, in a store with pipelined writes."""
+"""In a store with pipelined writes, fewer rows are cheaper as rows than as a batch."""
+
+SMALL_BATCH_ROWS: Final = 32
+"""A batch of at most this many rows is buffered row by row if the commit can carry it. For more rows a write costs
+less."""
 
 LARGE_FLUSH_ROWS_MIN: Final = 500
-"""From so many on a flush is a batch in any store, if it can be made by kernels."""
+"""A flush of this many rows or more is a batch in any store."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedWrites:
-    """A savepoint, by table: what was buffered, and what cells that left since held then (None: nothing)."""
+    """A savepoint, by table: the buffered cells, and the values of cells that were sent since (None: no value).
+
+    `not_own`: the cells of both that the transaction had not written, where it sees its snapshot's value (C14).
+    """
 
     buffered: dict[str, BufferedRows]
     left: dict[str, BufferedRows]
+    not_own: dict[str, set[OwnCell]]
+    checked: dict[str, dict[OwnCell, None]]
+    """If the commit does not name all written cells: the cells that it names."""
 
     def missing(self, table: str, rows: BufferedRows) -> dict[bytes, set[Column]]:
-        """Which of these cells it knows nothing of."""
+        """Return the cells of `rows` that the savepoint does not know."""
         known = self.buffered.get(table, {}), self.left.get(table, {})
         found = {
             row: {c for c in cells if not any(c in each.get(row, {}) for each in known)} for row, cells in rows.items()
@@ -85,7 +97,7 @@ class SavedWrites:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A pipelined write under way: what was taken out of the buffer, and the store's handle."""
+    """A pipelined write in flight: the rows taken from the buffer, and the store's handle."""
 
     buffer: WriteBuffer
     rows: BufferedRows
@@ -93,7 +105,8 @@ class _Begun:
 
 
 class UnlessIndexDropped:
-    """`ConflictError` where the table of an index was dropped, which the program never named: it may begin anew."""
+    """Turns `UnknownTable` for an index's table, which the program never named, into `ConflictError`: the program may
+    rerun."""
 
     def __enter__(self) -> None:
         pass
@@ -101,7 +114,7 @@ class UnlessIndexDropped:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, UnknownTable) and str(error.values.get("table", "")).startswith(INDEX_TABLES):
             raise ConflictError(
-                "an index that this transaction reads or keeps was dropped meanwhile: begin anew"
+                "an index that this transaction reads or maintains was dropped: rerun the transaction"
             ) from error
 
 
@@ -113,47 +126,104 @@ def _nothing_steps() -> Steps[None]:
 
 
 class TransactionSteps:
-    """What one transaction holds: its snapshot, and a write buffer for each table.
+    """A transaction's state: its snapshot, and a write buffer for each table.
 
-    `pipelined`: its store has pipelined writes (`ports.Capabilities`).
+    `pipelined`: the store has pipelined writes (`ports.Capabilities`). `ids_max`: maximum number of ids in a commit; 0:
+    unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may carry.
     """
 
-    def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, pipelined: bool = False) -> None:
+    def __init__(
+        self,
+        begun: BeginReply,
+        cache: CommitCache,
+        *,
+        flush_bytes: int,
+        pipelined: bool = False,
+        ids_max: int = 0,
+        one_step_bytes_max: int = 0,
+    ) -> None:
         self.start_ts = begun.read_at or begun.start_ts
         own = () if begun.read_at else (begun.start_ts,)
         self._snapshot = Snapshot(self.start_ts, begun.epoch, own=frozenset(own))
         self._expiring: dict[str, Snapshot] = {}
-        """The snapshot with what has expired for it, of tables with a time to live (E1)."""
+        """The snapshot with its expiry floor, for tables with a time to live (E1)."""
         self._cache = cache
         self._pipelined = pipelined
         self._flush_bytes = min(flush_bytes, PIPELINED_BYTES) if pipelined else flush_bytes
         self._buffered_bytes = 0
         self._begun: list[_Begun] = []
         self._buffers: dict[str, WriteBuffer] = {}
+        self._open_reads: dict[str, OpenReads] = {}
         self._savepoints: list[SavedWrites] = []
+        self._one_step_bytes_max = one_step_bytes_max
+        self._packed = b""
+        """The cells that the commit request carries."""
+        self._ids_max = ids_max or sys.maxsize
+        self._ids_noted = 0
+        """Upper bound of the number of ids in the commit: cells written twice may count twice."""
+        self._ids: set[int] | None = None
+        """The ids themselves, once the bound exceeds `ids_max`."""
         self.is_torn = False
-        """Some of the writes that left may be in the store and some not, so the transaction must roll back (C1). Set
-        before anything leaves, cleared when all of it arrived: no error or interrupt on the way can miss it.
+        """Whether the sent writes may be stored only in part, so that the transaction must roll back (C1). Set before
+        anything is sent, cleared when all of it is stored, so it is set after any error or interrupt in between.
         """
 
     # Writing
 
     def buffer(self, info: TableInfo, row: bytes, cells: dict[Column, bytes | None], *, conflict: bool = True) -> bool:
-        """Keeps the writes for the next flush: `cells` itself, which the caller gives away. True when a flush is due.
-        `conflict` False: the commit does not name these cells, unless they are written or claimed otherwise too."""
+        """Buffer a write until the next flush; it takes ownership of `cells`. True if a flush is due. `conflict` False:
+        the commit does not name these cells, unless another write or a claim does."""
         buffer = self._buffers.get(info.name) or self._buffer_of(info)
+        if conflict:
+            self._ids_noted += buffer.ids_of(len(cells))
+            if self._ids_noted > self._ids_max:
+                self._note_ids(buffer, _row_ids(buffer, row, cells))
         if not conflict or buffer.checked is not None:
             buffer.note_checked(row, cells, conflict=conflict)
         self._buffered_bytes += buffer.put(row, cells)
         return self._buffered_bytes >= self._flush_bytes
 
     def claim(self, info: TableInfo, row: bytes, columns: Iterable[Column | None]) -> None:
-        """The commit names these cells as if they had been written. None among them: it names the row as well, which at
-        level cell is an id of its own."""
-        self._buffer_of(info).claims.update(((row, column), None) for column in columns)
+        """Have the commit name these cells as if they were written. None among them: also the row, which at level cell
+        has an id of its own."""
+        buffer, claimed = self._buffer_of(info), list(columns)
+        self._ids_noted += buffer.ids_of(len(claimed))
+        if self._ids_noted > self._ids_max:
+            self._note_ids(buffer, _row_ids(buffer, row, claimed))
+        buffer.claims.update(((row, column), None) for column in claimed)
+
+    def check_room(self, info: TableInfo, rows: Sequence[tuple[bytes, Collection[Column]]]) -> None:
+        """Raise `Misuse` if the commit would have too many ids with these cells. Called before the first is written."""
+        buffer = self._buffer_of(info)
+        if self._ids_noted + sum(buffer.ids_of(len(cells)) for _, cells in rows) > self._ids_max:
+            self._more_ids(buffer, chain.from_iterable(_row_ids(buffer, row, cells) for row, cells in rows))
+
+    def note_ids_of(self, info: TableInfo, batch: CellBatch) -> None:
+        """Count the ids of a batch before it is written. `Misuse` if the commit would have too many."""
+        buffer = self._buffer_of(info)
+        self._ids_noted += buffer.ids_of(batch.cells, batch.rows)
+        if self._ids_noted > self._ids_max:
+            ids = (_batch_ids(buffer, level, batch) for level in info.id_levels)
+            self._note_ids(buffer, chain.from_iterable(ids))
+
+    def _note_ids(self, buffer: WriteBuffer, ids: Iterable[int]) -> None:
+        """Count ids before their cells are written or claimed. `Misuse` if there are too many."""
+        named, more = self._more_ids(buffer, ids)
+        named |= more
+        if len(named) < self._ids_max // 2:
+            self._ids, self._ids_noted = None, len(named)
+
+    def _more_ids(self, buffer: WriteBuffer, ids: Iterable[int]) -> tuple[set[int], set[int]]:
+        """Return the ids that the commit names so far, and the new ids in `ids`."""
+        if self._ids is None:
+            self._ids = set(chain.from_iterable(map(_conflict_ids, self._buffers.values())))
+        more = set(ids) - self._ids
+        if len(self._ids) + len(more) > self._ids_max:
+            raise too_many_ids(buffer.info, self._ids_max)
+        return self._ids, more
 
     def claimed_rows(self, tables_max: int, rows_max: int) -> dict[str, list[bytes]]:
-        """The first rows that were claimed, by table."""
+        """Return the first claimed rows, by table."""
         claimed = ((name, buffer.claims) for name, buffer in self._buffers.items() if buffer.claims)
         return {
             name: list(islice(dict.fromkeys(row for row, _ in claims), rows_max))
@@ -163,11 +233,22 @@ class TransactionSteps:
     def _buffer_of(self, info: TableInfo) -> WriteBuffer:
         buffer = self._buffers.get(info.name)
         if buffer is None:
-            buffer = self._buffers[info.name] = WriteBuffer(info)
+            buffer = self._buffers[info.name] = WriteBuffer(info, self._reads_of(info.name))
         return buffer
 
+    def _reads_of(self, table: str) -> OpenReads:
+        reads = self._open_reads.get(table)
+        if reads is None:
+            reads = self._open_reads[table] = OpenReads()
+        return reads
+
     def save(self) -> SavedWrites:
-        saved = SavedWrites({name: buffer.copied_rows() for name, buffer in self._buffers.items()}, {})
+        saved = SavedWrites(
+            {name: buffer.copied_rows() for name, buffer in self._buffers.items()},
+            {},
+            {name: set(buffer.taken_back) for name, buffer in self._buffers.items() if buffer.taken_back},
+            {name: dict(buffer.checked) for name, buffer in self._buffers.items() if buffer.checked is not None},
+        )
         self._savepoints.append(saved)
         return saved
 
@@ -175,13 +256,15 @@ class TransactionSteps:
         return saved in self._savepoints
 
     def go_back(self, saved: SavedWrites) -> None:
-        """What is buffered and sent is as it was when it was saved, once the buffer has left again."""
+        """Return to the saved writes. The store follows when the buffer is sent."""
         if saved not in self._savepoints:
             raise Misuse(f"the savepoint of transaction {self.start_ts} was released, or an earlier one rolled back")
         was_torn, self.is_torn = self.is_torn, True
         del self._savepoints[self._savepoints.index(saved) + 1 :]
+        self._ids = None
         for name, buffer in self._buffers.items():
-            buffer.go_back(saved.buffered.get(name, {}), saved.left.get(name, {}))
+            buffer.go_back(saved.buffered.get(name, {}), saved.left.get(name, {}), saved.not_own.get(name, set()))
+            buffer.checked = dict(saved.checked[name]) if name in saved.checked else None
         self._count_buffered()
         self.is_torn = was_torn
 
@@ -189,8 +272,32 @@ class TransactionSteps:
         if saved in self._savepoints:
             del self._savepoints[self._savepoints.index(saved) :]
 
+    def _before_leaving_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        if self._savepoints:
+            yield from self._note_left_steps(buffer)
+        if buffer.reads.open:
+            yield from self._keep_stored_steps(buffer, buffer.rows)
+
+    def _keep_stored_steps(self, buffer: WriteBuffer, rows: Mapping[bytes, RowOverlay]) -> Steps[None]:
+        """Before these rows are sent: read their own cells in the store, for the open reads that need them (C15)."""
+        needed = buffer.reads.note_leaving(rows)
+        sent = buffer.perhaps_sent(needed)
+        if sent:
+            yield from self._end_steps(len(self._begun))
+        for first in range(0, len(sent), ROWS_AT_ONCE):
+            some = sent[first : first + ROWS_AT_ONCE]
+            bounds = ReadBounds(at_least=self.start_ts, below=self.start_ts + TIMESTAMP_STEP)
+            found: list[list[Cell]] = yield ReadRows(buffer.info.name, some, None, bounds)
+            for row, cells in zip(some, found, strict=True):
+                own = {Column(c.family, c.qualifier): c.value for c in cells if c.version == self.start_ts}
+                for read in needed.pop(row):
+                    read.stored[row] = own
+        for row, reads in needed.items():
+            for read in reads:
+                read.stored[row] = NO_CELLS
+
     def _note_left_steps(self, buffer: WriteBuffer) -> Steps[None]:
-        """Before the buffer leaves: what its cells hold in the store, for the savepoints that do not know it."""
+        """Before the buffer is sent: read its cells' values in the store, for the savepoints that do not know them."""
         name, rows = buffer.info.name, buffer.copied_rows()
         missing = [(saved, cells) for saved in self._savepoints if (cells := saved.missing(name, rows))]
         if not missing:
@@ -198,16 +305,18 @@ class TransactionSteps:
         yield from self._end_steps(len(self._begun))
         keys = list(dict.fromkeys(row for _, cells in missing for row in cells))
         found = yield from read_rows_steps(name, keys, None, self._snapshot_of(name), self._cache)
-        stored = dict(zip(keys, found, strict=True))
+        stored, sent = dict(zip(keys, found, strict=True)), buffer.sent_by_row()
         for saved, cells in missing:
-            left = saved.left.setdefault(name, {})
+            left, not_own = saved.left.setdefault(name, {}), saved.not_own.setdefault(name, set())
             for row, columns in cells.items():
+                not_own.update((row, column) for column in columns - sent.get(row, set()))
                 left.setdefault(row, {}).update({column: stored[row].get(column) for column in columns})
 
     def batch_write_steps(self, info: TableInfo, batch: CellBatch) -> Steps[None]:
-        """The cells of a batch for writing, durable on return. Errors as of `flush_steps`."""
+        """Write the cells of a batch: durable on return, or buffered. Errors as of `flush_steps`."""
         buffer = self._buffer_of(info)
-        if self._savepoints or buffer.checked is not None:
+        is_small = self._one_step_bytes_max and batch.rows <= SMALL_BATCH_ROWS and not buffer.has_sent
+        if is_small or self._savepoints or buffer.taken_back or buffer.checked is not None:
             for index in range(batch.rows):
                 cells = {Column(cell.family, cell.qualifier): cell.value for cell in batch.row_cells(index)}
                 if self.buffer(info, batch.row_key(index), cells):
@@ -216,23 +325,27 @@ class TransactionSteps:
             yield from self._whole_steps(self._write_batch_steps(buffer, batch))
 
     def _write_batch_steps(self, buffer: WriteBuffer, batch: CellBatch) -> Steps[None]:
-        """After everything that was written before: of two writes of a cell the later one stays."""
+        """Write a batch after all earlier writes, because the later write of a cell stays."""
         yield from self._flush_steps()
+        if buffer.reads.open:
+            rows = dict.fromkeys(map(batch.row_key, range(batch.rows)), NO_CELLS)
+            for row in rows:
+                buffer.reads.note_write(row, NO_CELLS)
+            yield from self._keep_stored_steps(buffer, rows)
         buffer.note_batch(batch)
         write = yield BeginWrite(buffer.info.name, self.start_ts, batch)
         yield EndWrites((write,))
 
     def flush_steps(self) -> Steps[None]:
-        """Every write that was buffered when it began is durable on return (law 1). After an error the transaction must
-        roll back (C1)."""
+        """Make every write that was buffered at the begin durable (law 1). After an error the transaction must roll
+        back (C1)."""
         return self._whole_steps(self._flush_steps()) if self._buffers else _nothing_steps()
 
     def _flush_steps(self) -> Steps[None]:
         for buffer in list(self._buffers.values()):
             if not buffer.buffered_bytes:
                 continue
-            if self._savepoints:
-                yield from self._note_left_steps(buffer)
+            yield from self._before_leaving_steps(buffer)
             if self._leaves_as_batch(buffer):
                 yield from self._begin_steps(buffer)
             else:
@@ -241,31 +354,63 @@ class TransactionSteps:
         self._count_buffered()
         yield from self._end_steps(len(self._begun))
 
+    def settle_steps(self) -> Steps[None]:
+        """Before the commit request: make all writes durable (law 1), and delete versions that a savepoint took back
+        (law 11). Or, if nothing is in the store, pack all writes into the request. Errors as of `flush_steps`."""
+        return self._whole_steps(self._settle_steps()) if self._buffers else _nothing_steps()
+
+    def _settle_steps(self) -> Steps[None]:
+        if self._may_be_carried:
+            writes = [(name, each.row_writes()) for name, each in self._buffers.items() if each.buffered_bytes]
+            self._packed = yield PackCells(self.start_ts, writes)
+            if 0 < len(self._packed) <= self._one_step_bytes_max:
+                return
+            self._packed = b""
+        yield from self._flush_steps()
+        for buffer in self._buffers.values():
+            if buffer.taken_back:
+                yield from self._delete_taken_back_steps(buffer)
+
+    @property
+    def _may_be_carried(self) -> bool:
+        """Whether the commit can carry all cells: nothing was ever sent, and they are few. Many rows cost less as a
+        batch."""
+        is_small = 0 < self._buffered_bytes <= self._one_step_bytes_max
+        buffers = self._buffers.values()
+        return is_small and not self._begun and not any(b.has_sent or self._leaves_as_batch(b) for b in buffers)
+
+    def _delete_taken_back_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        """Delete versions that a savepoint took back (C14). Not earlier: in HBase a delete also hides a later put of
+        the same version, and the cell may be put again."""
+        versions = tuple(CellVersion(row, *column, self.start_ts) for row, column in buffer.taken_back)
+        yield from rollback_steps({buffer.info.name: versions})
+        buffer.forget_taken_back()
+
     def _leaves_as_batch(self, buffer: WriteBuffer) -> bool:
-        """Rather than row by row. All or nothing of a table is best: ids and shadow cells are made of batches then."""
+        """Whether the buffer is sent as a batch. A table whose writes are all in batches is best: ids and shadow cells
+        are then computed from batches."""
         if self._pipelined:
             return buffer.buffered_rows >= BATCH_ROWS_MIN or bool(buffer.sent_batches)
-        return (buffer.buffered_rows >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)) and hashing.is_ready()
+        return buffer.buffered_rows >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)
 
     def send_steps(self) -> Steps[None]:
-        """Sends what is buffered: durable on return, or under way. Errors as of `flush_steps`."""
+        """Send the buffered writes: durable on return, or in flight. Errors as of `flush_steps`."""
         return self._whole_steps(self._begin_all_steps() if self._pipelined else self._flush_steps())
 
     def _begin_all_steps(self) -> Steps[None]:
         for buffer in list(self._buffers.values()):
             if buffer.buffered_bytes:
-                if self._savepoints:
-                    yield from self._note_left_steps(buffer)
+                yield from self._before_leaving_steps(buffer)
                 yield from self._begin_steps(buffer)
         self._count_buffered()
 
     @property
     def is_writing(self) -> bool:
-        """Writes are under way: reads must not begin before `end_steps`."""
+        """Whether writes are in flight: no read may begin before `end_steps`."""
         return bool(self._begun)
 
     def end_steps(self) -> Steps[None]:
-        """Everything that is under way is durable on return. Errors as of `flush_steps`."""
+        """Wait until all writes in flight are durable. Errors as of `flush_steps`."""
         return self._whole_steps(self._end_steps(len(self._begun)))
 
     def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
@@ -298,7 +443,7 @@ class TransactionSteps:
         self._begun.append(_Begun(buffer, rows, write))
 
     def _keep_apart_steps(self, buffer: WriteBuffer) -> Steps[None]:
-        """Two writes of one row are never under way together: the earlier might arrive later."""
+        """Never have two writes of one row in flight: the earlier might arrive later."""
         if any(begun.buffer is buffer and buffer.overlaps(begun.rows) for begun in self._begun):
             yield from self._end_steps(len(self._begun))
 
@@ -317,75 +462,99 @@ class TransactionSteps:
 
     # Reading
 
-    def look_steps(self, info: TableInfo) -> Steps[None]:
-        """Before the first read of a table: what has expired in it for this transaction."""
+    def expiry_steps(self, info: TableInfo) -> Steps[None]:
+        """Before the first read of a table: read its expiry floor for this snapshot."""
         if info.ttl_seconds is not None:
             self._expiring[info.name] = yield from seen_steps(info, self._snapshot, self._cache)
 
     def _snapshot_of(self, table: str) -> Snapshot:
         return self._expiring.get(table, self._snapshot)
 
-    def read_steps(self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None) -> Steps[list[Row]]:
-        """The rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist."""
+    def read_steps(
+        self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None, read: OpenRead | None = None
+    ) -> Steps[list[Row]]:
+        """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. `read`:
+        as of the begin of that read."""
         steps = read_rows_steps(info.name, keys, columns, self._snapshot_of(info.name), self._cache)
-        return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps)
+        return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps, read)
 
     def _overlaid_steps(
-        self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None, steps: Steps[list[Row]]
+        self,
+        info: TableInfo,
+        keys: Sequence[bytes],
+        columns: Sequence[Column] | None,
+        steps: Steps[list[Row]],
+        read: OpenRead | None,
     ) -> Steps[list[Row]]:
         rows = yield from steps
         buffer = self._buffers[info.name]
+        if read is not None:
+            stored = yield from self._stored_steps(read, info, keys, columns)
+            rows = [stored.get(key, row) for key, row in zip(keys, rows, strict=True)]
+            overlays = [read.buffered(key, buffer.overlay(key)) for key in keys]
+            return [overlaid(row, overlay, columns) for row, overlay in zip(rows, overlays, strict=True)]
         if buffer.buffered_bytes:
             rows = [overlaid(row, buffer.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
         return rows
 
+    def _stored_steps(
+        self, read: OpenRead, info: TableInfo, keys: Iterable[bytes], columns: Sequence[Column] | None
+    ) -> Steps[dict[bytes, Row]]:
+        """Return the rows whose own cells in the store were replaced since the read began, as they were then."""
+        stored = {key: read.stored[key] for key in keys if key in read.stored} if read.stored else {}
+        if not stored:
+            return {}
+        without_own = replace(self._snapshot_of(info.name), own=NO_STARTS)
+        rows = yield from read_rows_steps(info.name, list(stored), columns, without_own, self._cache)
+        return {key: overlaid(row, stored[key], columns) for key, row in zip(stored, rows, strict=True)}
+
     @property
     def bounds(self) -> ReadBounds:
-        """What the transaction needs of a row."""
+        """The versions of a row that the transaction needs."""
         return self._snapshot.bounds
 
     def batch_steps(
         self, info: TableInfo, batch: CellBatch | None, columns: Sequence[Column] | None
     ) -> Steps[SeenBatch | None]:
-        """What is visible of a scanned batch, without the overlay. `batch` None: the end of the scan."""
+        """Return the visible part of a scanned batch, without the overlay. `batch` None: the end of the scan."""
         return read_batch_steps(info.name, batch, columns, self._snapshot_of(info.name), self._cache)
 
-    def begin_scan(self, info: TableInfo, key_range: KeyRange) -> OpenScan:
-        """The position of a scan of this transaction, which tells when a prefetched answer lacks own writes (C2)."""
-        return self._buffer_of(info).begin_scan(key_range)
+    def begin_read(self, table: str, key_range: KeyRange) -> OpenRead:
+        """Return an open read of the range, which sees own writes as they are now (C15). The reader must keep a
+        reference to it."""
+        buffer = self._buffers.get(table)
+        is_over_buffer = buffer is not None and bool(buffer.buffered_bytes)
+        read = self._reads_of(table).begin(key_range, is_over_buffer=is_over_buffer)
+        for begun in self._begun:
+            if buffer is begun.buffer:  # if it fails, its rows are buffered again
+                read.note_leaving({row: {**cells, **buffer.overlay(row)} for row, cells in begun.rows.items()})
+        return read
 
-    def merged(
-        self, info: TableInfo, seen: Iterable[SeenBatch], key_range: KeyRange, columns: Sequence[Column] | None
-    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """The rows of batches that ascend and lie in `key_range`, with the buffered writes over them, including rows
-        that only these make, and without rows that these empty. The overlay counts in the range only. Columns under
-        their full names.
-        """
+    def own_rows_steps(
+        self,
+        read: OpenRead,
+        info: TableInfo,
+        seen: Iterable[SeenBatch],
+        shown: KeyRange,
+        columns: Sequence[Column] | None,
+    ) -> Steps[OwnRows]:
+        """Return how the read's rows in a range differ from the store's, and note that they are returned. `seen`: the
+        store's batches of the range."""
+        keys = list(chain.from_iterable(row_keys(batch) for batch, _ in seen)) if read.has_noted else ()
+        stored = yield from self._stored_steps(read, info, keys, columns)
+        overlays = {row: read.buffered(row) for row in read.noted_rows(shown)}
         buffer = self._buffers.get(info.name)
-        buffered = self._buffered_keys(buffer, key_range)
-        if buffer is None or not buffered:
-            return list(chain.from_iterable(map(_named_rows, seen)))
-        stored = dict(chain.from_iterable(visible_rows(*each, each[0].columns) for each in seen))
-        keys = sorted(stored.keys() | set(buffered))
-        rows = ((key, overlaid(stored.get(key, {}), buffer.overlay(key), columns)) for key in keys)
-        return [(key, named(row)) for key, row in rows if row]
-
-    def shown(
-        self, info: TableInfo, seen: Sequence[SeenBatch], key_range: KeyRange, columns: Sequence[Column] | None
-    ) -> ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]]:
-        """The same, which may be made when they are asked for."""
-        if len(seen) == 1 and not self._buffered_keys(self._buffers.get(info.name), key_range):
-            return _named_rows(seen[0])
-        return self.merged(info, seen, key_range, columns)
-
-    @staticmethod
-    def _buffered_keys(buffer: WriteBuffer | None, key_range: KeyRange) -> Sequence[bytes]:
-        return buffer.buffered_keys(key_range) if buffer is not None and buffer.buffered_bytes else ()
+        if buffer is not None and read.is_over_buffer:
+            for row in buffer.buffered_keys(shown):
+                if cells := read.buffered(row, buffer.overlay(row)):
+                    overlays[row] = cells
+        read.show(shown, keys)
+        return OwnRows(stored, overlays) if stored or overlays else NO_OWN_ROWS
 
     # Ending
 
     def abandoned_writes(self) -> tuple[object, ...]:
-        """The writes under way, which only a rollback awaits: it deletes them then."""
+        """Return the writes in flight, which the rollback awaits before it deletes them."""
         begun, self._begun = self._begun, []
         return tuple(each.write for each in begun)
 
@@ -393,26 +562,34 @@ class TransactionSteps:
     def has_buffered(self) -> bool:
         return any(buffer.buffered_bytes for buffer in self._buffers.values())
 
-    def reading(self, table: str) -> tuple[Snapshot, CommitCache]:
-        """What a vectorized read goes by, which sees of the transaction's writes those in the store."""
-        return self._snapshot_of(table), self._cache
-
     @property
     def wrote(self) -> bool:
         return any(buffer.touched for buffer in self._buffers.values())
 
+    def shown_writes(self) -> WriteSet:
+        """Return some written versions, for messages."""
+        if not self._packed:
+            return self.write_set()
+        buffered = ((name, each.copied_rows()) for name, each in self._buffers.items() if each.buffered_bytes)
+        return {
+            name: [CellVersion(row, *column, self.start_ts) for row, cells in rows.items() for column in cells]
+            for name, rows in buffered
+        }
+
     def write_set(self) -> WriteSet:
-        """Every version that may be in the store."""
+        """Return every version that may be in the store before the commit."""
         sent = {name: buffer.sent_versions(self.start_ts) for name, buffer in self._buffers.items()}
         return {name: versions for name, versions in sent.items() if versions}
 
     def commit_request(self) -> CommitRequest:
-        """After the last flush: the ids of everything written and claimed, each table at its own level (T9)."""
+        """Return the commit request, after `settle_steps`: the ids of everything written and claimed, at each table's
+        level (T9)."""
         written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,
             cell_ids=tuple(cell for buffer in written for cell in _conflict_ids(buffer)),
             table_ids=tuple(table_id(buffer.info.name.encode()) for buffer in written),
+            cells=self._packed,
         )
 
 
@@ -423,20 +600,48 @@ def _conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
 def _ids_at(buffer: WriteBuffer, level: ConflictLevel) -> Iterable[int]:
     table = buffer.info.name.encode()
     batches = buffer.sent_batches
-    if batches is not None and buffer.checked is None and not buffer.claims:
-        ids = hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids
-        return dict.fromkeys(chain.from_iterable(ids(table, batch).tolist() for batch in batches))
+    if batches is not None and buffer.checked is None and not buffer.claims and not buffer.buffered_rows:
+        return dict.fromkeys(chain.from_iterable(_batch_ids(buffer, level, batch) for batch in batches))
     if level is ConflictLevel.ROW:
-        written = buffer.sent_rows() if buffer.checked is None else (row for row, _ in buffer.checked)
+        written = buffer.written_rows() if buffer.checked is None else (row for row, _ in buffer.checked)
         claimed = (row for row, _ in buffer.claims)
     else:
-        cells = buffer.sent_cells() if buffer.checked is None else buffer.checked
+        cells = buffer.written_cells() if buffer.checked is None else buffer.checked
         written = (_cell_name(row, column) for row, column in cells)
         claimed = (row if column is None else _cell_name(row, column) for row, column in buffer.claims)
-    names = list(dict.fromkeys(chain(written, claimed)))
-    if len(names) < IDS_COMPILED_MIN:
-        return (row_id(table, name) for name in names)
-    return hashing.name_ids(table, names)
+    return hashing.name_ids(table, dict.fromkeys(chain(written, claimed)))
+
+
+def _batch_ids(buffer: WriteBuffer, level: ConflictLevel, batch: CellBatch) -> list[int]:
+    ids = hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids
+    named: list[int] = ids(buffer.info.name.encode(), batch).tolist()
+    return named
+
+
+def _row_ids(buffer: WriteBuffer, row: bytes, columns: Iterable[Column | None]) -> Iterator[int]:
+    """Yield the ids of a row's cells; None among the columns is the row itself."""
+    table = buffer.info.name.encode()
+    for level in buffer.info.id_levels:
+        names = {row if level is ConflictLevel.ROW or column is None else _cell_name(row, column) for column in columns}
+        yield from (row_id(table, name) for name in names)
+
+
+def too_many_ids(info: TableInfo, ids_max: int) -> Misuse:
+    """Return the error for a commit with too many ids."""
+    by_row = (
+        ""
+        if info.id_levels == (ConflictLevel.ROW,)
+        else (
+            ", or give the table the conflict level 'row' (`alter_table`), which needs one id per row instead of one "
+            "per cell"
+        )
+    )
+    return Misuse(
+        f"with this write of table {info.name!r} the transaction has more than {ids_max} conflict ids, the "
+        f"maximum of its TSO for a commit: commit smaller transactions{by_row}",
+        table=info.name,
+        limit=ids_max,
+    )
 
 
 def _cell_name(row: bytes, column: Column) -> bytes:
@@ -445,14 +650,65 @@ def _cell_name(row: bytes, column: Column) -> bytes:
 
 SeenBatch = tuple[CellBatch, VisibleCells]
 
+
+@dataclass(frozen=True, slots=True)
+class OwnRows:
+    """Own writes in a part of a scan: `stored`, rows that replace the store's rows, and `overlays`, own cells over all
+    rows, including rows that exist only by them."""
+
+    stored: Mapping[bytes, Row]
+    overlays: Mapping[bytes, RowOverlay]
+
+    def over(self, seen: Iterable[SeenBatch], columns: Sequence[Column] | None) -> Iterator[tuple[bytes, Row]]:
+        """Yield the existing rows, ascending."""
+        rows = dict(chain.from_iterable(visible_rows(*each, each[0].columns) for each in seen))
+        rows.update(self.stored)
+        for key in sorted(rows.keys() | self.overlays.keys()):
+            row = overlaid(rows.get(key, {}), self.overlays.get(key, NO_CELLS), columns)
+            if row:
+                yield key, row
+
+
+NO_OWN_ROWS: Final = OwnRows({}, {})
+
+
+def merged(
+    seen: Iterable[SeenBatch], own: OwnRows, columns: Sequence[Column] | None
+) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """Return the rows of ascending batches as the transaction sees them, with full column names."""
+    if own is NO_OWN_ROWS:
+        return list(chain.from_iterable(map(_named_rows, seen)))
+    return [(key, named(row)) for key, row in own.over(seen, columns)]
+
+
+def shown_rows(
+    seen: Sequence[SeenBatch], own: OwnRows, columns: Sequence[Column] | None
+) -> ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]]:
+    """As `merged`, but rows may be created lazily."""
+    return _named_rows(seen[0]) if own is NO_OWN_ROWS and len(seen) == 1 else merged(seen, own, columns)
+
+
+def merged_batch(seen: SeenBatch | None, own: OwnRows) -> SeenBatch | None:
+    """As `merged`, for a batch and as a batch. None: no rows."""
+    if own is NO_OWN_ROWS:
+        return seen
+    rows = dict(own.over(() if seen is None else (seen,), None))
+    if not rows:
+        return None
+    batch = batch_of_rows(rows)
+    committed = replace(batch, rec_commit=np.full(batch.records, 1, dtype=np.int64))
+    return committed, visible_cells(committed, 2)
+
+
 Name = TypeVar("Name", Column, bytes)
 
 
 class ShownRows(Generic[Name]):
-    """Rows of a batch as objects, each made when it is asked for: rows that the program does not keep are gone before
-    Python's collector counts them, which costs more than to make them.
+    """Rows of a batch, each created when it is iterated over. Rows that the program does not keep are freed before
+    Python's garbage collector tracks them, which would cost more than to create them.
 
-    `values` are those of all rows, each of which has the columns `names`; without `names` each is a row's cells.
+    With `names`, every row has these columns, and `values` are the values of all rows; without, each value is a row's
+    dict.
     """
 
     __slots__ = ("_keys", "_names", "_values")
@@ -479,12 +735,12 @@ class ShownRows(Generic[Name]):
             yield key, dict(zip(names, values, strict=True))
 
     def clear(self) -> None:
-        """No more of them are shown, whoever goes through them."""
+        """End all iterations: no more rows are returned."""
         self._keys.clear()
 
 
 def visible_rows(batch: CellBatch, visible: VisibleCells, names: Sequence[Name]) -> ShownRows[Name]:
-    """Rows as objects, their columns under `names`, from plain lists and one bytes object: numpy's scalars cost a
+    """Return the rows, with `names` for the columns. Uses lists and one bytes object, because numpy's scalars cost a
     microsecond each."""
     taken, data = visible.cells, batch.buffer.tobytes()
     keys = _cut(data, batch.row_off, batch.row_len)
@@ -503,13 +759,17 @@ def _named_rows(seen: SeenBatch) -> ShownRows[bytes]:
     return visible_rows(*seen, list(map(full_name, seen[0].columns)))
 
 
+def row_keys(batch: CellBatch) -> list[bytes]:
+    return _cut(batch.buffer.tobytes(), batch.row_off, batch.row_len)
+
+
 def _cut(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[bytes]:
     places = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
     return [data[first:last] for first, last in places]
 
 
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
-    """A row under the full names of its columns."""
+    """Return a row with full column names."""
     return {full_name(column): value for column, value in row.items()}
 
 
@@ -522,148 +782,136 @@ def full_name(column: Column) -> bytes:
 
 BufferedRows = dict[bytes, dict[Column, bytes | None]]
 
-RowOverlay = Mapping[Column, bytes | None]
-"""Buffered cells of one row; None is a deleted column."""
-
-_EMPTY: dict[Column, bytes | None] = {}
+OwnCell = tuple[bytes, Column]
 
 CELL_OVERHEAD_BYTES: Final = 40
-"""What a buffered cell costs beside its value, roughly. It decides only when to flush."""
-
-
-class OpenScan:
-    """A scan of the transaction itself. `key_range`: what it has not shown yet.
-
-    A store prefetches. Writes that leave for the store while the scan runs are in none of the answers that the store
-    holds by then, and in the buffer no more. The scan is overtaken then, and begins again at its position.
-    """
-
-    __slots__ = ("__weakref__", "is_overtaken", "key_range")
-
-    def __init__(self, key_range: KeyRange) -> None:
-        self.key_range = key_range
-        self.is_overtaken = False
-
-    def begin_again(self) -> KeyRange:
-        """The range to ask the store for, once everything that left is durable."""
-        self.is_overtaken = False
-        return self.key_range
-
-    def pass_to(self, key: bytes) -> KeyRange:
-        """Everything before `key` is shown now: that range."""
-        passed = KeyRange(self.key_range.start, key)
-        self.key_range = KeyRange(key, self.key_range.stop)
-        return passed
-
-    def pass_down_to(self, key: bytes) -> KeyRange:
-        """Everything from `key` on is shown now: that range."""
-        passed = KeyRange(key, self.key_range.stop)
-        self.key_range = KeyRange(self.key_range.start, key)
-        return passed
-
-    def note_left(self, rows: Iterable[bytes]) -> None:
-        self.is_overtaken = self.is_overtaken or any(row in self.key_range for row in rows)
+"""Estimated overhead of a buffered cell; it only decides when to flush."""
 
 
 class WriteBuffer:
-    """One transaction's writes in one table: those not yet sent, and the names of all that were sent.
+    """A transaction's writes to one table: the unsent cells, and the names of all sent cells.
 
-    The names stay until the end: the commit makes ids of them, completion shadow cells, a rollback exact deletes. What
-    was sent in batches is remembered as these batches without values, not as an object a cell.
+    The names stay until the end: the commit needs them for ids, completion for shadow cells, a rollback for exact
+    deletes. Batches that were sent are kept without values, which avoids an object per cell.
     """
 
-    __slots__ = ("_batches", "_keys", "_rows", "_scans", "_sent", "buffered_bytes", "checked", "claims", "info")
+    __slots__ = (
+        *("_batches", "_by_cell", "_by_row", "_keys", "_rows", "_sent"),
+        *("buffered_bytes", "checked", "claims", "info", "reads", "taken_back"),
+    )
 
-    def __init__(self, info: TableInfo) -> None:
+    def __init__(self, info: TableInfo, reads: OpenReads) -> None:
         self.info = info
+        self.reads = reads
+        self._by_cell, self._by_row = ConflictLevel.CELL in info.id_levels, ConflictLevel.ROW in info.id_levels
         self.buffered_bytes = 0
         self.claims: dict[tuple[bytes, Column | None], None] = {}
-        """Cells, and whole rows (None), that the commit names beside the writes."""
-        self.checked: dict[tuple[bytes, Column], None] | None = None
-        """The written cells that the commit names; None while these are all."""
+        """Cells, and rows (None), that the commit names in addition to the writes."""
+        self.checked: dict[OwnCell, None] | None = None
+        """The written cells that the commit names; None: all."""
+        self.taken_back: set[OwnCell] = set()
+        """Cells that were sent and then taken back: the transaction sees its snapshot's value again and does not write
+        them (C14). Until the commit they are buffered or stored with that value, so all reads find it."""
         self._rows: BufferedRows = {}
         self._keys: list[bytes] = []
-        """Those of `_rows`, sorted, when they were asked for last."""
+        """The keys of `_rows`, sorted; computed on demand."""
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
-        self._scans: WeakSet[OpenScan] | None = None
 
-    def begin_scan(self, key_range: KeyRange) -> OpenScan:
-        """The scanner keeps it as long as it scans."""
-        scan = OpenScan(key_range)
-        if self._scans is None:
-            self._scans = WeakSet()
-        self._scans.add(scan)
-        return scan
+    def ids_of(self, cells: int, rows: int = 1) -> int:
+        """Return how many ids a commit has for this many cells in this many rows."""
+        return cells * self._by_cell + rows * self._by_row
 
     def put(self, row: bytes, cells: dict[Column, bytes | None]) -> int:
-        """Buffers `cells`, over what this transaction wrote to them before, and may keep the dict. Returns the bytes
-        added."""
+        """Buffer `cells` over earlier writes; it may keep the dict. Return the added size in bytes."""
+        if self.taken_back:
+            self.taken_back.difference_update((row, column) for column in cells)
+        if self.reads.open:
+            self.reads.note_write(row, self.overlay(row))
         added = len(row) + CELL_OVERHEAD_BYTES * len(cells)
         for value in cells.values():
             if value is not None:
                 added += len(value)
-        self.buffered_bytes += added  # first: an interrupt must not leave rows that count as none
+        self.buffered_bytes += added  # first: after an interrupt, every buffered row must be counted
         buffered = self._rows.setdefault(row, cells)
         if buffered is not cells:
             buffered.update(cells)
         return added
 
     def copied_rows(self) -> BufferedRows:
-        """What is buffered now."""
+        """Return a copy of the buffered rows."""
         return {row: dict(cells) for row, cells in self._rows.items()}
 
-    def go_back(self, buffered: BufferedRows, left: BufferedRows) -> None:
-        """Buffers this alone. Cells of `left`, which the store holds otherwise by now, are conflict-checked: what they
-        held is not to hide what others wrote meanwhile."""
+    def go_back(self, buffered: BufferedRows, left: BufferedRows, not_own: Iterable[OwnCell]) -> None:
+        """Replace the buffered rows. `left`: former values of cells that were sent since."""
+        for row, cells in self._rows.items() if self.reads.open else ():
+            self.reads.note_write(row, cells)
         self._rows, self._keys, self.buffered_bytes = {}, [], 0
-        for row, cells in left.items():
-            if self.checked is not None:
-                self.note_checked(row, cells, conflict=True)
+        for row, cells in chain(left.items(), buffered.items()):
             self.put(row, dict(cells))
-        for row, cells in buffered.items():
-            self.put(row, dict(cells))
+        self.taken_back = set(not_own)
+
+    def forget_taken_back(self) -> None:
+        """Note that the store holds no version that was taken back."""
+        sent = self.sent_by_row()
+        for row, column in self.taken_back:
+            sent[row].discard(column)
+            if not sent[row]:
+                del sent[row]
+        self.taken_back = set()
 
     def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
-        """Before a put, once the table has cells that the commit does not name."""
+        """Before a put: record the cells that the commit names, once there are cells that it does not name."""
         if self.checked is None:
-            buffered = ((row, column) for row, columns in self._rows.items() for column in columns)
-            self.checked = dict.fromkeys(chain(self.sent_cells(), buffered))
+            self.checked = dict.fromkeys(self.written_cells())
         if conflict:
             self.checked.update(((row, column), None) for column in cells)
 
     def overlay(self, row: bytes) -> RowOverlay:
-        return self._rows.get(row, _EMPTY)
+        return self._rows.get(row, NO_CELLS)
 
     def buffered_keys(self, key_range: KeyRange) -> Sequence[bytes]:
-        """Rows with buffered cells in the range, ascending."""
-        if len(self._keys) != len(self._rows):  # rows come one by one, and go all at once
+        """Return the rows with buffered cells in the range, ascending."""
+        if len(self._keys) != len(self._rows):  # rows are added one by one, and removed all at once
             self._keys = sorted(self._rows)
         first = bisect_left(self._keys, key_range.start)
         last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
         return self._keys[first:last]
 
     @property
+    def rows(self) -> BufferedRows:
+        return self._rows
+
+    @property
     def buffered_rows(self) -> int:
         return len(self._rows)
 
     def overlaps(self, rows: BufferedRows) -> bool:
-        """Whether one of these rows is buffered again."""
+        """Whether any of these rows is buffered."""
         return not self._rows.keys().isdisjoint(rows)
 
-    def take_rows(self) -> tuple[BufferedRows, list[RowWrite]]:
-        """Everything buffered, ascending by row, for the store: from now on any of these cells may be there, whatever
-        the answer. What is written meanwhile is buffered for the next flush.
-        """
+    @property
+    def has_sent(self) -> bool:
+        """Whether anything may be in the store."""
+        return bool(self._sent or self._batches)
+
+    def row_writes(self) -> list[RowWrite]:
+        """Return everything buffered, ascending by row."""
         rows = self._rows
-        writes = [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]  # first: memory may be lacking
+        return [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
+
+    def take_rows(self) -> tuple[BufferedRows, list[RowWrite]]:
+        """Take `row_writes` out of the buffer to send them: from now on any of these cells may be stored, whatever the
+        reply. Later writes are buffered for the next flush.
+        """
+        rows, writes = self._rows, self.row_writes()  # first: it may raise MemoryError
         for row, cells in rows.items():
             self._sent.setdefault(row, set()).update(cells)
         self._clear()
         return rows, writes
 
     def take_batch(self) -> tuple[BufferedRows, CellBatch]:
-        """As `take_rows`, as a batch."""
+        """As `take_rows`, but as a batch."""
         rows = self._rows
         batch = batch_of_rows(rows)
         self._batches.append(without_values(batch))
@@ -671,29 +919,41 @@ class WriteBuffer:
         return rows, batch
 
     def note_batch(self, batch: CellBatch) -> None:
-        """These cells may be in the store from now on, without having been buffered."""
+        """Note that these cells, which were not buffered, may be in the store from now on."""
         self._batches.append(without_values(batch))
-        for scan in self._scans or ():
-            scan.note_left(map(batch.row_key, range(batch.rows)))
 
     def _clear(self) -> None:
-        for scan in self._scans or ():
-            scan.note_left(self._rows)
         self._rows, self._keys = {}, []
         self.buffered_bytes = 0
 
     def restore(self, rows: BufferedRows) -> None:
-        """After a write that failed: the overlay shows these rows again, under what was written since."""
+        """After a failed write: buffer these rows again, below later writes."""
         for row, cells in rows.items():
             self.put(row, {**cells, **self._rows.get(row, {})})
 
     @property
     def sent_batches(self) -> Sequence[CellBatch] | None:
-        """All that may be in the store; None if some of it was not sent in batches, or if nothing was sent."""
+        """The batches of all sent cells; None if some cells were not sent in batches, or none were sent."""
         return None if self._sent or not self._batches else self._batches
 
+    def sent_by_row(self) -> dict[bytes, set[Column]]:
+        """Return the columns of every row that may be in the store. Converts names in batches to objects."""
+        for cell in CellNames(self._batches, 0):
+            self._sent.setdefault(cell.row, set()).add(Column(cell.family, cell.qualifier))
+        self._batches = []
+        return self._sent
+
+    def perhaps_sent(self, rows: Iterable[bytes]) -> list[bytes]:
+        """Return a superset of the rows that have cells in the store."""
+        ascending = sorted(rows)
+        found = {row for row in ascending if row in self._sent}
+        for batch in self._batches:
+            first = bisect_left(ascending, batch.row_key(0))
+            found.update(ascending[first : bisect_right(ascending, batch.row_key(batch.rows - 1))])
+        return list(found)
+
     def sent_cells(self) -> Iterator[tuple[bytes, Column]]:
-        """Every cell that may be in the store, by row and column. One that was written twice may come twice."""
+        """Yield every cell that may be in the store, by row and column; a cell that was written twice perhaps twice."""
         for row, columns in self._sent.items():
             for column in columns:
                 yield row, column
@@ -705,24 +965,33 @@ class WriteBuffer:
             return CellNames(self._batches, version)
         return tuple(CellVersion(row, column.family, column.qualifier, version) for row, column in self.sent_cells())
 
-    def sent_rows(self) -> Iterator[bytes]:
+    def written_cells(self) -> Iterator[OwnCell]:
+        """Yield every written cell, sent or not; a cell that was written twice perhaps twice."""
+        buffered = ((row, column) for row, columns in self._rows.items() for column in columns)
+        return (cell for cell in chain(self.sent_cells(), buffered) if cell not in self.taken_back)
+
+    def written_rows(self) -> Iterator[bytes]:
+        if self.taken_back:
+            yield from (row for row, _ in self.written_cells())
+            return
+        yield from self._rows
         yield from self._sent
         for batch in self._batches:
             yield from map(batch.row_key, range(batch.rows))
 
     @property
     def touched(self) -> bool:
-        """Anything written or claimed: the commit names the table."""
+        """Whether anything is written or claimed: then the commit names the table."""
         return self.is_written or bool(self.claims)
 
     @property
     def is_written(self) -> bool:
-        """Anything written at all, sent or not."""
+        """Whether anything is written, sent or not."""
         return bool(self._rows or self._sent or self._batches)
 
 
 def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> dict[Column, bytes]:
-    """`row` as the transaction sees it with its buffered writes, in the wanted columns only."""
+    """Return `row` with the buffered writes over it, in the selected columns only."""
     result = dict(row)
     for column, value in overlay.items():
         if columns is not None and column not in columns and Column(column.family, b"") not in columns:

@@ -1,4 +1,4 @@
-"""Checks of user input: names, keys and values are refused here, before anything is written."""
+"""Checks of user input: names, keys and values, before anything is written."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Final
 
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
+from pyomid.row_codec.exact import full_name
+from pyomid.scalars import python_scalar
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo
 
 SYSTEM_PREFIXES: Final = ("PYOMID_", "OMID_")
-"""Tables of pyomid and of Apache Omid themselves; refused to users."""
+"""Prefixes of pyomid's and Apache Omid's own tables, which users may not create."""
 
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]*[A-Za-z0-9_.-])?")
 _TABLE_NAME_MAX: Final = 200
@@ -20,18 +22,18 @@ _SHOWN_MAX: Final = 60
 
 
 def shown(data: bytes) -> str:
-    """Bytes as a person can read them in a message, cut where they are long."""
+    """Return bytes as text for messages, truncated."""
     text = repr(data[:_SHOWN_MAX])
     return f"{text}… ({len(data)} bytes)" if len(data) > _SHOWN_MAX else text
 
 
 def plain(data: bytes) -> bytes:
-    """Of a subclass, as numpy has one: what compares, hashes and measures itself in its own way is kept by nobody."""
+    """Return `bytes` for an instance of a subclass, such as numpy's, which may compare, hash or measure differently."""
     return data if type(data) is bytes else bytes(data)
 
 
 def check_table_name(name: object) -> str:
-    """A new table's name: what HBase takes as well."""
+    """Return a new table's name, which must be valid in HBase too."""
     if not isinstance(name, str):
         raise MisuseType(f"table name {name!r} is {type(name).__name__}, not str", value=name)
     if not _TABLE_NAME.fullmatch(name) or len(name) > _TABLE_NAME_MAX:
@@ -41,12 +43,15 @@ def check_table_name(name: object) -> str:
             value=name,
         )
     if name.upper().startswith(SYSTEM_PREFIXES):
-        raise Misuse(f"table name {name!r} begins with {' or '.join(SYSTEM_PREFIXES)}: kept for the system", value=name)
+        raise Misuse(
+            f"table name {name!r} begins with {' or '.join(SYSTEM_PREFIXES)}, which is reserved for system tables",
+            value=name,
+        )
     return name
 
 
 def find_table(catalog: Catalog, name: object) -> TableInfo:
-    """The catalog entry, fresh; `UnknownTable` names the nearest that exists."""
+    """Return the catalog entry, fresh; `UnknownTable` names the nearest existing table."""
     if not isinstance(name, str):
         check_table_name(name)
         raise AssertionError
@@ -59,16 +64,16 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
 
 
 def check_was_there(info: TableInfo, read_at: int) -> None:
-    """`UnknownTable` where a snapshot below the present is older than the table: what had its name then is gone."""
+    """Raise `UnknownTable` if a past snapshot is older than the table: the table that had its name then is gone."""
     if info.generation >= read_at:
         raise UnknownTable(
-            f"there was no table {info.name!r} at {read_at}: it was made, or made anew, at {info.generation}",
+            f"there was no table {info.name!r} at {read_at}: it was created, perhaps again, at {info.generation}",
             table=info.name,
         )
 
 
 def check_families(families: object) -> tuple[bytes, ...]:
-    """Families of a new table, in the order given; str or bytes."""
+    """Return the families of a new table, given as str or bytes, in the given order."""
     if isinstance(families, str | bytes) or not isinstance(families, Iterable):
         raise MisuseType(f"families {families!r} is not a list of names", value=families)
     checked = tuple(_family(family) for family in families)
@@ -82,7 +87,7 @@ def check_families(families: object) -> tuple[bytes, ...]:
 
 def check_conflict_level(level: object) -> ConflictLevel:
     try:
-        return ConflictLevel(level)  # type: ignore[arg-type]  # any value may be asked
+        return ConflictLevel(level)  # type: ignore[arg-type]  # any value may be checked
     except ValueError:
         known = " or ".join(repr(known.value) for known in ConflictLevel)
         raise Misuse(f"conflict level {level!r} is not {known}", value=level) from None
@@ -94,22 +99,22 @@ TTL_SECONDS_MAX: Final = 1e9
 
 
 def check_ttl(ttl_seconds: object) -> float:
+    ttl_seconds = python_scalar(ttl_seconds)
     if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int | float):
         raise MisuseType(
-            f"ttl_seconds {ttl_seconds!r} is {type(ttl_seconds).__name__}, not a number", value=ttl_seconds
+            f"ttl_seconds {ttl_seconds!r} is {full_name(type(ttl_seconds))}, not a number", value=ttl_seconds
         )
     if not TTL_SECONDS_MIN <= ttl_seconds <= TTL_SECONDS_MAX:
-        told = ttl_seconds if isinstance(ttl_seconds, float) or abs(ttl_seconds) < 1 << 64 else "of too many digits"
+        short = ttl_seconds if isinstance(ttl_seconds, float) or abs(ttl_seconds) < 1 << 64 else "of too many digits"
         raise Misuse(
-            f"ttl_seconds {told} is not a number of seconds from 1 to {TTL_SECONDS_MAX:.0f}; 0, in alter_table, is for "
-            "ever",
-            value=told,
+            f"ttl_seconds {short} is not a number of seconds from 1 to {TTL_SECONDS_MAX:.0f} (alter_table: or 0)",
+            value=short,
         )
     return float(ttl_seconds)
 
 
 class TableRules:
-    """The rules of one table and its store. Column names are parsed once and remembered."""
+    """The rules of a table and its store. Parsed column names are cached."""
 
     __slots__ = ("_columns", "_families", "_limits", "_surely_fits", "info")
 
@@ -117,13 +122,13 @@ class TableRules:
         self.info = info
         self._limits = limits
         self._surely_fits = limits.row_bytes_max // 2
-        """A key of up to so many bytes needs no closer look."""
+        """A key of at most this many bytes needs no further check."""
         self._families = frozenset(info.families)
         self._columns: dict[bytes, Column] = {}
 
     def row_key(self, key: object) -> bytes:
         if type(key) is bytes and 0 < len(key) <= self._surely_fits:
-            return key  # as nearly all are: what follows says the same
+            return key  # fast path of nearly all keys; the checks below have the same result
         if not isinstance(key, bytes):
             raise self._not_bytes("row key", key)
         key = plain(key)
@@ -136,13 +141,13 @@ class TableRules:
         return key
 
     def bound(self, what: str, key: object) -> bytes:
-        """A border of a range: any bytes."""
+        """Return a range bound, which may be any bytes."""
         if not isinstance(key, bytes):
             raise self._not_bytes(what, key)
         return plain(key)
 
     def column(self, name: object) -> Column:
-        """One column by its full name, b"family:qualifier"."""
+        """Return a column by its full name, b"family:qualifier"."""
         if isinstance(name, bytes):
             found = self._columns.get(name)
             if found is not None:
@@ -156,7 +161,7 @@ class TableRules:
         return self.column(name)
 
     def selection(self, columns: object) -> list[Column] | None:
-        """The `columns` argument of a read or delete: None is all."""
+        """Return the checked `columns` argument of a read or delete; None is all."""
         if columns is None:
             return None
         if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
@@ -164,7 +169,7 @@ class TableRules:
         return [self.column_or_family(name) for name in columns]
 
     def cells(self, key: bytes, cells: Mapping[bytes, bytes]) -> dict[Column, bytes | None]:
-        """The cells of a put. What is as it should be passes without a call for each."""
+        """Return the checked cells of a put. Valid cells with known names need no further call."""
         known, longest = self._columns, self._limits.value_bytes_max
         checked: dict[Column, bytes | None] = {}
         for name, value in cells.items():
@@ -237,20 +242,21 @@ class TableRules:
     def _not_bytes(self, what: str, value: object) -> MisuseType:
         hint = ", encode it" if isinstance(value, str) else ""
         return MisuseType(
-            f"table {self.info.name!r}: {what} {_shown_any(value)} is {type(value).__name__}, not bytes{hint}",
+            f"table {self.info.name!r}: {what} {_shown_any(value)} is {full_name(type(value))}, not bytes{hint}",
             value=value,
         )
 
 
 _COLUMNS_REMEMBERED_MAX: Final = 10_000
-"""Wide rows may use qualifiers as data: what is remembered must not grow with them."""
+"""Bound of the cache, because wide rows may use qualifiers as data."""
 
 
 def check_limit(limit: object) -> int | None:
     if limit is None:
         return None
+    limit = python_scalar(limit)
     if isinstance(limit, bool) or not isinstance(limit, int):
-        raise MisuseType(f"limit {limit!r} is {type(limit).__name__}, not an int", value=limit)
+        raise MisuseType(f"limit {limit!r} is {full_name(type(limit))}, not an int", value=limit)
     if limit < 0:
         raise Misuse(f"limit {limit} is negative", value=limit)
     return limit
@@ -269,7 +275,7 @@ def _family(family: object) -> bytes:
         or not family.decode().isprintable()
     ):
         raise Misuse(
-            f"family {shown(family)} is not a name of printable ASCII without ':' and without '.' at its begin",
+            f"family {shown(family)} is not a name of printable ASCII without ':' and without a leading '.'",
             value=family,
         )
     return family

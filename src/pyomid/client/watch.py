@@ -1,19 +1,20 @@
-"""A watch: the changes of a row or prefix as they are committed, by the change feed, round after round.
+"""A watch: the changes of a row, prefix or table as they are committed, found by the change feed in rounds.
 
-    round    W is read, a start is drawn: the place up to which it tells ─► all changes since the last place
+    round    W is read, a start is drawn: the round's end position ─► all changes since the last position
     pause    then the next round
 
-Between two rounds W must not pass the last place (F3). The start that was drawn there stays open, as that of a
-transaction; or, where the program asked for it, a durable lease keeps it, which outlives the process. A round that
-broke off ends the watch; its place is where the next watch may go on. Changes may be told twice then, none is missed.
+Between two rounds W must not pass the last position (F3). The start that was drawn there stays open like a
+transaction's; or, with `keep_seconds`, a durable lease holds it, which outlives the process. An interrupted round ends
+the watch; another watch can continue from its position. It may return changes again, but misses none.
 
-What a program goes on from is the place that it read last, which may lie behind:
+A program continues from the position that it read last, which may be behind the watch's:
 
-    place 100 ── read ── round, nothing more ──► place 200 ── change ── read ── the next change is asked for
-    leased: 100                                  leased: 100, 200               leased: 200
+    position 100 ── read ── round, no change ──► position 200 ── change ── read ── the next change is requested
+    leased: 100                                  leased: 100, 200                  leased: 200
 
-So a place that was read stays leased until the program comes back after it read a later one, which it has stored by
-then; at most for the time that it asked for, from when the watch passed it: a table that rests does not hold W (F7).
+So a position that was read stays leased until the program requests a change after it read a later position, which it
+has stored by then; at most for `keep_seconds` from when the watch passed it, so that a table without changes does not
+hold W (F7).
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyomid.client import changes
 from pyomid.client.changes import ChangeScan, RowChange
 from pyomid.client.drive import Blocking, Driver, Pause
+from pyomid.client.public_names import Handle
 from pyomid.client.tables.table import scan_range
 from pyomid.client.validation import TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
 from pyomid.protocol.reading import Snapshot
+from pyomid.scalars import python_scalar
 from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
-from pyomid.wire.open_starts import OpenStart
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
@@ -43,27 +45,26 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.2
 
 KEPT_TERMS: Final = 1.5
-"""A lease's term, in times that a place is to be kept: what is left of it is never less than one, as it is renewed at a
-third of it."""
+"""A lease's term, as a multiple of `keep_seconds`. It is renewed after a third, so at least `keep_seconds` are always
+left."""
 
 REST_S_MAX: Final = 60.0
-"""A place at which nothing is told is left so often at least, or after a quarter of the time that it is kept."""
+"""Without changes, the position advances at least this often, or after a quarter of `keep_seconds`."""
 
 
 class LeasedPlace(NamedTuple):
     start_ts: int
     lease: Lease
     until_s: float
-    """Passed, it is kept so long if the program read it; `inf`: it is not passed."""
+    """After the watch has passed it, it is kept until then if the program read it; `inf`: not passed."""
 
 
 class Watching:
-    """What both front ends drive. `page`: what is told next."""
+    """The watch itself, as steps for both front ends."""
 
     def __init__(
         self,
         database: Database,
-        note_ended: Callable[[int], None],
         table: str,
         *,
         key: bytes | None,
@@ -74,7 +75,7 @@ class Watching:
         poll_seconds: float,
     ) -> None:
         if key is not None and prefix is not None:
-            raise Misuse("a watch is of one key or of a prefix, not of both")
+            raise Misuse("give key or prefix, not both")
         changes.check_keep(keep_seconds)
         _check_seconds("poll_seconds", poll_seconds)
         if max_wait_seconds is not None:
@@ -83,54 +84,58 @@ class Watching:
         if keep_seconds is None and poll_seconds >= age_s:
             raise Misuse(
                 f"poll_seconds {poll_seconds:g} is not below maxTransactionAgeSeconds ({age_s:g}): nothing would hold "
-                "the place until the next look; give keep_seconds, or look more often",
+                "history until the next poll; give keep_seconds, or poll more often",
                 value=poll_seconds,
             )
         self._page: Final = deque[RowChange]()
+        """The changes to return next."""
         self._place: Bookmark | None = None if after is None else changes.place(after, "after")
-        """All changes up to it were told."""
+        """All changes up to it were returned."""
         self._database, self._table = database, table
         self._key, self._prefix = key, prefix
-        self._note_ended = note_ended
         self._keep_s = keep_seconds
         self._wait_s = inf if max_wait_seconds is None else max_wait_seconds
         self._poll_s = poll_seconds
         self._clock = database.deployment.clock
         self._range: KeyRange | None = None
-        self._open: OpenStart | None = None
-        """Holds W below the place; None where a lease does, or nothing of this watch."""
+        self._open: BeginReply | None = None
+        """Holds W below the position; None if a lease does, or nothing of this watch."""
         self._leased: list[LeasedPlace] = []
-        """Ascending: those that the program may go on from, and the present one."""
+        """Ascending: positions from which the program may continue, and the current position."""
         self._moved_s = self._clock()
         self._read: set[int] = set() if self._place is None else {self._place.start_ts}
-        """The places that the program knows, of those that are leased."""
+        """The leased positions that the program has read."""
         self._stored_ts = 0
-        """The program came back after it had read this place."""
+        """The last position that the program had read when it requested a change."""
         self._scan: ChangeScan | None = None
-        self._until: tuple[Bookmark, OpenStart] | None = None
-        self._has_told = False
+        self._until: tuple[Bookmark, BeginReply] | None = None
+        self._has_changes = False
         self._ended: Exception | None = None
 
     @property
     def bookmark(self) -> Bookmark | None:
-        """All changes up to it were told; the program may go on from it. None before it began."""
+        """The position up to which all changes were returned; the program may continue from it. None before the watch
+        began."""
         while (place := self._place) is not None:
             if self._keep_s is not None:
                 self._read.add(place.start_ts)
-            if self._place is place:  # otherwise the watch, in another thread, may not have seen that it was read
+                self._keep_leases()
+            if self._place is place:  # otherwise the watch, in another thread, may have missed the read
                 break
         return place
 
     def take(self) -> RowChange | None:
-        """What is told next. None: `fill_steps` is to look for it."""
+        """Return the next change. None: call `fill_steps`."""
         try:
             return None if self._ended is not None else self._page.popleft()
         except IndexError:
             return None
 
     def close(self) -> None:
-        """Holds nothing but its leases, which end by their terms: they are its program's from now on."""
-        self._end(Misuse(f"this watch of table {self._table!r} is closed: `bookmark` tells where another may go on"))
+        """Close the watch. Its leases, on which the program may rely, end by their terms."""
+        self._end(
+            Misuse(f"this watch of table {self._table!r} is closed: another watch can continue from its `bookmark`")
+        )
 
     def _end(self, error: Exception) -> None:
         if self._ended is None:
@@ -139,27 +144,42 @@ class Watching:
             if held is not None:
                 held.end()
         self._open = self._until = self._scan = None
+        self._keep_leases()
         for leased in tuple(self._leased):
-            self._database.leases.abandon(leased.lease)
+            if self._is_known(leased):
+                self._database.leases.abandon(leased.lease)
+            else:
+                self._database.leases.give_back(leased.lease)
         self._page.clear()
 
+    def _keep_leases(self) -> None:
+        """Keep the leases of known positions for the program, even if the watch becomes garbage."""
+        for leased in tuple(self._leased):
+            if self._is_known(leased):
+                self._database.leases.keep(leased.lease)
+
+    def _is_known(self, leased: LeasedPlace) -> bool:
+        """Whether the position is final, not that of an unfinished begin or round."""
+        return self._place is not None and leased.start_ts <= self._place.start_ts
+
     def begin_steps(self) -> Steps[None]:
-        """What is committed from now on is told, or since the place that was given. Once."""
+        """Begin the watch, now or at the given position. Further calls do nothing."""
         yield from self._whole_steps(self._begin_steps())
 
     def fill_steps(self) -> Steps[bool]:
-        """Whether there is something to `take`: waits for it. False: nothing came for so long."""
+        """Wait for a change to `take`. False: none within `max_wait_seconds`."""
         return (yield from self._whole_steps(self._fill_steps()))
 
     def _whole_steps(self, steps: Steps[bool]) -> Steps[bool]:
-        """An error, an interrupt or a cancellation ends the watch: a round is told to its end or not passed."""
+        """Run steps; an error, an interrupt or a cancellation ends the watch. So an unfinished round is never
+        passed."""
         self._check_open()
         try:
             self._database.check_usable()
             return (yield from steps)
         except Exception as error:
             self._end(error)
-            if self._ended is not None and self._ended is not error:  # closed meanwhile: nothing was held any more
+            if self._ended is not None and self._ended is not error:  # closed meanwhile, which released everything
                 raise self._ended from error
             raise
         except BaseException:
@@ -167,7 +187,8 @@ class Watching:
             raise
 
     def _check_open(self) -> None:
-        """Another thread may close it at any moment: asked behind what is to be held from now on, this ends it too."""
+        """Raise if the watch is closed. Another thread may close it at any moment, so this is called after something is
+        held; the error releases that too."""
         if self._ended is not None:
             raise self._ended
 
@@ -184,10 +205,10 @@ class Watching:
         leases = self._database.leases
         if self._place is not None:
             changes.check_table(info, self._place)
-            if self._keep_s is not None:  # shared: another lease on it is its giver's to end
+            if self._keep_s is not None:  # shared, because another lease on it may have another owner
                 yield from self._lease_steps(self._place, leases.share)
         else:
-            place, self._open, _ = yield from self._draw_steps()
+            place, self._open = yield from self._draw_steps()
             changes.check_table(info, place)
             if self._keep_s is not None:
                 yield from self._lease_steps(place, leases.grant_lasting)
@@ -199,6 +220,7 @@ class Watching:
 
     def _fill_steps(self) -> Steps[bool]:
         yield from self._begin_steps()
+        self._keep_leases()
         self._stored_ts = max(self._read.copy(), default=0)
         until_s = self._clock() + self._wait_s
         while True:
@@ -208,7 +230,7 @@ class Watching:
                 self._scan = scan = yield from self._round_steps()
             while (found := (yield from scan.next_steps())) is not None:
                 if found:
-                    self._has_told = True
+                    self._has_changes = True
                     self._page.extend(map(changes.shown, found))
                     self._check_open()
                     return True
@@ -219,11 +241,11 @@ class Watching:
                 return False
             yield Pause(min(self._poll_s, left_s))
 
-    def _draw_steps(self) -> Steps[tuple[Bookmark, OpenStart, int]]:
-        """A place after everything that is committed, held, and the epoch that came with it. W is read first (F2)."""
+    def _draw_steps(self) -> Steps[tuple[Bookmark, BeginReply]]:
+        """Return a position after everything committed, and the begin's reply, which holds it. W is read first (F2)."""
         watermark, _ = yield ReadWatermarks()
         begun: BeginReply = yield Begin()
-        return Bookmark(begun.start_ts, watermark), OpenStart(begun.start_ts, self._note_ended), begun.epoch
+        return Bookmark(begun.start_ts, watermark), begun
 
     def _round_steps(self) -> Steps[ChangeScan]:
         assert self._place is not None
@@ -231,15 +253,15 @@ class Watching:
         for leased in self._leased[-1:]:
             if leased.lease.lost is not None:
                 raise leased.lease.lost
-        until, held, epoch = yield from self._draw_steps()
-        self._until = until, held
-        snapshot = Snapshot(until.start_ts + 1, epoch)
+        self._until = until, held = yield from self._draw_steps()
+        snapshot = Snapshot(until.start_ts + 1, held.epoch)
         changes.check_order(self._place, snapshot)
         database = self._database
         return ChangeScan(database.deployment, self._table, self._range, self._place, snapshot, database.commit_cache)
 
     def _pass_steps(self) -> Steps[None]:
-        """All of the round was told. A leased place is passed now and then only: a lease is a durable write."""
+        """End a round whose changes were all returned. A leased position advances only from time to time, because a
+        lease is a durable write."""
         ending, self._scan, self._until = self._until, None, None
         self._check_open()
         assert ending is not None
@@ -248,27 +270,29 @@ class Watching:
             before, self._open, self._place = self._open, held, until
             if before is not None:
                 before.end()
-            self._has_told = False
+            self._has_changes = False
             return
-        if self._has_told or self._clock() >= self._moved_s + min(REST_S_MAX, self._keep_s / 4):
+        if self._has_changes or self._clock() >= self._moved_s + min(REST_S_MAX, self._keep_s / 4):
             yield from self._lease_steps(until, self._database.leases.grant_lasting)
             self._place = until
+            self._keep_leases()
             self._leased[-2] = self._leased[-2]._replace(until_s=self._clock() + self._keep_s)
         held.end()
-        self._has_told = False
+        self._has_changes = False
         for leased in [leased for leased in self._leased if not self._is_kept(leased)]:
             self._leased.remove(leased)
             self._read.discard(leased.start_ts)
             yield Blocking(partial(self._database.leases.end, leased.lease))
 
     def _is_kept(self, leased: LeasedPlace) -> bool:
-        """F7: the present place, and what the program may go on from."""
+        """Whether a position stays leased: the current one, and positions from which the program may continue (F7)."""
         if leased.until_s == inf:
             return True
         return leased.start_ts in self._read and leased.start_ts >= self._stored_ts and self._clock() < leased.until_s
 
     def _lease_steps(self, place: Bookmark, keep: Callable[[int, float], Lease]) -> Steps[None]:
-        """The keeper renews it, also within a long round and while the program does something else."""
+        """Lease a position. The lease keeper renews it, also in a long round and while the program does something
+        else."""
         assert self._keep_s is not None
         moved_s = self._clock()
         lease: Lease = yield Blocking(partial(keep, place.start_ts, KEPT_TERMS * self._keep_s))
@@ -278,14 +302,16 @@ class Watching:
 
 
 def _check_seconds(name: str, given: object) -> None:
+    given = python_scalar(given)
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise MisuseType(f"{name} {given!r} is {type(given).__name__}, not a number", value=given)
     if not 0 < given < inf:
         raise Misuse(f"{name} {given} is not a number of seconds above 0", value=given)
 
 
-class Watch:
-    """Changes as they are committed: `Database.watch`. An iterator, and a context manager that closes it."""
+class Watch(Handle):
+    """Changes as they are committed: an iterator, and a context manager that closes it. Returned by
+    `Database.watch`."""
 
     def __init__(self, watching: Watching, driver: Driver) -> None:
         self._watching = watching
@@ -294,9 +320,9 @@ class Watch:
 
     @property
     def bookmark(self) -> Bookmark:
-        """A place up to which all was told: another watch, or `Database.changes`, may go on from it. What was told
-        since may come again. With `keep_seconds` it is kept until a later one was read here and a further change asked
-        for; at most for so long from when the watch went on."""
+        """A position up to which all changes were returned: another watch, or `Database.changes`, may continue from it;
+        it may return later changes again. With `keep_seconds` it is kept until the program has read a later bookmark
+        and requested another change; at most for that long after the watch passed it."""
         place = self._watching.bookmark
         assert place is not None
         return place
@@ -311,8 +337,8 @@ class Watch:
         return change
 
     def close(self) -> None:
-        """Ends it, also while another thread waits in it, which gets `Misuse` then. Only the lease of `keep_seconds`
-        stays on `bookmark`, for half as long again at most."""
+        """Close the watch; a thread that waits in it gets `Misuse`. Only the lease of `keep_seconds` on `bookmark`
+        stays, for at most 1.5 times as long."""
         self._watching.close()
 
     def __enter__(self) -> Watch:

@@ -1,4 +1,4 @@
 """The TSO's decisions as a pure machine: events in, instructions out.
 
-`machine` is the reference implementation; `native` has compiled code for the requests that come most often.
+`machine` is the reference implementation; `native` is compiled code for the most frequent requests.
 """

@@ -1,25 +1,30 @@
-"""Begins and commits as they come, in chunks of frames: one interface, `decide`, with two implementations.
+"""Decide begins and commits in chunks of frames: one interface, `decide`, with two implementations.
 
     bytes of a peer ──► decide ──► answers to send now (begins, aborts)
-                               ├─► entries and answers in the open batch (commits), for its release
-                               └─► where it stopped: the frame there is for `machine.handle`
+                               ├─► entries and answers in the open batch (commits), sent when it is released
+                               └─► where it stopped: `machine.handle` takes the frame there
 
-`ReferenceOracle` is the rule, a request at a time, by the machine's own methods. `native.compiled_oracle` is the same
-in compiled code. Tests run both over the same chunks and compare answers and state (`simulation.mirror`).
+`ReferenceOracle` defines the behaviour: one request at a time, by the machine's own methods. `native.compiled_oracle`
+does the same in compiled code. Tests run both over the same chunks and compare answers and state
+(`simulation.mirror`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import OmidError
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.requests.commits import flushed_reply
 from pyomid.oracle.requests.completions import STARTS_A_REQUEST
-from pyomid.types import TIMESTAMP_STEP, AbortReason, BeginReply, CommitReply, CommitRequest, WriteSetLevel
+from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire.codec import CommitPart, Handshake, Incoming, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError
 from pyomid.wire.messages import Begin, Complete, Request
@@ -30,14 +35,14 @@ class Rare(Enum):
 
 
 RARE: Final = Rare.RARE
-"""A request that is not decided at once: for `TsoMachine.handle`."""
+"""A request that a chunk oracle does not decide: `TsoMachine.handle` takes it."""
 
 DONE: Final = 0
-"""Every whole frame was taken."""
+"""Every complete frame was decided."""
 RARE_FRAME: Final = 1
 """The frame at `consumed` is for `machine.handle`."""
 FULL: Final = 2
-"""There was no more room for entries or answers: call again."""
+"""No room is left for entries or answers: call again."""
 
 
 @dataclass(slots=True)
@@ -49,17 +54,17 @@ class CommitReplies:
     count: int
     extended: bool
 
-    def without(self, refused: frozenset[int]) -> CommitReplies:
-        """Read back and written again: seldom enough."""
+    def without(self, refused: frozenset[int], failed: Mapping[int, OmidError]) -> CommitReplies:
+        """See `EncodedReplies`. Decodes and re-encodes; rare, so its speed does not matter."""
         frames: list[bytes] = []
         at = 0
         while at < len(self.data):
             end = at + HEADER_BYTES + int.from_bytes(self.data[at : at + HEADER_BYTES], "big")
             frame: bytes | None = self.data[at:end]
             answered = decode_answer(self.data[at + HEADER_BYTES : end])
-            if isinstance(answered.body, CommitReply) and answered.body.start_ts in refused:
-                aborted = CommitReply(answered.body.start_ts, 0, AbortReason.SEALED)
-                frame = encode_answer(aborted, request_id=answered.request_id, extended=self.extended)
+            body = answered.body
+            if isinstance(body, CommitReply) and (reply := flushed_reply(body, refused, failed)) is not body:
+                frame = encode_answer(reply, request_id=answered.request_id, extended=self.extended)
             frames.append(frame or b"")
             at = end
         return CommitReplies(self.peer, b"".join(frames), self.count, self.extended)
@@ -67,43 +72,45 @@ class CommitReplies:
 
 @dataclass(slots=True)
 class Decided:
-    """What became of a chunk: how far it was taken, why no further, and what to send at once. Until the next one."""
+    """The result for a chunk: how far it was decided, why no further, and the answers to send now. The next call
+    overwrites it."""
 
     consumed: int
     status: int
     now: bytes
     committed: int
-    """How many more answers will come when their batch is released."""
+    """The number of further answers, sent when their batch is released."""
 
 
 class ChunkOracle(ABC):
-    """Decides for one machine, which owns time and every other rule. Only while `machine.may_decide_fast`."""
+    """Decides chunks for one machine, which keeps time and every other rule. Call only while
+    `machine.may_decide_fast`."""
 
     def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
-        """The frames of `data[begin:end]`, up to the first that is not for a chunk."""
+        """Decide the frames of `data[begin:end]`, up to the first that is rare."""
         decided = self.decide_more(data, begin, end, peer, extended)
         self.give_back()
         return decided
 
     @abstractmethod
     def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
-        """`decide`; the machine must not be asked for anything before `give_back`."""
+        """As `decide`, but use the machine only after `give_back`."""
 
     @abstractmethod
     def give_back(self) -> None:
-        """The machine knows of all that was decided. Before each of its steps."""
+        """Bring the machine up to date with all decisions. Call before each of its steps."""
 
     @abstractmethod
     def fold_counters(self) -> None:
-        """Its counters too."""
+        """Add the oracle's counters to the machine's."""
 
     def decode(self, payload: bytes) -> Incoming:
-        """One request that is too long for a chunk. Raises as `decode_request`."""
+        """Return one request that is too long for a chunk. Raises as `decode_request`."""
         return decode_request(payload)
 
 
 class ReferenceOracle(ChunkOracle):
-    """By the decoder and the machine's own methods."""
+    """Decides with the decoder and the machine's own methods."""
 
     def __init__(self, machine: TsoMachine) -> None:
         self._machine = machine
@@ -128,7 +135,7 @@ class ReferenceOracle(ChunkOracle):
         return Decided(at, status, b"".join(answers), committed)
 
     def _decide_frame(self, payload: bytes, peer: Hashable, extended: bool) -> bytes | CommitRequest | Rare | None:
-        """Its answer, or a commit whose answer comes with its batch. None: no answer."""
+        """Return the answer, or a commit whose answer is sent with its batch, or None if there is no answer."""
         try:
             incoming = decode_request(payload)
         except ProtocolError:
@@ -142,8 +149,8 @@ class ReferenceOracle(ChunkOracle):
         return answer if answer is RARE else encode_answer(answer, request_id=tag, extended=extended)
 
     def _decide(self, peer: Hashable, tag: int, request: Request) -> BeginReply | CommitReply | Rare | None:
-        """The answer of one request, or None where that comes with its batch, or never. Nothing changes where it is
-        RARE: it has to wait, is refused with an error, or needs the store."""
+        """Return the answer to one request; None if it is sent with its batch, or never. RARE changes nothing: the
+        request has to wait, is refused with an error, or needs the store."""
         machine = self._machine
         match request:
             case Begin(not_before):
@@ -175,7 +182,7 @@ class ReferenceOracle(ChunkOracle):
         )
 
     def give_back(self) -> None:
-        """It works on the machine itself."""
+        """Nothing to do: this oracle works on the machine itself."""
 
     def fold_counters(self) -> None:
-        """They are the machine's."""
+        """Nothing to do: the counters are the machine's."""

@@ -1,26 +1,28 @@
-"""Events that go into the TSO's machine, instructions that come out of it, and what it reports of itself.
+"""The events and instructions of the TSO's machine, and its report.
 
-A `StoreCall` holds one of the operations below. The driver performs it and gives back `StoreDone` with the result that
-the operation names, or `StoreFailed`. Every operation may be performed again after a failure: each names a state to
-reach, not a step to take. *Then the epoch* means that the epoch is read fresh after the write is durable (T5); a driver
-whose store can do both in one transaction may do so.
+A `StoreCall` holds one of the operations below. The driver performs it and returns `StoreDone` with the result that
+the operation names, or `StoreFailed`. Every operation is idempotent, so the driver may repeat it after a failure. *Then
+the epoch* means that the driver reads the epoch fresh after the write is durable (T5); if the store can do both in one
+transaction, it may.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.errors import OmidError
-from pyomid.types import LeaderStateChanges, TimePoint
+from pyomid.types import CellsOfCommit, LeaderStateChanges, TimePoint
 from pyomid.wire.messages import Answer, Request
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCame:
-    """A peer sent a request. `tag` comes back with the answer; the machine does not look at it."""
+    """A peer sent a request. The answer carries the same `tag`, which the machine does not interpret."""
 
     peer: Hashable
     tag: int
@@ -29,14 +31,14 @@ class RequestCame:
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """The peer left: its begins are dropped; commits that it requested stay decided."""
+    """The peer disconnected: its waiting begins are dropped; its commits stay decided."""
 
     peer: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """The process of a peer that left has ended: nothing works with what it received."""
+    """The process of a disconnected peer has ended: none of its starts is in use."""
 
     peer: Hashable
 
@@ -67,11 +69,14 @@ Event = RequestCame | PeerGone | ProcessEnded | StoreDone | StoreFailed | LeaseR
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """→ Flushed. The entries (start, commit) are durable, then the epoch."""
+    """→ Flushed. Make the entries (start, commit) durable, then the epoch. With `cells`, which some commits carry, do
+    everything in one atomic step, and only while the leader state holds `epoch` (`CommitTable.put_with_cells`)."""
 
     entries: tuple[tuple[int, int], ...]
     block: NDArray[np.int64] | None = None
     """More entries, as rows (start, commit)."""
+    cells: tuple[CellsOfCommit, ...] = ()
+    epoch: int = 0
 
     @property
     def size(self) -> int:
@@ -80,15 +85,17 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """`refused`: starts whose entry an invalidation marker refused (empty where the store cannot tell)."""
+    """`refused`: starts whose entry an invalidation marker refused (empty if the store cannot detect that). `failed`:
+    starts whose cells could not be written, with the error; nothing of them is in the store."""
 
     refused: frozenset[int]
     epoch: int
+    failed: Mapping[int, OmidError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PutDecision:
-    """→ Flushed. A large commit's entry, if there is no invalidation marker; then the epoch."""
+    """→ Flushed. Put a large commit's entry, if there is no invalidation marker; then the epoch."""
 
     start_ts: int
     commit_ts: int
@@ -96,7 +103,7 @@ class PutDecision:
 
 @dataclass(frozen=True, slots=True)
 class PutBranches:
-    """→ int, the epoch. The branches' entries, each replacing an invalidation marker (T13); then the epoch."""
+    """→ int, the epoch. Put the branches' entries, each replacing an invalidation marker (T13); then the epoch."""
 
     branches: tuple[int, ...]
     commit_ts: int
@@ -118,14 +125,14 @@ class SealEntries:
 
 @dataclass(frozen=True, slots=True)
 class DeleteEntries:
-    """→ None. Entries of completed transactions."""
+    """→ None. Delete the entries of completed transactions."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteBelow:
-    """→ int, how many entries and invalidation markers were deleted."""
+    """→ int, the number of entries and invalidation markers deleted."""
 
     horizon: int
 
@@ -142,7 +149,7 @@ class ReadLeaderState:
 
 @dataclass(frozen=True, slots=True)
 class TakeOverEpoch:
-    """→ bool: whether the compare-and-set of the leader state took place."""
+    """→ bool: whether the compare-and-set of the leader state succeeded."""
 
     expected: int
     epoch: int
@@ -164,7 +171,7 @@ class ReadCeiling:
 
 @dataclass(frozen=True, slots=True)
 class MoveCeiling:
-    """→ bool: whether the compare-and-set of the ceiling took place, if it is kept outside the leader state."""
+    """→ bool: whether the compare-and-set of the ceiling succeeded, if it is kept outside the leader state."""
 
     expected: int
     ceiling: int
@@ -189,7 +196,7 @@ class ReadTimePoints:
 
 @dataclass(frozen=True, slots=True)
 class NoteTime:
-    """→ None, durable; the points of the starts `gone` are deleted."""
+    """→ None, durable. Also deletes the points of the starts `gone`."""
 
     point: TimePoint
     gone: tuple[int, ...] = ()
@@ -218,7 +225,7 @@ StoreOperation = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send the answer now: everything that it promises is durable."""
+    """Send the answer now: everything it promises is durable."""
 
     peer: Hashable
     tag: int
@@ -226,8 +233,8 @@ class Reply:
 
 
 class EncodedReplies(Protocol):
-    """Answers to a peer's commits of one batch, as bytes: written when a kernel decided them, sent when the batch is
-    released."""
+    """Encoded answers to a peer's commits of one batch: a kernel writes them when it decides; they are sent when the
+    batch is released."""
 
     @property
     def peer(self) -> Hashable: ...
@@ -238,14 +245,15 @@ class EncodedReplies(Protocol):
     @property
     def count(self) -> int: ...
 
-    def without(self, refused: frozenset[int]) -> EncodedReplies:
-        """The same answers, with "aborted" for these starts, whose entries invalidation markers refused."""
+    def without(self, refused: frozenset[int], failed: Mapping[int, OmidError]) -> EncodedReplies:
+        """Return the same answers, with "aborted" for starts whose entries invalidation markers refused, and the error
+        for starts whose cells could not be written."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SendEncoded:
-    """Send the answers now: everything that they promise is durable."""
+    """Send the answers now: everything they promise is durable."""
 
     replies: EncodedReplies
 
@@ -261,7 +269,7 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """End the process at once, without sending anything: another TSO leads, or may lead."""
+    """Exit at once without sending anything: another TSO leads, or may lead."""
 
     reason: str
 
@@ -269,13 +277,9 @@ class Die:
 Instruction = Reply | SendEncoded | StoreCall | Die
 
 
-FORMER_COUNTERS: Final = {"memory_hogs": "hoarders", "entries_sanitized": "entries_sanitised"}
-"""Former names of counters: until the next release they are reported too."""
-
-
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """What a service reports of its machine, as of this moment."""
+    """The machine's present state, for the service's reports."""
 
     epoch: int
     last_ts: int
@@ -286,14 +290,14 @@ class MachineReport:
     pending: int
     """Large commits."""
     in_flight: int
-    """Commits that are not yet answered."""
+    """Commits decided but not yet answered."""
     conflict_map_entries: int
     conflict_map_entries_max: int
     retention_s: float
-    """For how long history is kept; 0: no longer than a reader needs it."""
+    """How long history is kept; 0: only while a reader needs it."""
     counters: Mapping[str, int]
-    """0 where there is none."""
+    """A missing name counts 0."""
     watermark_held: str = ""
-    """By what W is held back: open start, lease, large commit, retention; empty where it follows the newest start."""
+    """What holds W back: open start, lease, large commit, retention; empty if W follows the newest start."""
     watermark_holder: str = ""
-    """Whose that is, as text for operators; empty if unknown."""
+    """The owner of `watermark_held`, as text for operators; empty if unknown."""

@@ -2,8 +2,8 @@
 
     handle([request of a peer, store call ended, …], now) → [reply, store call, …, or die]
 
-A reply is only put out when everything it promises is durable, so a driver performs instructions in any order and
-as many store calls at once as it likes. Time comes in with each call; `handle([])` is a tick.
+The machine returns a reply only when everything it promises is durable. So a driver may perform instructions in any
+order, and any number of store calls at once. Each call passes the time; `handle([])` is a tick.
 
     begin ───────────► `begins`         answered from the window of the oldest batch (`windows`)
     commit ──────────► `commits`        `status_oracle` ─► open batch ─► Flush, then epoch ─► released ─► answered
@@ -12,13 +12,15 @@ as many store calls at once as it likes. Time comes in with each call; `handle([
       retry, seal      `retries`        refused from now on ─► after its batch ─► look up, seal ─► answered
     lease ───────────► `leases`         holds W back ─► row durable ─► answered
     complete ────────► `completions`    entries are deleted
-    tells ───────────► `open_starts`    what clients may still work with holds LWM back
+    open starts ─────► `open_starts`    the oldest start that a client may still use holds W back
     horizon ─────────► `watermarks`     LWM, W and H
+    moment ──────────► `time_line`      the snapshot of a time; a recent one is noted first ─► answered
 
-A step (`outgoing.Step`) is one call of `handle`. What takes several store calls is a *procedure* (`outgoing`).
+A step (`outgoing.Step`) is one call of `handle`. A request that takes several store calls is a *procedure*
+(`outgoing`).
 
-Plain begins, commits and completions may be taken in chunks, by an oracle beside the machine (`oracle.chunk_oracle`):
-before each chunk `handle([], now)` for time, and only while `may_decide_fast` says so.
+A chunk oracle (`oracle.chunk_oracle`) may decide common begins, commits and completions for the machine, while
+`may_decide_fast` is true. The driver calls `handle([], now)` before each chunk, to pass the time.
 """
 
 from __future__ import annotations
@@ -27,10 +29,9 @@ from collections.abc import Hashable, Iterable
 from itertools import chain
 from typing import Final
 
-from pyomid.arrays import NDArray, np
 from pyomid.oracle.instructions import (
-    FORMER_COUNTERS,
     Event,
+    Flush,
     Flushed,
     Instruction,
     LeaseRenewed,
@@ -65,6 +66,7 @@ from pyomid.wire.messages import (
     Complete,
     EndLease,
     Fence,
+    FindMoment,
     GrantLease,
     RenewLease,
     Request,
@@ -73,18 +75,19 @@ from pyomid.wire.messages import (
 )
 
 TIMERS_S: Final = 0.002
-"""Leases, ages and intervals are looked at this often, not with every request."""
+"""Leases, ages and intervals are checked this often, not with every request."""
 
 TABLES_SHOWN_MAX: Final = 20
-"""Whose conflicts a status tells."""
+"""A status lists the conflicts of at most this many tables."""
 PEER_REQUESTS_MAX: Final = 4
-"""Seals, retries, large commits and sanitizings of one peer under way at once."""
+"""Seals, retries, large commits and sanitizings of one peer that run at once."""
 
 
 class TsoMachine:
-    """One TSO's life, from the end of its take-over to its death. Not thread-safe.
+    """One TSO, from the end of its takeover to its end. Not thread-safe.
 
-    A driver uses the methods and properties below; the parts are the oracle's own (`tests/core/test_machine_view.py`).
+    A driver uses the methods and properties below; the parts are private to `oracle`
+    (`tests/core/test_machine_view.py`).
     """
 
     def __init__(
@@ -99,13 +102,13 @@ class TsoMachine:
         self.settings = settings
         self.epoch = epoch = taken_over.epoch
         self.database_id = b""
-        """Told in handshakes; empty: not told."""
+        """Sent in handshakes, unless empty."""
         self.serve_until_s = float("inf")
-        """Until when this process leads. A driver may set it before each step."""
+        """The end of the TSO's own lease. A driver may set it before each step."""
         self.dead = False
         self._timers_due_s = now_s
         self._stalled_in_doubt = False
-        """A stall was noticed since the leader state began to be read because of one before it."""
+        """Another stall was noticed after the read of the leader state began."""
         self.step = step = Step(now_s)
         self._store = store = StoreRequests(step, epoch, retry_s=settings.store_retry_s)
         self.peer_requests = PeerRequests(store.run, at_once_max=PEER_REQUESTS_MAX)
@@ -119,21 +122,22 @@ class TsoMachine:
         self.oracle = oracle = StatusOracle(conflict_map or BucketMap(settings.conflict_map_entries), epoch=epoch)
         self.windows = windows = BeginWindows(clock, window_starts=settings.window_starts)
         self.rare_starts = rare_starts = RareStarts(self._all_rare_starts)
-        """Starts whose commits compiled code must leave to `handle`: refused ones, and those of large commits."""
+        """Starts whose commits compiled code must leave to `handle`: refused starts, and starts of large commits."""
         pending: dict[int, PendingCommit] = {}
         self.leases = leases = Leases(taken_over.leases, term_s=settings.lease_term_s, now_s=now_s)
         self.tables = known = KnownTables(known_tables)
         self.open_starts = open_starts = OpenStarts()
         self.begins = begins = Begins(step, windows, oracle, open_starts)
         self.ceiling = ceiling = Ceiling(step, store, settings, clock, resume=self._on_request)
+        self.time_line = time_line = TimeLine(step, store, settings, taken_over, windows)
         self.watermarks = watermarks = Watermarks(
             step, store, settings, taken_over,
             windows=windows, oracle=oracle, begins=begins, leases=leases, pending=pending, rare_starts=rare_starts,
-            open_starts=open_starts, time_line=TimeLine(step, store, settings, taken_over),
+            open_starts=open_starts, time_line=time_line,
         )  # fmt: skip
         self.commits = commits = Commits(
             step, store, settings,
-            windows=windows, oracle=oracle, begins=begins, ceiling=ceiling, watermarks=watermarks,
+            epoch=epoch, windows=windows, oracle=oracle, begins=begins, ceiling=ceiling, watermarks=watermarks,
             pending=pending, rare_starts=rare_starts,
         )  # fmt: skip
         self.large = large = LargeCommits(
@@ -160,10 +164,10 @@ class TsoMachine:
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, events: Iterable[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
-        """One step. `now_s` is monotonic and counts suspension; `wall_ms`: milliseconds since 1970; 0:
-        not known.
+        """Return the instructions of one step. `now_s` is monotonic and counts suspension. `wall_ms`: milliseconds
+        since 1970; 0: not known.
 
-        After a `Die`, or an exception, every further call returns nothing: the state after an exception is unknown.
+        After a `Die` or an exception every further call returns nothing, because the state is unknown.
         """
         if self.dead:
             return []
@@ -220,9 +224,11 @@ class TsoMachine:
             case Complete(starts):
                 self.completions.add(starts)
             case TellOpen():
-                self.open_starts.told(peer, request, self.begins.newest_start)
+                self.open_starts.report(peer, request, self.begins.newest_start)
             case AdvanceHorizon(horizon):
                 self.peer_requests.ask(peer, self.watermarks.advance_horizon_steps(peer, tag, horizon))
+            case FindMoment():
+                self.time_line.ask(peer, tag, request)
             case AskStatus():
                 self.step.reply(peer, tag, self.status())
 
@@ -240,8 +246,8 @@ class TsoMachine:
             self.step.reply(peer, tag, answer)
 
     def _large_commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
-        """A few of each peer at once: every begin waits for the oldest batch, and each of these is one. What was true
-        when the request came may have changed when its turn comes."""
+        """Decide a large commit. Only a few of each peer run at once: each is a batch of its own, and every begin waits
+        for the oldest batch. So the conditions are checked again here: the request may have waited."""
         if self.large.knows(request.start_ts):
             yield from self.retries.retry_steps(peer, tag, request)
         elif not self.tables.decidable.issuperset(request.table_ids):
@@ -250,7 +256,7 @@ class TsoMachine:
             yield from self.large.commit_steps(peer, tag, request)
 
     def _start_what_is_due(self) -> None:
-        """What the events made possible. Nothing here waits for more events."""
+        """Start the work that the events made possible. Nothing here waits for more events."""
         self.peer_requests.start_due()
         self.ceiling.renew()
         self.begins.answer_waiting()
@@ -276,7 +282,7 @@ class TsoMachine:
             self.table_requests.read_if_due()
 
     def _notice_stall(self, now_s: float) -> None:
-        """T4: a TSO that slept may have been replaced. Replies are held until the leader state was read."""
+        """T4: a TSO that stalled may have been replaced. Replies are held until the leader state has been read."""
         if now_s - self.step.now_s > self.settings.stall_s_max:
             self.step.counters["stalls"] += 1
             self._stalled_in_doubt = self.step.in_doubt
@@ -285,7 +291,7 @@ class TsoMachine:
                 self._store.call(ReadEpoch(), self._end_doubt)
 
     def _end_doubt(self, epoch: int) -> None:
-        """T4: a leader state that may have been read before the newest stall says nothing about it."""
+        """T4: a leader state that may have been read before the newest stall does not end the doubt."""
         self._store.check_epoch(epoch)
         if self._stalled_in_doubt:
             self._stalled_in_doubt = False
@@ -294,25 +300,25 @@ class TsoMachine:
             self.step.end_doubt()
 
     def _check_own_lease(self) -> None:
-        """Begins touch no store: only the leader's own lease fences them."""
+        """Begins do not use the store: only the leader's own lease fences them."""
         if self.step.now_s >= self.serve_until_s:
             raise Death(f"the leader's lease ended {self.step.now_s - self.serve_until_s:.3f} s ago")
 
     def note_time_now(self) -> None:
-        """The next step notes which start is the newest: for a driver that ends soon, so that what was committed last
-        has its time."""
+        """Make the next step note a time point. For a driver that ends soon, so that its last commits have their
+        time."""
         self.watermarks.note_time_now()
         self._timers_due_s = self.step.now_s
 
     # ── a flush without a store call ─────────────────────────────────────────────────────────────────────────────
 
-    def start_plain_flush(self, now_s: float) -> NDArray[np.int64] | None:
-        """The one `Flush` that `handle([])` would put out now, as rows (start, commit), and no store call for it. No
-        rows where it would put out nothing. None where more is due: call `handle`.
+    def start_plain_flush(self, now_s: float) -> Flush | None:
+        """Return the one `Flush` that `handle([])` would return now, without a store call. An empty `Flush` means that
+        nothing is due; None that more is due: call `handle`.
 
-        For a driver that performs the flush at once, or whose disk does so in the background: it reads the epoch after
-        it, and calls `end_plain_flush`, or `give_up_plain_flush` if it failed. No other flush that began earlier is
-        under way meanwhile.
+        For a driver that performs the flush at once, or whose disk does so in the background. After the flush it reads
+        the epoch and calls `end_plain_flush`, or `give_up_plain_flush` if the flush failed. No earlier flush is in
+        flight meanwhile.
         """
         if self.is_step_due(now_s):
             return None
@@ -333,11 +339,11 @@ class TsoMachine:
         return self.step.take_instructions()
 
     def give_up_plain_flush(self) -> None:
-        """It failed: the next `handle` puts it out as a store call, with all that is done about one that fails."""
+        """The flush failed: the next `handle` returns it as a store call, which is retried as any other."""
         self.commits.give_up_flush(self.windows.head)
 
     def is_step_due(self, now_s: float) -> bool:
-        """Whether `handle([])` would do more now than flush what is in the open batch."""
+        """Whether `handle([])` would do more now than flush the open batch."""
         return bool(
             self.settings.world_time
             or now_s >= self._timers_due_s
@@ -357,64 +363,70 @@ class TsoMachine:
         return not (self.dead or self.step.in_doubt or self.ceiling.waiting)
 
     def absorb(self, *, newest_start: int, low_watermark: int, completed: Starts | None = None) -> None:
-        """What compiled code decided: its timestamps and windows are set already, its entries are in the open batch's
-        block. `completed`: starts that were handed out, as in a `Complete`. Call `handle` soon after: the batch is to
-        be flushed."""
+        """Take over what compiled code decided. Its timestamps and windows are set already, and its entries are in the
+        open batch's block. `completed`: starts that were handed out, as in a `Complete`. Call `handle` soon after, to
+        flush the batch."""
         self.begins.newest_start = newest_start
         if completed is not None:
             self.step.counters["completions_left"] += self.completions.remember(completed)
-        self.watermarks.raise_low(low_watermark)
+        self.oracle.raise_low_watermark(low_watermark)
 
     # ── completions at once ──────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def may_complete(self) -> bool:
-        """Whether `take_completions` has any."""
+        """Whether `take_completions` may be called."""
         completions = self.completions
         return bool(completions.count) and not (completions.is_deleting or self.large.pending or self.dead)
 
     def take_completions(self) -> Starts:
-        """The entries that `handle([])` would delete now, for a driver that deletes at once; only if `may_complete`."""
+        """Return the starts whose entries `handle([])` would delete now, for a driver that deletes them itself. Call
+        only if `may_complete`."""
         return self.completions.take()
 
     def completed(self, count: int, left: Starts) -> list[Instruction]:
-        """So many of them are deleted; those that are `left` need a store call."""
+        """The driver deleted `count` entries; the entries of `left` need a store call."""
         self.step.counters["completions"] += count
         if len(left):
             self.completions.delete(left)
         return self.step.take_instructions()
 
-    # ── what a driver may know ───────────────────────────────────────────────────────────────────────────────────
+    # ── for the driver ───────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing decided waits for an answer and no store call is under way: the process may end."""
+        """Whether the process may exit: no decided commit waits for its answer, and no store call is in flight."""
         return self._store.is_idle and self.windows.is_idle
 
+    @property
+    def carried_bytes(self) -> int:
+        """The bytes of cells of decided commits that are not yet released."""
+        return self.windows.carried_bytes
+
     def waits_for_process(self, peer: Hashable) -> bool:
-        """Whether a peer that left holds W until it is known to work with nothing: `ProcessEnded` tells that."""
+        """Whether a disconnected peer's open starts hold W back. `ProcessEnded` releases them."""
         return self.open_starts.waits_for(peer)
 
     def count(self, name: str) -> None:
-        """One more of what a driver counts itself, among the counters of the machine."""
+        """Add one to a counter of the driver's own, kept among the machine's."""
         self.step.counters[name] += 1
 
     def note_longest(self, name: str, value: int) -> None:
-        """The greatest value that a driver ever noted, among the counters of the machine."""
+        """Raise a maximum of the driver's own, kept among the machine's counters."""
         self.step.counters[name] = max(self.step.counters[name], value)
 
     @property
     def longest_retry_s(self) -> float:
-        """For how long clients announced to repeat commits. May be asked from another thread."""
+        """The longest time for which a client announced to retry a commit. Thread-safe."""
         return self.step.counters.get("commit_retry_ms_max", 0) / 1000
 
     def progress(self) -> tuple[int, int]:
-        """The newest timestamp issued, and W. Any thread may ask."""
+        """The newest timestamp issued, and W. Thread-safe."""
         return self.clock.last_issued, self.watermarks.published
 
     @property
     def commits_counted(self) -> int:
-        """How many were committed since the process began. Any thread may ask."""
+        """The number of commits since the process began. Thread-safe."""
         return self.step.counters.get("commits", 0)
 
     def report(self) -> MachineReport:
@@ -438,7 +450,7 @@ class TsoMachine:
         )
 
     def status(self) -> Status:
-        """What a person would ask."""
+        """The status for operators."""
         report = self.report()
         count = report.counters
         return Status(
@@ -451,19 +463,18 @@ class TsoMachine:
             pending=tuple(sorted(self.large.pending)),
             in_flight=report.in_flight,
             counters=dict(count)
-            | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]}
             | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {})
             | self._conflicts_by_table(),
             held_back_by=self.watermarks.held_back_by,
         )
 
     def _conflicts_by_table(self) -> dict[str, int]:
-        """Of the tables that have most."""
+        """The counts of the tables with most conflicts."""
         found = sorted(self.oracle.table_conflicts.items(), key=lambda each: -each[1])
         return {f"{TABLE_CONFLICTS}{table_id}": count for table_id, count in found[:TABLES_SHOWN_MAX]}
 
     def validate(self) -> None:
-        """What holds after every step."""
+        """Check the invariants that hold after every step."""
         self.step.validate()
         self.windows.validate()
         self.watermarks.validate()

@@ -1,12 +1,12 @@
-"""What the machine puts out: answers to peers, and requests to its store.
+"""The machine's output: answers to peers, and calls of its store.
 
     Step           the time of the present step, and its instructions; answers are held while the TSO is in doubt
-    StoreRequests  store calls under way, repeated while they fail, and procedures that wait for them
-    PeerRequests   of the procedures that a peer asked for, a few run at once
+    StoreRequests  store calls in flight, retried while they fail, and the procedures that wait for them
+    PeerRequests   a queue of procedures per peer, of which a few run at once
 
 A request that takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite`
-(changes of the leader state, merged with others that wait, one write at a time) or `AfterBatch`. It is sent the result,
-or the error of a store that failed for too long.
+(changes of the leader state, merged with others that wait, one write at a time) or `AfterBatch`. It receives the
+result, or the store's error after the last retry.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from pyomid.types import LeaderStateChanges, PendingCommit
 from pyomid.wire.messages import Answer, Refused
 
 RETRY_DELAY_S: Final = 0.01
-"""The first pause before a failed store call is repeated. It doubles up to `RETRY_DELAY_S_MAX`."""
+"""The first delay before a failed store call is retried. It doubles up to `RETRY_DELAY_S_MAX`."""
 
 RETRY_DELAY_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AfterBatch:
-    """A procedure's wait until batch `seq` is released; no wait if it was released before."""
+    """A procedure waits until batch `seq` is released; not at all if it was released before."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class EpochWrite:
-    """A procedure's wait until these changes of the leader state are durable."""
+    """A procedure waits until these changes of the leader state are durable."""
 
     changes: LeaderStateChanges
 
@@ -53,7 +53,7 @@ Procedure = Generator["StoreOperation | AfterBatch | EpochWrite", Any, None]
 
 
 class Death(Exception):
-    """Ends the machine: it puts out nothing but `Die`."""
+    """Ends the machine: it returns `Die` and nothing else."""
 
 
 class Step:
@@ -65,11 +65,11 @@ class Step:
         self.now_s = now_s
         """Monotonic; counts suspension."""
         self.in_doubt = False
-        """T4: from a stall until the leader state was read. All answers are held meanwhile."""
+        """T4: from a stall until the leader state has been read. All answers are held meanwhile."""
         self.has_more_begins = False
-        """It left begins that could be answered: another step goes on, soon."""
+        """The step left begins that can be answered: call the next step soon."""
         self.wall_ms = 0
-        """Milliseconds since 1970; 0: not known. For WORLD_TIME, and for people: no rule of the protocol goes by it."""
+        """Milliseconds since 1970; 0: not known. For WORLD_TIME and time points: no other rule depends on it."""
         self.counters: Counter[str] = Counter()
         self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []
@@ -93,7 +93,7 @@ class Step:
         self._held = []
 
     def die(self, reason: str) -> None:
-        """Nothing else leaves."""
+        """Replace all instructions by `Die`."""
         self._out = [Die(reason)]
 
     def take_instructions(self) -> list[Instruction]:
@@ -106,7 +106,7 @@ class Step:
 
 @dataclass(slots=True)
 class _Call:
-    """A store call under way."""
+    """A store call in flight."""
 
     operation: StoreOperation
     resume: Callable[[Any], None]
@@ -116,7 +116,7 @@ class _Call:
 
 
 class StoreRequests:
-    """The store calls of one TSO. `retry_s`: how long a call that fails is repeated."""
+    """The store calls of one TSO. `retry_s`: how long a failing call is retried."""
 
     def __init__(self, step: Step, epoch: int, *, retry_s: float) -> None:
         self._step = step
@@ -131,7 +131,7 @@ class StoreRequests:
 
     @property
     def is_idle(self) -> bool:
-        """No call is under way."""
+        """No call is in flight."""
         return not self._calls
 
     @property
@@ -140,7 +140,7 @@ class StoreRequests:
         return bool(self._after_release)
 
     def run(self, procedure: Procedure, result: Any = None, error: OmidError | None = None) -> None:
-        """Drives a procedure to its next wait."""
+        """Run a procedure to its next wait."""
         try:
             step = procedure.send(result) if error is None else procedure.throw(error)
         except StopIteration:
@@ -168,14 +168,15 @@ class StoreRequests:
         resume: Callable[[Any], None],
         fail: Callable[[OmidError], None] | None = None,
     ) -> None:
-        """Begins a call. `resume` gets the result. `fail` gets the error; without it an error ends the machine."""
+        """Begin a call. `resume` gets the result, `fail` the error; without `fail` an error ends the machine."""
         token = self._next_token
         self._next_token += 1
         self._calls[token] = _Call(operation, resume, fail or self._give_up)
         self._step.call_store(StoreCall(token, operation))
 
     def start_epoch_write(self) -> None:
-        """Begins the next write of the leader state. One at a time: their order is the order of the laws."""
+        """Begin the next write of the leader state. One at a time, because the laws of durability depend on their
+        order."""
         if self._epoch_writing or not self._epoch_queue:
             return
         self._epoch_writing = True
@@ -190,19 +191,19 @@ class StoreRequests:
         self.call(UpdateLeaderState(self._epoch, merged(changes for changes, _ in queue)), written)
 
     def check_epoch(self, epoch: int) -> None:
-        """T5: `epoch` was read after a write, or after a stall. Another one than ours: another TSO leads."""
+        """T5: end the machine unless `epoch`, read after a write or a stall, is its own."""
         if epoch != self._epoch:
             raise Death(f"the leader state holds {epoch}, not {self._epoch}: another TSO leads")
 
     def done(self, token: int, result: Any) -> None:
-        """A call has ended. A call that is not known is ignored."""
+        """A call succeeded. An unknown token is ignored."""
         call = self._calls.pop(token, None)
         if call is not None:
             call.resume(result)
 
     def failed(self, token: int, error: OmidError) -> None:
-        """A call failed. It is repeated for `retry_s`; then its request is refused, or the machine ends if the call
-        has no `fail`."""
+        """A call failed. It is retried for `retry_s`; then its request is refused, or the machine ends if the call has
+        no `fail`."""
         call = self._calls.get(token)
         if call is None:
             return
@@ -233,9 +234,9 @@ class StoreRequests:
 class PeerRequests:
     """Requests that take store calls of their own (seals, retries, sanitizing): a few of each peer run at once.
 
-    Further requests of a peer wait here in their order, so that one peer's requests never delay the flushes of all
-    others. Those of a peer that left are dropped. `run` drives a procedure to its next wait, as `StoreRequests.run`
-    does.
+    A peer's further requests wait here in their order, so one peer's requests never delay everybody's flushes. The
+    waiting requests of a disconnected peer are dropped. `run` runs a procedure to its next wait, as
+    `StoreRequests.run`.
     """
 
     def __init__(self, run: Callable[[Procedure], None], *, at_once_max: int) -> None:
@@ -244,12 +245,12 @@ class PeerRequests:
         self._running: dict[Hashable, int] = {}
         self._waiting: dict[Hashable, deque[Procedure]] = {}
         self._due: deque[Hashable] = deque()
-        """Peers of which a request has ended: `start_due` begins their next one."""
+        """Peers whose request has ended: `start_due` begins their next one."""
         self._gone: set[Hashable] = set()
-        """Peers that left while a request of theirs was running."""
+        """Peers that disconnected while one of their requests was running."""
 
     def __len__(self) -> int:
-        """How many requests have not begun."""
+        """The number of requests that have not begun."""
         return sum(len(line) for line in self._waiting.values())
 
     def ask(self, peer: Hashable, procedure: Procedure) -> None:
@@ -259,7 +260,7 @@ class PeerRequests:
             self._start(peer, procedure)
 
     def start_due(self) -> None:
-        """Begins the next requests. Not called from within the one that ended, or calls would nest without bound."""
+        """Begin the next requests. Never called from within the request that ended: calls would nest without bound."""
         while self._due:
             peer = self._due.popleft()
             line = self._waiting.get(peer)
@@ -271,14 +272,14 @@ class PeerRequests:
             self._start(peer, procedure)
 
     def forget(self, peer: Hashable) -> None:
-        """The peer left: its requests that have not begun never do."""
+        """The peer disconnected: drop its requests that have not begun."""
         for procedure in self._waiting.pop(peer, ()):
             procedure.close()
         if peer in self._running:
             self._gone.add(peer)
 
     def is_awaited(self, peer: Hashable) -> bool:
-        """Whether the peer still waits for its running requests: a long one asks between two steps."""
+        """Whether the peer is still connected: a long request checks this between two steps."""
         return peer not in self._gone
 
     def _start(self, peer: Hashable, procedure: Procedure) -> None:
@@ -295,8 +296,8 @@ class PeerRequests:
 
 
 def merged(changes: Iterable[LeaderStateChanges]) -> LeaderStateChanges:
-    """One atomic change of the leader state with the effect of all changes in their order: of two changes of a lease or
-    a pending record the later one counts. Ceiling, W and H only rise."""
+    """Return one change of the leader state with the effect of all `changes` in their order: of two changes of a lease
+    or a pending record the later counts. Ceiling, W and H only rise."""
     ceiling: int | None = None
     watermark: int | None = None
     horizon: int | None = None

@@ -1,4 +1,4 @@
-"""The settings of a TSO that an operator may choose; checked when they are made."""
+"""The settings of a TSO that an operator may choose, validated on creation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ class TsoSettings:
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096
-    """Starts reserved below each batch: more than clients can take while one flush lasts."""
+    """Starts reserved below each batch: more than clients take during one flush."""
     batch_entries_max: int = 16_384
     flushes_in_flight_max: int = 2
-    """Flushes under way at once."""
+    """Flushes in flight at once."""
     max_transaction_age_s: float = 600.0
     open_starts_interval_s: float = 2.0
-    """How often LWM rises to below the oldest open start."""
+    """How often E and LWM rise to just below the oldest open start."""
     time_points_interval_s: float = 10.0
-    """How often it is noted which start is the newest, if any was handed out since (`oracle.time_line`). With a
-    retention a ten-thousandth of that, from a second to ten minutes."""
+    """How often a time point is noted, if a start was handed out since (`oracle.time_line`). With a retention, a
+    ten-thousandth of the retention, but at least a second."""
     retention_s: float | None = None
-    """For how long W stays below what was committed. None: as the leader state says, which keeps what was given last.
-    """
+    """How long W stays below a past snapshot. None: as the leader state says, which keeps the last value given."""
     lease_term_s: float = 300.0
     lease_term_s_max: float = 24 * 3600.0
     watermark_interval_s: float = 1.0
@@ -34,30 +33,30 @@ class TsoSettings:
     tables_interval_s: float = 5.0
     """How often the list of registered tables is read again."""
     commit_retry_s: float = 600.0
-    """How long the branches of an answered large commit are remembered for retries of it."""
+    """How long the branches of an answered large commit are remembered for its retries."""
     store_retry_s: float = 30.0
     """A store call that still fails after this time ends the process, or only its request if nothing else needs it."""
     stall_s_max: float = 1.0
-    """A gap between two events longer than this is a stall: the leader state is read before anything is replied
-    (T4)."""
+    """A longer gap between two events is a stall: the TSO reads the leader state before it replies (T4)."""
     ceiling_step: int = 10_000_000_000
-    """Timestamps made usable by one durable write; a restart skips at most as many."""
+    """Timestamps made usable by one durable write; a restart skips at most this many."""
     ceiling_renew_remaining: int = 2_000_000_000
     world_time: bool = False
     ceiling_elsewhere: bool = False
     write_set_fraction_max: float = 0.25
-    """The largest write set, as a part of the conflict map: a larger one would evict the entries of all others."""
+    """The largest write set, as a fraction of the conflict map: a larger one would evict the entries of all others."""
     unknown_tables_max: int = 1000
-    """Table ids that are not in the catalog. Each is remembered, and marked durably when a commit names it (K6)."""
+    """Tables missing from the catalog that the TSO remembers. Each is durably marked when a commit names it (K6)."""
     leases_max: int = 10_000
     """Live leases. All of them are in the leader state, which is written as a whole."""
     refused_starts_max: int = 100_000
-    """Starts above W that were sealed or named by a retry. They are forgotten when W passes them."""
+    """Starts above D that were sealed or named by a retry. They are forgotten when D passes them."""
+    one_step_bytes_max: int = 0
+    """The most bytes of cells that a commit may carry; 0 if the store cannot write them together with its entry."""
+    batch_bytes_max: int = 1 << 20
+    """A batch with this many bytes of cells takes no further commit: it holds the store's write lock for as long."""
     completions_max: int = 1_000_000
-    """Entries that wait for their deletion. The sanitizer deletes what comes beyond this."""
-    entries_kept_max: int = 0
-    """For a commit table that only this TSO reads: how many of the newest entries are kept (decision 0016). 0: all,
-    until a sanitizer asks."""
+    """Entries that wait for their deletion. The sanitizer deletes any beyond this."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -66,11 +65,15 @@ class TsoSettings:
             "batch_entries_max",
             "flushes_in_flight_max",
             "ceiling_step",
+            "batch_bytes_max",
         ):
             self._check(name, 1)
         for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
             self._check(name, 0.001)
-        for name in ("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max", "entries_kept_max"):
+        for name in (
+            *("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max"),
+            "one_step_bytes_max",
+        ):
             self._check(name, 0)
         for name in (
             "commit_retry_s",
@@ -85,7 +88,7 @@ class TsoSettings:
         if self.retention_s is not None:
             self._check("retention_s", 0)
             if self.retention_s > DURATION_S_MAX:
-                raise Misuse(f"the TSO's retention_s is {self.retention_s}: it is over a hundred years")
+                raise Misuse(f"the TSO's retention_s is {self.retention_s}: at most a hundred years")
 
     def _check(self, name: str, lowest: float) -> None:
         value = getattr(self, name)

@@ -4,19 +4,19 @@
                  no fence of a written table is later than start
                  no cell of the write set was last committed later than start
 
-and at table level, which goes by the published watermark W instead of LWM (its lease holds W back):
+and at table level, which is checked against D instead of LWM:
 
-    commit iff   start > highest W ever sent, and start > epoch (the tables' history dies with the TSO)
+    commit iff   start > D, and start > epoch (a TSO does not know the table commits of earlier TSOs)
                  no fence and no commit of another transaction on those tables is later than start
     if it also names cells, of tables that it does not claim (an idempotency key): start > LWM, and the cell rule
 
-`check` decides, `record` remembers. This module allocates no timestamps and does not know of batches.
+`check` decides, `record` remembers. This module allocates no timestamps and knows no batches.
 
 The conflict map: cell id → last commit timestamp, in a fixed number of slots, so that the TSO's memory is bounded.
-Slots lie in buckets. An id belongs to one bucket, found by the high half of a 64 × 64 bit product of *unsigned*
-numbers (T10: the most negative 64-bit id is a valid one). If a bucket is full the entry with the oldest commit
-timestamp is evicted, and the caller raises the low watermark to that timestamp: the watermark stands for what the map
-has forgotten. Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in place of one hash slot.
+Slots are grouped in buckets. An id belongs to one bucket, given by the high half of a 64 × 64 bit product of *unsigned*
+numbers (T10: the most negative 64-bit id is valid). If a bucket is full the entry with the oldest commit timestamp is
+evicted, and LWM rises to that timestamp: LWM stands for what the map has forgotten. Source: "A Critique of Snapshot
+Isolation" and the Omid papers, with buckets in place of one hash slot.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequ
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 BUCKET_SLOTS: Final = 28
-"""(id, commit timestamp) pairs that fit into seven cache lines beside one line of tags: the compiled map's bucket."""
+"""(id, commit timestamp) pairs that fit into seven cache lines after one line of tags: the compiled map's bucket."""
 
 _WORD: Final = (1 << 64) - 1
 
 FIRST_SLOTS_MAX: Final = 100_000
 
 _NEWS_MAX: Final = 4096
-"""Starts added since `as_array` was called last. Beyond this all are read anew, so that nothing grows if it is not."""
+"""Starts added since the last `as_array`. Beyond this all are read again, so that memory stays bounded if nobody calls
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a commit is refused, and the timestamp that caused it: a transaction that begins above it is not refused for
-    this cause."""
+    """Why a commit is refused, and the timestamp that caused it: a transaction with a later start is not refused for
+    this reason."""
 
     reason: AbortReason
     conflict_ts: int
@@ -58,14 +61,15 @@ class StatusOracle:
         self.fences: MutableMapping[int, int] = {}
         self.table_commits: MutableMapping[int, int] = {}
         self.table_conflicts: MutableMapping[int, int] = {}
-        """How many transactions that named the table met a later commit of one of their cells."""
+        """table id → transactions that named the table and aborted because of a later commit of one of their cells."""
         self.fenced: set[int] = set()
         """Tables that a client fenced above D."""
         self.refused_starts: set[int] = set()
-        """Sealed, or named by a retry: never to be committed. Only those above D: others cannot commit anyway."""
+        """Starts that were sealed or named by a retry and must never commit. Only those above D: others cannot commit
+        anyway."""
 
     def check(self, request: CommitRequest, *, decided: int) -> Conflict | None:
-        """Why the commit is refused; None if it may commit. Changes nothing."""
+        """Return why the commit is refused; None if it may commit. Changes nothing."""
         start_ts = request.start_ts
         if start_ts in self.refused_starts:
             return Conflict(AbortReason.SEALED, 0)
@@ -86,7 +90,7 @@ class StatusOracle:
         return self._low_watermark_conflict(start_ts) or self._cell_conflict(start_ts, cell_ids)
 
     def record(self, request: CommitRequest, commit_ts: int) -> None:
-        """Remembers a decided commit: its cells in the conflict map, and the last commit of its tables. An eviction
+        """Remember a decided commit: its cells in the conflict map, and the last commit of its tables. An eviction
         raises LWM."""
         for table_id in request.table_ids:
             self.table_commits[table_id] = commit_ts
@@ -98,22 +102,23 @@ class StatusOracle:
             self.low_watermark = evicted
 
     def count_conflict(self, table_ids: Iterable[int]) -> None:
-        """Of a transaction that is aborted for a cell: the cell's table is one of these, and no id tells which."""
+        """Count a transaction that aborted because of a cell, for all its tables: a cell's id does not say which table
+        it is of."""
         for table_id in table_ids:
             self.table_conflicts[table_id] = self.table_conflicts.get(table_id, 0) + 1
 
     def fence(self, table_id: int, fence_ts: int) -> None:
-        """From now on transactions that wrote the table and started before `fence_ts` abort."""
+        """Abort, from now on, transactions that wrote the table and started before `fence_ts`."""
         self.fences[table_id] = max(fence_ts, self.fences.get(table_id, 0))
 
     def forget_up_to(self, decided: int) -> None:
-        """Forgets the refused starts and the clients' fences at or below D (`oracle.watermarks`)."""
+        """Forget the refused starts and the clients' fences at or below D (`oracle.watermarks`)."""
         self.refused_starts = {start for start in self.refused_starts if start > decided}
         self.fenced = self.forget_tables(self.fenced, decided)
 
     def forget_tables(self, table_ids: Collection[int], decided: int) -> set[int]:
-        """Forgets the fences of these tables at or below D: no start there commits, so they abort no transaction.
-        Returns the tables whose fences are kept."""
+        """Forget the fences of these tables at or below D: no start there can commit, so the fences abort nothing.
+        Return the tables whose fences are kept."""
         left = {table_id for table_id in table_ids if self.fences.get(table_id, 0) > decided}
         for table_id in set(table_ids) - left:
             self.fences.pop(table_id, None)
@@ -122,7 +127,7 @@ class StatusOracle:
         return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
-        """LWM rises by age (T15). It never goes back."""
+        """Raise LWM, which never goes back."""
         self.low_watermark = max(self.low_watermark, low_watermark)
 
     def _low_watermark_conflict(self, start_ts: int) -> Conflict | None:
@@ -157,30 +162,31 @@ class StatusOracle:
 
 
 class ConflictMap(Protocol):
-    """What the oracle needs of a map. Eviction policies may differ; every eviction must be reported."""
+    """The map that the oracle needs. Eviction policies may differ; every eviction must be reported."""
 
     @property
     def entries_max(self) -> int: ...
 
     @property
     def entries(self) -> int:
-        """How many slots are taken. They are never freed."""
+        """The number of slots in use. They are never freed."""
 
     def last_commit(self, cell_id: int) -> int:
-        """0 if none is kept."""
+        """Return the cell's last commit timestamp; 0 if none is kept."""
 
     def record(self, cell_id: int, commit_ts: int) -> int:
-        """Keeps the entry. Returns the commit timestamp of the entry that was evicted for it; 0 if a slot was free."""
+        """Keep the entry. Return the commit timestamp of the entry evicted for it; 0 if a slot was free."""
 
     def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
-        """The last commit of the first of these cells that was committed later than `start_ts`; 0 if none was."""
+        """Return the last commit of the first of these cells that was committed later than `start_ts`; 0 if none
+        was."""
 
     def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
-        """`record` of each cell. Returns the greatest commit timestamp that was evicted; 0 if no entry was."""
+        """`record` each cell. Return the greatest commit timestamp that was evicted; 0 if none was."""
 
 
 class BucketMap:
-    """Reference implementation: exact and slow. The system takes its memory page by page as buckets fill."""
+    """The reference implementation: exact and slow. The system allocates its memory page by page as buckets fill."""
 
     def __init__(self, entries_max: int, bucket_slots: int = BUCKET_SLOTS) -> None:
         self.bucket_slots = bucket_slots
@@ -189,7 +195,7 @@ class BucketMap:
         self.commits = np.zeros(self.entries_max, dtype=np.int64)
         self.entries = 0
         self.first_slots: list[int] = []
-        """Slots of the first `FIRST_SLOTS_MAX` entries, so that a nearly empty map is moved without reading all of
+        """Slots of the first `FIRST_SLOTS_MAX` entries, so that a nearly empty map is copied without reading all of
         it."""
 
     @property
@@ -225,7 +231,7 @@ class BucketMap:
         return max((self.record(each, commit_ts) for each in cell_ids), default=0)
 
     def _find(self, cell_id: int) -> tuple[int, int]:
-        """The bucket's first slot, and the id's index in the bucket or -1. A slot whose commit is 0 is empty."""
+        """Return the bucket's first slot, and the id's index in the bucket or -1. A slot whose commit is 0 is empty."""
         first = self.bucket_of(cell_id) * self.bucket_slots
         ids = self.ids[first : first + self.bucket_slots].tolist()
         if cell_id not in ids:
@@ -241,9 +247,8 @@ class BucketMap:
 class RareStarts:
     """Starts whose commits compiled code must not decide, sorted for its search.
 
-    Every seal, retry or large commit adds a few, so adding one must not cost as much as sorting all of them. They are
-    removed seldom, and many at once. `read_all` gives all starts, in any order. A start may be there twice, or longer
-    than it is needed.
+    Every seal, retry or large commit adds a few, so adding must be cheaper than sorting all. They are removed rarely,
+    and many at once. `read_all` returns all starts, in any order. A start may be listed twice, or longer than needed.
     """
 
     def __init__(self, read_all: Callable[[], Iterable[int]]) -> None:
@@ -253,7 +258,7 @@ class RareStarts:
         self._is_stale = True
 
     def add(self, starts: Collection[int]) -> None:
-        """Adds starts that `read_all` gives too, from now on."""
+        """Add starts that `read_all` returns too, from now on."""
         if self._is_stale:
             return
         self._news += starts
@@ -261,12 +266,12 @@ class RareStarts:
             self.forget_some()
 
     def forget_some(self) -> None:
-        """`read_all` no longer gives some of them."""
+        """Read all again: `read_all` no longer returns some of them."""
         self._news.clear()
         self._is_stale = True
 
     def as_array(self) -> NDArray[np.int64]:
-        """All starts, ascending. The same array as before if nothing changed."""
+        """Return all starts, ascending; the same array as before if nothing changed."""
         if self._is_stale:
             self._sorted = np.fromiter(self._read_all(), dtype=np.int64)
             self._sorted.sort()

@@ -1,18 +1,18 @@
-"""Becoming the TSO, in the only order that is safe (protocol.md, Leadership).
+"""Become the TSO, in the only safe order (protocol.md, Leadership).
 
-    the lease is held already (a lock in the folder, or ZooKeeper)
-    1. the epoch is put into the leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and
-       that TSO ends at its next read
-    2. a ceiling that is kept elsewhere is moved by compare-and-set; the epoch is at or above the value that this
-       replaced. The leader state notes each ceiling before pyomid puts it there: a ceiling that it does not know is a
-       Java TSO's, and any table may be missing from the catalog (K6). A mark says so before the note is replaced
-    3. W, H, leases and pending records are read, after the fence of step 1
-    4. pending large commits are finished: s committed → the entries of its branches; otherwise s and all its branches
-       are sealed
-    5. W = max(old W, min(epoch, leases − 1, what the retention keeps)); leases at or below the old W are discarded
-    then the address is announced, and requests are answered
+    0. hold the lease (a lock in the folder, or ZooKeeper)
+    1. put the epoch into the leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and
+       that TSO exits at its next read
+    2. if the ceiling is kept elsewhere, move it by compare-and-set; the epoch is at or above the replaced value.
+       pyomid notes each ceiling in the leader state before it moves the ceiling. So an unknown ceiling is a Java
+       TSO's, and any table may be missing from the catalog (K6): mark that before replacing the note
+    3. read W, H, leases and pending records, after the fence of step 1
+    4. finish pending large commits: if s committed, put the entries of its branches; otherwise seal s and all its
+       branches
+    5. W = max(old W, min(epoch, leases − 1, what the retention keeps)); discard leases at or below the old W
+    6. announce the address, and answer requests
 
-To read before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a job is
+Reading before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a job is
 left.
 """
 
@@ -53,7 +53,7 @@ TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What the machine starts with. Every timestamp that earlier TSOs handed out is at or below `epoch`."""
+    """The machine's initial state. Every timestamp that earlier TSOs handed out is at or below `epoch`."""
 
     epoch: int
     ceiling: int
@@ -64,14 +64,21 @@ class TakenOver:
     time_points: tuple[TimePoint, ...] = ()
     retention_s: float = 0.0
     wall_ms: int = 0
-    """When it took over; 0: not known."""
+    """The time of the takeover; 0: not known."""
+    changed_ms: int = 0
+    """No earlier TSO answered anything after this time; 0: not known."""
 
 
 def take_over_steps(
-    *, ceiling_step: int, ceiling_elsewhere: bool = False, retention_s: float | None = None, wall_ms: int = 0
+    *,
+    ceiling_step: int,
+    ceiling_elsewhere: bool = False,
+    retention_s: float | None = None,
+    wall_ms: int = 0,
+    changed_ms: int = 0,
 ) -> TakeOverSteps:
-    """Takes over. `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ms`: now, in
-    milliseconds since 1970."""
+    """Take over; `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ms`: now, in
+    milliseconds since 1970. `changed_ms`: see `TakenOver`."""
     if ceiling_elsewhere:
         epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
     else:
@@ -104,24 +111,25 @@ def take_over_steps(
         time_points=tuple(points),
         retention_s=retention_ms / 1000,
         wall_ms=wall_ms,
+        changed_ms=changed_ms,
     )
 
 
 def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int, kept: int | None = None) -> int:
-    """W of a new TSO: no start at or below its epoch commits any more, but leases and history that is `kept` hold W
-    back, and W never falls."""
+    """Return the W of a new TSO. No start at or below its epoch can commit, but leases and the history that is `kept`
+    hold W back, and W never falls."""
     held = [lease - 1 for lease in leases] if kept is None else [kept, *(lease - 1 for lease in leases)]
     return max(watermark, min([epoch, *held]))
 
 
 def kept_start(points: Sequence[TimePoint], until_ms: int) -> int:
-    """The newest start that was noted at `until_ms` or earlier; 0 if none was."""
+    """Return the newest start noted at `until_ms` or earlier; 0 if there is none."""
     point = newest_at(points, until_ms)
     return 0 if point is None else point.start_ts
 
 
 def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:
-    """Finishes a pending large commit: afterwards all of it is committed or none, and its record and lease are gone."""
+    """Finish a pending large commit: then all of it is committed or none, and its record and lease are gone."""
     [found] = yield LookupEntries((record.start_ts,))
     if found == NOT_FOUND:
         [outcome] = yield SealEntries((record.start_ts,))
@@ -136,13 +144,13 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
 
 
 def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Epoch and ceiling by one compare-and-set. The epoch is at or above the ceiling that this replaces."""
+    """Replace epoch and ceiling by one compare-and-set. The epoch is at or above the replaced ceiling."""
     epoch, _ = yield from _replace_epoch_steps(0, lambda epoch, noted: epoch + ceiling_step)
     return epoch, epoch + ceiling_step
 
 
 def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Fences first: only the write that replaces the old TSO's ceiling tells its last value."""
+    """Fence first, then move the ceiling: only the write that replaces the old TSO's ceiling reveals its last value."""
     ceiling: int = yield ReadCeiling()
     epoch, noted = yield from _replace_epoch_steps(ceiling, lambda epoch, noted: noted)
     while True:
@@ -161,10 +169,11 @@ def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation
 def _replace_epoch_steps(
     ceiling: int, next_ceiling: Callable[[int, int], int]
 ) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """The new epoch, and the ceiling that was in the leader state; `next_ceiling` of the two replaces that ceiling.
+    """Return the new epoch, and the ceiling that the leader state held; `next_ceiling` of the two replaces that
+    ceiling.
 
-    The epoch is at or above both ceilings. The compare-and-set also fails if the old TSO moved the ceiling after it was
-    read (decision 0003): then it is tried again with what stands there.
+    The epoch is at or above both ceilings. The compare-and-set also fails if the old TSO moved the ceiling after the
+    read (decision 0003): then it is retried with the new value.
     """
     state: LeaderRecord = yield ReadLeaderState()
     while True:
@@ -183,10 +192,10 @@ def _epoch_above(ceiling: int, state: LeaderRecord) -> int:
 
 
 def _aligned(ceiling: int) -> int:
-    """The ceiling rounded up to a multiple of 50: at or above every timestamp that was handed out below it."""
+    """Round the ceiling up to a multiple of 50: at or above every timestamp that was handed out below it."""
     return ceiling + -ceiling % TIMESTAMP_STEP
 
 
 def _leases_left(state: LeaderRecord) -> frozenset[int]:
-    """The leases without those of pending large commits, which are finished now."""
+    """The leases, except those of pending large commits, which are finished now."""
     return state.leases - {record.start_ts for record in state.pending}

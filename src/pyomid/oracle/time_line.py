@@ -1,20 +1,25 @@
-"""Which start was the newest at which time of the day, noted durably every so often (`protocol.time_points`); and how
-far back history is kept (T17).
+"""Which snapshot was the newest at which wall-clock time: in memory for the last seconds, noted durably at intervals
+and when a client asks (`protocol.time_points`); and how far back history is kept (T17).
 
-A point's start is one that was handed out, so every commit below it is durable (law 3), and every commit that was
-acknowledged before the point is below it. Points that no readable snapshot needs go: those below the newest one at or
-below W.
+    batch released ──► a new *content*: the newest snapshot from now on, until the next one
+    each interval  ──► the newest content is noted as a point, if it is newer than the last point
+    FindMoment     ──► the first content or point at or after the requested time; if it is younger than the last point,
+                       it is noted before the answer. Many requests at once cost one note
+    takeover       ──► the first content is as old as the store's last change, if that is known
 
-The age of a point is measured by the monotonic clock. Only what an earlier TSO noted is as old as the time of the day
-says: a clock that is set back or forward while a TSO serves makes it keep neither more nor less.
+The start of its snapshot identifies a content: every commit acknowledged before lies below it, and every commit in
+flight above (law 3). Points that no readable snapshot needs are deleted: those below the newest point at or below W.
+
+The monotonic clock measures the age of a point. Only the age of an earlier TSO's points comes from wall-clock time. So
+a clock that is set back or forward while a TSO serves changes nothing in what it keeps.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -23,20 +28,65 @@ from pyomid.oracle.instructions import NoteTime
 from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
-from pyomid.types import TimePoint
+from pyomid.oracle.windows import BeginWindows
+from pyomid.protocol.time_points import first_at, snapshot_after
+from pyomid.types import TIMESTAMP_STEP, Moment, TimePoint
+from pyomid.wire.messages import FindMoment
+
+CONTENTS_MAX: Final = 8192
+"""Contents in memory, at most one per millisecond: some seconds under load, hours of a quiet TSO."""
+SEEN_AFTER_MS_MAX: Final = 1000
+"""A content is dated at most this long after it was first seen: a step's answers leave sooner after it read the
+clock."""
+KEPT_MS: Final = 3_600_000
+"""Points younger than this are kept below W too: movers of expiry floors date values by them (`protocol.expiry`)."""
+REPEATED_AFTER_MS: Final = 1000
+"""If a point's content stayed the newest for longer, the point is noted once more, so that a time in between does not
+get the next point."""
+LATE_CLOCK_MS: Final = 1000
+"""If a client's clock is further behind than this, its times are shifted to the TSO's clock."""
 
 POINTS_IN_RETENTION: Final = 10_000
-"""A point a minute for a week: half a megabyte, which a new TSO reads."""
+"""A point per minute for a week: half a megabyte, which a new TSO reads."""
 POINTS_MAX: Final = 2 * POINTS_IN_RETENTION
 INTERVAL_S_MIN: Final = 1.0
 
 
+@dataclass(slots=True)
+class Content:
+    """The snapshot at `snapshot_ts` was the newest from `first_ms` to `last_ms`."""
+
+    snapshot_ts: int
+    first_ms: int
+    last_ms: int
+
+    def moment(self, at_ms: int) -> Moment:
+        return Moment(self.snapshot_ts, min(max(at_ms, self.first_ms), self.last_ms))
+
+    @property
+    def point(self) -> TimePoint:
+        """The time point to note. Every commit of the snapshot was acknowledged by its time. Its start is above every
+        commit of the snapshot, and leaves room for points that repeat it."""
+        wall_ms = min(self.first_ms + SEEN_AFTER_MS_MAX, self.last_ms)
+        return TimePoint(self.snapshot_ts - TIMESTAMP_STEP + 1, wall_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    peer: Hashable
+    tag: int
+    at_ms: int
+
+
 class TimeLine:
-    def __init__(self, step: Step, store: StoreRequests, settings: TsoSettings, taken_over: TakenOver) -> None:
+    def __init__(
+        self, step: Step, store: StoreRequests, settings: TsoSettings, taken_over: TakenOver, windows: BeginWindows
+    ) -> None:
         self._step = step
         self._store = store
+        self._windows = windows
         self.retention_s: Final = taken_over.retention_s
-        """0: history is kept no longer than a reader needs it."""
+        """0: history is kept only while a reader needs it."""
         self._interval_s = settings.time_points_interval_s
         if self.retention_s:
             self._interval_s = max(self.retention_s / POINTS_IN_RETENTION, INTERVAL_S_MIN)
@@ -45,54 +95,163 @@ class TimeLine:
             (step.now_s - age_s, point.start_ts)
             for point, age_s in zip(self._points, ages_s(self._points, taken_over.wall_ms), strict=True)
         )
-        """(when it was noted, start) of the points that are not as old as the retention, ascending."""
+        """(when noted, start) of the points younger than the retention, ascending."""
         self._kept_start = 0
         self._due_s = step.now_s
         self._is_noting = False
+        self._watermark = 0
+        self._contents: deque[Content] = deque(maxlen=CONTENTS_MAX)
+        self._seen_seq = -1
+        """The newest batch that the last content includes."""
+        self._asked: list[_Asked] = []
+        if self._is_plausible(taken_over.changed_ms, taken_over.wall_ms):
+            self._contents.append(Content(windows.head.next_start, taken_over.changed_ms, taken_over.changed_ms))
+            self._seen_seq = windows.released_seq
+
+    def _is_plausible(self, changed_ms: int, wall_ms: int) -> bool:
+        """Whether nothing was committed after `changed_ms`: false if a point has a later time."""
+        return 0 < changed_ms <= wall_ms and all(point.wall_ms <= changed_ms for point in self._points)
 
     def kept_start(self) -> int | None:
-        """The newest start that is as old as the retention: W may not pass it. None: history is not kept."""
+        """The newest point's start that is as old as the retention: W may not pass it. None: history is not kept."""
         if not self.retention_s:
             return None
         while self._young and self._young[0][0] <= self._step.now_s - self.retention_s:
             self._kept_start = self._young.popleft()[1]
         return self._kept_start
 
+    # ── contents ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def update_contents(self) -> None:
+        """Update the contents. Called at each timer, and at each release of a batch before its answers leave."""
+        wall_ms, contents = self._step.wall_ms, self._contents
+        if not wall_ms:
+            return
+        if contents and wall_ms < contents[-1].last_ms:  # the clock was set back: the later start counts
+            contents.clear()
+        if contents and self._windows.released_seq == self._seen_seq:
+            contents[-1].last_ms = wall_ms
+            return
+        self._seen_seq = self._windows.released_seq
+        snapshot_ts = self._windows.head.next_start
+        if contents and contents[-1].first_ms == wall_ms:
+            contents[-1].snapshot_ts = snapshot_ts
+        else:
+            contents.append(Content(snapshot_ts, wall_ms, wall_ms))
+
+    # ── points ───────────────────────────────────────────────────────────────────────────────────────────────────
+
     def note_now(self) -> None:
-        """The next look notes a point, however young the last one is."""
+        """Make the next timer note a point, however young the last one is."""
         self._due_s = self._step.now_s
 
-    def note_if_due(self, draw_newest: Callable[[int], int], watermark: int) -> None:
-        """`draw_newest` gets the start that was noted last, and returns the newest one, drawn now if anything was
-        committed since."""
-        if self._step.now_s < self._due_s or not self._step.wall_ms or self._is_noting:
+    def note_if_due(self, watermark: int) -> None:
+        self._watermark = watermark
+        self.update_contents()
+        if self._step.now_s < self._due_s or self._is_noting or not self._contents:
             return
-        noted = self._points[-1].start_ts if self._points else 0
-        start_ts = draw_newest(noted)
-        if start_ts <= noted:
-            return  # nothing was begun since: the snapshot of now is that of the last point
-        self._due_s = self._step.now_s + self._interval_s
-        self._is_noting = True
-        self._store.run(self._note_steps(TimePoint(start_ts, self._step.wall_ms), self._step.now_s, watermark))
+        newest = self._contents[-1]
+        if newest.snapshot_ts > self._noted_ts:  # otherwise the last point has the present snapshot already
+            self._due_s = self._step.now_s + self._interval_s
+            self._note(newest, [])
 
-    def _note_steps(self, point: TimePoint, now_s: float, watermark: int) -> Procedure:
-        """Where the store fails, the next point tells of this one's commits too, a little later."""
-        kept_from = max((old.start_ts for old in self._points if old.start_ts <= watermark), default=0)
-        kept = [old for old in self._points if old.start_ts >= kept_from]
+    @property
+    def _noted_ts(self) -> int:
+        """The start of the last point's snapshot."""
+        return snapshot_after(self._points[-1].start_ts) if self._points else 0
+
+    def _note(self, content: Content, answers: list[tuple[_Asked, Moment]]) -> None:
+        self._is_noting = True
+        self._store.run(self._note_steps(content.point, answers))
+
+    def _note_steps(self, point: TimePoint, answers: list[tuple[_Asked, Moment]]) -> Procedure:
+        """Note a point, delete old ones and send the answers. If the store fails, the next point dates these commits
+        too, a little later."""
+        kept_from = max((old.start_ts for old in self._points if old.start_ts <= self._watermark), default=0)
+        kept_ms = self._step.wall_ms - KEPT_MS
+        kept = [old for old in self._points if old.start_ts >= kept_from or old.wall_ms >= kept_ms]
         if len(kept) > POINTS_MAX:
             kept = self._thinned(kept)
         gone = tuple(sorted({old.start_ts for old in self._points} - {old.start_ts for old in kept}))
-        with suppress(Unavailable):
+        repeated = self._repeated()
+        try:
+            if repeated is not None:
+                yield NoteTime(repeated)
+                kept.append(repeated)
+                self._is_young(repeated)
             yield NoteTime(point, gone)
+        except Unavailable as error:
+            for asked, _ in answers:
+                self._step.refuse(asked.peer, asked.tag, error)
+        else:
             self._points = [*kept, point]
-            if self.retention_s:
-                self._young.append((now_s, point.start_ts))
+            self._is_young(point)
+            for asked, moment in answers:
+                self._step.reply(asked.peer, asked.tag, moment)
         self._is_noting = False
+        self._serve()
+
+    def _is_young(self, point: TimePoint) -> None:
+        if self.retention_s:
+            self._young.append((self._step.now_s, point.start_ts))
+
+    def _repeated(self) -> TimePoint | None:
+        """Return the last point again, with the last time when its content was the newest; None if not needed."""
+        if not self._points:
+            return None
+        last = self._points[-1]
+        stood = next((each for each in reversed(self._contents) if each.snapshot_ts <= self._noted_ts), None)
+        if stood is None or stood.snapshot_ts != self._noted_ts or stood is self._contents[-1]:
+            return None
+        again = TimePoint(last.start_ts + 1, stood.last_ms)
+        is_same = snapshot_after(again.start_ts) == self._noted_ts
+        return again if is_same and stood.last_ms - last.wall_ms > REPEATED_AFTER_MS else None
+
+    # ── the snapshot at a time ───────────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, peer: Hashable, tag: int, request: FindMoment) -> None:
+        """Answer with a moment whose snapshot holds every commit acknowledged at or before the requested time."""
+        wall_ms = self._step.wall_ms
+        if not wall_ms:
+            self._step.refuse(peer, tag, Unavailable("the TSO does not know the wall-clock time"))
+            return
+        behind_ms = wall_ms - request.now_ms
+        at_ms = request.at_ms + (behind_ms if behind_ms > LATE_CLOCK_MS else 0)
+        self.update_contents()
+        self._asked.append(_Asked(peer, tag, at_ms))
+        if not self._is_noting:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Answer the requests that durable points cover. One note serves all others."""
+        asked, self._asked = self._asked, []
+        waiting: list[tuple[_Asked, Moment]] = []
+        for each in asked:
+            moment = self._moment_at(each.at_ms)
+            if moment.snapshot_ts > self._noted_ts:
+                waiting.append((each, moment))
+            else:
+                self._step.reply(each.peer, each.tag, moment)
+        if waiting:
+            newest_ts = max(moment.snapshot_ts for _, moment in waiting)
+            self._note(next(each for each in self._contents if each.snapshot_ts >= newest_ts), waiting)
+
+    def _moment_at(self, at_ms: int) -> Moment:
+        """Return the first known moment at or after `at_ms`; now if that is in the future; `Moment(0, 0)` if it is
+        older than all."""
+        is_remembered = self._contents[0].first_ms <= at_ms
+        if not is_remembered and not any(point.wall_ms <= at_ms for point in self._points):
+            return Moment(0, 0)
+        content = next((each for each in self._contents if each.last_ms > at_ms), self._contents[-1])
+        point = first_at(self._points, at_ms)
+        if point is None or content.snapshot_ts <= snapshot_after(point.start_ts):
+            return content.moment(at_ms)
+        return Moment(snapshot_after(point.start_ts), point.wall_ms)
 
     def _thinned(self, points: list[TimePoint]) -> list[TimePoint]:
-        """Within the retention goes only what lies between two that are no further apart than the interval (each new
-        TSO notes one at once), so times stay as exact as promised, and W waits at points that stay. Older points are
-        there where a lease holds W for months: its time is told less exactly."""
+        """Return the points to keep. Within the retention a point goes only if its neighbours are no further apart than
+        the interval (each new TSO notes a point at once). So times stay as exact as promised, and W waits at points
+        that stay. Points older than the retention exist if a lease holds W for months: they become less exact."""
         kept_start = self.kept_start()
         older = [point for point in points if kept_start is None or point.start_ts < kept_start]
         half = len(older) // 2
@@ -108,7 +267,7 @@ class TimeLine:
 
 
 def ages_s(points: Sequence[TimePoint], wall_ms: int) -> Iterator[float]:
-    """The age of each point at `wall_ms`: none is younger than a later one, and none was noted after now."""
+    """Return the age of each point at `wall_ms`: none is younger than a later point, and none is negative."""
     newest_first: list[float] = []
     age_s = 0.0
     for point in reversed(points):

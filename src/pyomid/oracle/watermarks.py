@@ -1,24 +1,24 @@
-"""The watermarks: LWM rises, W is published below it, H follows where the commit table is sanitized.
+"""The watermarks: LWM and E rise, W is published below them, and H rises when the commit table is sanitized.
 
-H ≤ W ≤ D ≤ LWM ≤ newest start
+H ≤ W ≤ D ≤ E ≤ LWM
 
 LWM   no transaction that started at or below it can commit by ids (`oracle.status_oracle`)
-D     min(LWM, every lease above D − 1, every unfinished large commit − 1): all is decided at or below it, also what
-      claims tables. Nothing is remembered of starts there
-W     min(D, every lease − 1, what the retention keeps), durable: cleaning goes by it (law 4)
-H     the commit table says nothing below it (law 7)
+E     every start at or below it has ended, or is too old to count (T15, T16). LWM rises with E; evictions from the
+      conflict map raise LWM alone, so an open transaction below LWM still reads, although it cannot commit
+D     min(E, every lease above D − 1, every unfinished large commit − 1): every start at or below it is decided, also
+      transactions that claim tables. The TSO forgets those starts
+W     min(D, every lease − 1, what the retention keeps), durable: compaction and sanitizing follow it (law 4)
+H     below it the commit table is not consulted (law 7)
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Hashable, Mapping
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
-from pyomid.oracle.newest_entries import NewestEntries
 from pyomid.oracle.open_starts import Held, OpenStarts
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
 from pyomid.oracle.requests.begins import Begins
@@ -31,11 +31,11 @@ from pyomid.types import LeaderStateChanges, PendingCommit
 from pyomid.wire.messages import HorizonReply
 
 AGE_SAMPLES: Final = 16
-"""Samples of the newest start per `max_transaction_age_s`: LWM by age lags at most a sixteenth of it."""
+"""Samples of the newest start per `max_transaction_age_s`: E by age lags at most a sixteenth of it."""
 
 
 class HeldStarts(Protocol):
-    """What the watermarks need of `oracle.leases.Leases`."""
+    """The part of `oracle.requests.leases.Leases` that the watermarks need."""
 
     @property
     def starts(self) -> tuple[int, ...]: ...
@@ -49,7 +49,7 @@ class HeldStarts(Protocol):
 
 
 class Watermarks:
-    """`leases` and the large commits of `pending` hold W back."""
+    """LWM, E, D, W and H of one TSO. `leases` and the large commits of `pending` hold W back."""
 
     def __init__(
         self,
@@ -79,28 +79,28 @@ class Watermarks:
         self._open_starts = open_starts
         self._time_line = time_line
         self.published = self.sent = taken_over.watermark
-        """W: durable, and the highest that was sent to be made durable."""
+        """`published`: the durable W. `sent`: the highest W sent to the store."""
         self.decided = taken_over.epoch
-        """D. It never goes back. A lease at or below it is of a reader: it holds W alone."""
+        """D. It never goes back. A lease at or below it is a reader's and holds W alone."""
         self.horizon = taken_over.horizon
         """H."""
-        self._durable_low = taken_over.epoch
-        """LWM as of the commits that are durable."""
-        self._movers: deque[tuple[int, int]] = deque()
-        """(LWM, the batch after whose release it counts), ascending."""
+        self._ended = taken_over.epoch
+        """E."""
+        self._durable_ended = taken_over.epoch
+        """The highest E with every commit that started at or below it durable (law 4)."""
+        self._rises: deque[tuple[int, int]] = deque()
+        """(E, the batch after whose release that E counts), ascending."""
         self._publish_due_s = step.now_s
-        self._newest_entries = NewestEntries(settings.entries_kept_max)
-        self._is_forgetting = False
         self._samples: deque[tuple[float, int]] = deque()
-        """The newest start, as it was at some times of the last `max_transaction_age_s`."""
+        """(time, the newest start then), for some times of the last `max_transaction_age_s`."""
         self._aged_start = 0
-        """The newest start as it was `max_transaction_age_s` ago."""
+        """The start that was the newest `max_transaction_age_s` ago."""
         self._sampled_s = step.now_s
         self._issued_when_drawn = windows.clock.next_ts
         self._open_due_s = step.now_s
         self._held_floor, self._held_since_s = 0, step.now_s
         self.held_back_by = ""
-        """Whose open start held LWM back when it rose last, as text for operators; empty: none did."""
+        """The client whose open start held E back at the last rise, as text for operators; empty: none."""
         self._open_held: Held | None = None
 
     @property
@@ -113,39 +113,38 @@ class Watermarks:
     def run_timers(self) -> None:
         self._raise_by_age()
         self._raise_by_open()
-        self._time_line.note_if_due(self._drawn_newest, self.published)
+        self._time_line.note_if_due(self.published)
         self._publish()
-        self._forget_entries()
 
-    # ── LWM ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── LWM and E ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def raise_low(self, low_watermark: int) -> None:
-        """LWM never goes back."""
-        if low_watermark > self._oracle.low_watermark:
-            self._oracle.raise_low_watermark(low_watermark)
-            self.note_low_rose()
+    def raise_ended(self, start_ts: int) -> None:
+        """Raise E, and LWM with it: from now on no start at or below E commits by ids.
 
-    def note_low_rose(self) -> None:
-        """Law 4: LWM may be published once every commit decided so far, the one that raised it included, is durable."""
+        Law 4: E counts for W once every commit decided so far is durable.
+        """
+        if start_ts <= self._ended:
+            return
+        self._ended = start_ts
+        self._oracle.raise_low_watermark(start_ts)
         batch = self._windows.open_batch
         due = batch.seq - 1 if batch.is_empty else batch.seq
-        if self._movers and self._movers[-1][1] == due:
-            self._movers.pop()
-        self._movers.append((self._oracle.low_watermark, due))
-        self._note_durable_low()
+        if self._rises and self._rises[-1][1] == due:
+            self._rises.pop()
+        self._rises.append((start_ts, due))
+        self._note_durable_ended()
 
-    def note_release(self, entries: int) -> None:
-        """A batch of so many entries was released."""
-        if self._settings.entries_kept_max:
-            self._newest_entries.release(entries, self._begins.newest_start)
-        self._note_durable_low()
+    def note_release(self) -> None:
+        """A batch was released."""
+        self._time_line.update_contents()
+        self._note_durable_ended()
 
-    def _note_durable_low(self) -> None:
-        while self._movers and self._movers[0][1] <= self._windows.released_seq:
-            self._durable_low = self._movers.popleft()[0]
+    def _note_durable_ended(self) -> None:
+        while self._rises and self._rises[0][1] <= self._windows.released_seq:
+            self._durable_ended = self._rises.popleft()[0]
 
     def _raise_by_age(self) -> None:
-        """T15: LWM rises to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
+        """T15: raise E to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
         now_s, age_s = self._step.now_s, self._settings.max_transaction_age_s
         if now_s - self._sampled_s >= age_s / AGE_SAMPLES:
             self._sampled_s = now_s
@@ -155,29 +154,29 @@ class Watermarks:
         self._raise_below_leases(self._aged_start)
 
     def _raise_by_open(self) -> None:
-        """T16: LWM rises to below what any client may still work with."""
+        """T16: raise E to just below the oldest open start."""
         if self._step.now_s < self._open_due_s:
             return
         self._open_due_s = self._step.now_s + self._settings.open_starts_interval_s
-        if self._windows.is_idle:  # with a batch in flight its window is all that begins have
+        if self._windows.is_idle:  # with a batch in flight, its window is all there is for begins
             self._draw_if_quiet()
         newest, held = self._begins.newest_start, self._open_starts.lowest(self._aged_start)
         self._raise_below_leases(newest if held is None else min(newest, held.floor - 1))
         floor = 0 if held is None else held.floor
         if floor != self._held_floor:
             self._held_floor, self._held_since_s = floor, self._step.now_s
-        self._open_held, self.held_back_by = held, self._told_of(held)
+        self._open_held, self.held_back_by = held, self._holder_text(held)
 
-    def _told_of(self, held: Held | None) -> str:
+    def _holder_text(self, held: Held | None) -> str:
         lowest = self._leases.lowest_above(self.decided)
         if held is None or (lowest is not None and lowest <= held.floor):
             return ""
         since_s = self._step.now_s - self._held_since_s
-        return f"{held.holder or 'a client that does not tell'}: start {held.floor} or a later one, for {since_s:.0f} s"
+        return f"{held.holder or 'an unnamed client'}: start {held.floor} or a later one, for {since_s:.0f} s"
 
     def _raise_below_leases(self, start_ts: int) -> None:
         lowest = self._leases.lowest_above(self.decided)
-        self.raise_low(start_ts if lowest is None else min(start_ts, lowest - 1))
+        self.raise_ended(start_ts if lowest is None else min(start_ts, lowest - 1))
 
     def _sample_age(self) -> None:
         self._draw_if_quiet()
@@ -185,19 +184,12 @@ class Watermarks:
             self._samples.append((self._step.now_s, self._begins.newest_start))
 
     def _draw_if_quiet(self) -> None:
-        """A TSO without requests draws a start itself, or the last commits would never fall below LWM."""
+        """Draw a start if there are no requests: otherwise E would never pass the last commits."""
         if self._windows.clock.next_ts == self._issued_when_drawn:
             return
         drawn = self._begins.draw_start()
-        if drawn is not None and self._windows.is_idle:  # otherwise a commit in flight may lie above what was drawn
+        if drawn is not None and self._windows.is_idle:  # otherwise a commit in flight may lie above the start drawn
             self._issued_when_drawn = self._windows.clock.next_ts
-
-    def _drawn_newest(self, noted: int) -> int:
-        """The newest start, above every commit that was acknowledged. While a batch is in flight its window is all that
-        begins have: nothing is drawn from it if the newest start is `noted` already."""
-        if self._windows.is_idle or self._begins.newest_start > noted:
-            self._draw_if_quiet()
-        return self._begins.newest_start
 
     def _newest_sample(self) -> int:
         return self._samples[-1][1] if self._samples else self._aged_start
@@ -205,7 +197,7 @@ class Watermarks:
     # ── W ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def may_have_passed(self, start_ts: int) -> bool:
-        """T12: W that was sent may be durable, whether or not its answer came."""
+        """T12: a W that was sent may be durable, whether or not the store has replied."""
         return start_ts <= self.sent
 
     def _raise_decided(self) -> None:
@@ -213,24 +205,24 @@ class Watermarks:
         lowest = self._leases.lowest_above(self.decided)
         if lowest is not None:
             held.append(lowest - 1)
-        decided = min([self._durable_low, *held])
+        decided = min([self._durable_ended, *held])
         if decided > self.decided:
             self.decided = decided
             self._oracle.forget_up_to(decided)
             self._rare_starts.forget_some()
 
     def _candidate(self) -> int:
-        """min(LWM, every lease − 1, every undecided or unfinished large commit − 1, what the retention keeps)."""
+        """min(E, every lease − 1, every undecided or unfinished large commit − 1, what the retention keeps)."""
         held = [start - 1 for start in self.pending]
         if self._leases.lowest is not None:
             held.append(self._leases.lowest - 1)
         kept_start = self._time_line.kept_start()
         if kept_start is not None:  # T17
             held.append(kept_start)
-        return min([self._durable_low, *held])
+        return min([self._durable_ended, *held])
 
     def holder(self) -> tuple[str, str]:
-        """What W waits for, and whose it is, in words for people; empty where W follows the newest start."""
+        """Return what holds W back, and its owner, as text for people; empty if W follows the newest start."""
         held = [(start, "large commit", "") for start in self.pending]
         lease = self._leases.lowest
         if lease is not None:
@@ -259,26 +251,6 @@ class Watermarks:
 
     # ── H ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _forget_entries(self) -> None:
-        """If only this process reads the commit table, its oldest entries go, by count, as a sanitizer deletes them.
-
-        No region of any table has cells that need them (law 7 asks for nothing), but a transaction that has not ended
-        may still send its commit, or send it again. So LWM passes it first, and H never passes W.
-        """
-        start_ts = self._newest_entries.forgotten_start
-        if not start_ts:
-            return
-        self._raise_below_leases(start_ts)
-        horizon = min(start_ts, self.published)
-        if horizon > self.horizon and not self._is_forgetting:
-            self._is_forgetting = True
-            self._store.run(self._forget_steps(horizon))
-
-    def _forget_steps(self, horizon: int) -> Procedure:
-        with suppress(Unavailable):
-            yield from self._sanitize_steps(horizon)
-        self._is_forgetting = False
-
     def advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
         if horizon < 0 or horizon > self.published:
             why = "is below 0" if horizon < 0 else f"is above the published low watermark {self.published}"
@@ -292,9 +264,9 @@ class Watermarks:
         self._step.reply(peer, tag, HorizonReply(deleted))
 
     def _sanitize_steps(self, horizon: int) -> Generator[StoreOperation | AfterBatch | EpochWrite, Any, int]:
-        """Law 7: H durable, then entries below it go. From the first moment no outcome below it is told (R4)."""
+        """Law 7: make H durable, then delete the entries below it. From now on no outcome below H is reported (R4)."""
         self.horizon = max(self.horizon, horizon)
-        # Also where H stands there already: an earlier request's write may still be on its way.
+        # Write H even if it is no higher: an earlier request's write may still be in flight.
         yield EpochWrite(LeaderStateChanges(horizon=self.horizon))
         deleted: int = yield DeleteBelow(horizon)
         self._step.counters["entries_sanitized"] += deleted
@@ -304,9 +276,9 @@ class Watermarks:
 
     def validate(self) -> None:
         assert self.published <= self.sent <= self.decided, "W is published, and never above D"
-        assert self.decided <= self._oracle.low_watermark, "what LWM lets commit is not decided"
+        assert self.decided <= self._durable_ended, "D never passes E"
         assert self.horizon <= self.published, "H never passes W"
-        assert self._oracle.epoch <= self._durable_low <= self._oracle.low_watermark
+        assert self._oracle.epoch <= self._durable_ended <= self._ended <= self._oracle.low_watermark
         for start_ts in (*self._leases.starts, *self.pending):
             assert start_ts > self.sent, f"W {self.sent} passed {start_ts}, which holds it"
         for start_ts in self.pending:

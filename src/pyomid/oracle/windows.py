@@ -1,21 +1,20 @@
-"""Timestamps, and begin without waiting: windows of start timestamps, one below each commit batch (protocol.md).
+"""Timestamps, and windows of start timestamps, one below each commit batch, so that begins need not wait (protocol.md).
 
     batch 1, in flight          batch 2, in flight          batch 3, open
     [100 … 150)  150 200 250    [300 … 350)  350 400        [450 … 500)  500
      ^ begins are answered from here: above every released commit, below every commit that may be in flight
 
 Law 3: a start S is handed out only when every commit below S is durable. So a begin is answered from the window of the
-oldest batch that is not yet released, and from no other. Flushes end in any order; batches are released in order. The
-edges:
-  - when a window has run out, an empty open batch gets a new one at once (`_widen`); a non-empty batch must be flushed,
-    and begins wait. No batch is stepped over, and no begin is served from a batch that follows one in flight;
-  - a begin with a floor (LWM, `not_before`) waits until the window lies above the floor;
-  - a fence is an entry of its batch, and the oldest batch closes behind it. Fences that come while their batch waits
+oldest unreleased batch, and from no other. Flushes end in any order; batches are released in order. Special cases:
+  - when a window is exhausted, an empty open batch gets a new one at once (`_widen`); a non-empty batch must be
+    flushed, and begins wait. No batch is skipped, and no begin is served from a batch that follows one in flight;
+  - a begin with a lower bound (LWM, `not_before`) waits until the window lies above the bound;
+  - a fence is an entry of its batch, and the oldest batch closes after it. Fences that come while their batch waits
     behind others share that batch: no begin is served from its window before it is the oldest (T8).
 
-Timestamps are unique, ascending multiples of 50, never below anything an earlier TSO handed out. Each of them lies
-below a ceiling that was made durable before (law 8, T3). A new TSO starts above the ceiling that it found, so a wall
-clock that is set back changes nothing: in WORLD_TIME mode the wall clock only lifts the logical clock.
+Timestamps are unique, ascending multiples of 50, and above every timestamp that an earlier TSO handed out. A durable
+ceiling above a timestamp precedes its use (law 8, T3). A new TSO starts above the ceiling that it found, so a wall
+clock that is set back does no harm: in WORLD_TIME mode the wall clock only raises the logical clock.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-from pyomid.arrays import NDArray, np
-from pyomid.types import TIMESTAMP_STEP
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.types import TIMESTAMP_STEP, CellsOfCommit
 
 WORLD_TICKS_PER_MS: Final = 1_000_000
 """Apache Omid's WORLD_TIME: milliseconds since 1970 times a million (interop.md, Timestamps)."""
@@ -39,21 +40,21 @@ class TimestampClock:
     next_ts: int
     ceiling: int
     step: int
-    """How far ahead the ceiling is moved at a time."""
+    """How far the ceiling moves at a time."""
     renew_remaining: int
-    """The ceiling is moved when less than this remains."""
+    """The ceiling moves when less than this remains."""
 
     @property
     def last_issued(self) -> int:
-        """Every timestamp that anybody may have seen is at or below this."""
+        """The last timestamp handed out or reserved."""
         return self.next_ts - TIMESTAMP_STEP
 
     def take(self) -> int | None:
-        """One timestamp, or None until the ceiling has moved."""
+        """Return one timestamp, or None until the ceiling has moved."""
         return self.reserve(1)
 
     def reserve(self, count: int) -> int | None:
-        """The first of `count` timestamps, all below the durable ceiling; or None until it has moved."""
+        """Return the first of `count` timestamps, all below the durable ceiling; None until the ceiling has moved."""
         first = self.next_ts
         end = first + count * TIMESTAMP_STEP
         if end > self.ceiling:
@@ -62,8 +63,8 @@ class TimestampClock:
         return first
 
     def lift(self, wall_ms: int) -> int:
-        """Lifts `next_ts` to the wall clock, if the durable ceiling allows; a clock that was set back changes nothing.
-        Returns the wall clock's timestamp, or 0 while the ceiling forbids it."""
+        """Raise `next_ts` to the wall clock, if the durable ceiling allows; a clock that was set back changes nothing.
+        Return the wall clock's timestamp, or 0 while the ceiling is too low."""
         floor = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
         if floor > self.next_ts:
             if floor + self.renew_remaining > self.ceiling:
@@ -72,7 +73,7 @@ class TimestampClock:
         return floor
 
     def wanted_ceiling(self, wall_ms: int = 0) -> int:
-        """The ceiling to make durable now; the present one if enough remains below it."""
+        """Return the ceiling to make durable now; the present one if enough remains."""
         floor = max(self.next_ts, self._aligned(wall_ms * WORLD_TICKS_PER_MS))
         return self.ceiling if floor + self.renew_remaining <= self.ceiling else floor + self.step
 
@@ -86,14 +87,14 @@ class BatchState(Enum):
 
     OPEN = auto()
     CLOSED = auto()
-    """It takes no more entries and waits for its flush to begin."""
+    """Takes no more entries and waits for its flush to begin."""
     IN_FLIGHT = auto()
     DURABLE = auto()
-    """Its entries, and those of its branches, are durable, and the epoch was read after that."""
+    """Its entries, also those of branches, are durable, and the epoch was read after that."""
 
 
 class EntryBlock:
-    """Entries of one batch that a kernel decided, as rows (start, commit) with ascending commits."""
+    """The entries of one batch that a kernel decided, as rows (start, commit) with ascending commits."""
 
     __slots__ = ("count", "rows")
 
@@ -107,7 +108,7 @@ class EntryBlock:
         return self.rows[: self.count]
 
     def grow(self, rows_max: int) -> bool:
-        """Doubles the capacity, up to `rows_max`. False if it has that already."""
+        """Double the capacity, up to `rows_max`. False if it is there already."""
         if len(self.rows) >= rows_max:
             return False
         rows = np.empty((min(rows_max, 2 * len(self.rows)), 2), dtype=np.int64)
@@ -118,7 +119,7 @@ class EntryBlock:
 
 @dataclass(slots=True)
 class Batch:
-    """One group of decided commits, flushed together, and the window of starts reserved below them."""
+    """A group of decided commits that are flushed together, and the window of starts reserved below them."""
 
     seq: int
     next_start: int
@@ -128,11 +129,18 @@ class Batch:
     """(start, commit) to be flushed, with ascending commits."""
     block: EntryBlock | None = None
     """Further entries, decided by a kernel."""
+    cells: list[CellsOfCommit] = field(default_factory=list)
+    """The cells that some of `entries` carry, written together with them."""
+    cells_bytes: int = 0
     answers: list[Any] = field(default_factory=list)
-    """What the machine sends when the batch is released, in this order."""
+    """The answers to send, in this order, when the batch is released."""
     fenced: bool = False
     large: bool = False
-    """It holds one large commit alone, which becomes durable by steps of its own, not by a flush."""
+    """The batch holds one large commit alone, which becomes durable by steps of its own, not by a flush."""
+
+    def add_cells(self, cells: CellsOfCommit) -> None:
+        self.cells.append(cells)
+        self.cells_bytes += len(cells.cells)
 
     @property
     def is_empty(self) -> bool:
@@ -150,7 +158,7 @@ class Batch:
         return block is not None and bool(np.isin(block.entries[:, 0], list(starts)).any())
 
     def all_entries(self) -> list[tuple[int, int]]:
-        """Entries of both kinds, ordered by commit. Slow: for rare requests."""
+        """Return all entries, ordered by commit. Slow: for rare requests."""
         if self.block is None:
             return self.entries
         decided = [(start, commit) for start, commit in self.block.entries.tolist()]
@@ -158,7 +166,7 @@ class Batch:
 
 
 class BeginWindows:
-    """All batches that are not yet released, the oldest first. The last one is open."""
+    """All unreleased batches, the oldest first. The last one is open."""
 
     def __init__(self, clock: TimestampClock, *, window_starts: int) -> None:
         self.clock = clock
@@ -168,8 +176,12 @@ class BeginWindows:
         self._append_batch(1)
 
     @property
+    def carried_bytes(self) -> int:
+        return sum(batch.cells_bytes for batch in self.batches)
+
+    @property
     def head(self) -> Batch:
-        """The oldest batch that is not yet released."""
+        """The oldest unreleased batch."""
         return self.batches[0]
 
     @property
@@ -178,7 +190,7 @@ class BeginWindows:
 
     @property
     def flushes_in_flight(self) -> int:
-        """The number of flushes in flight, without large commits."""
+        """The number of flushes in flight, not counting large commits."""
         count = 0
         for batch in self.batches:
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
@@ -187,7 +199,7 @@ class BeginWindows:
 
     @property
     def newest_flight(self) -> Batch | None:
-        """The batch whose flush began last, of those in flight."""
+        """The batch in flight whose flush began last."""
         for batch in reversed(self.batches):
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
                 return batch
@@ -195,11 +207,12 @@ class BeginWindows:
 
     @property
     def is_idle(self) -> bool:
-        """No decided commit waits for its answer: the window lies above every timestamp handed out before it."""
+        """Whether no decided commit waits for its answer. Then the window lies above every timestamp handed out before
+        it."""
         return len(self.batches) == 1 and self.open_batch.is_empty
 
     def take_start(self, floor: int) -> int | None:
-        """A start above `floor`. None: the begin waits for a release, or for the ceiling."""
+        """Return a start above `floor`. None: the begin waits for a release, or for the ceiling."""
         head = self.head
         if self._first_above(head, floor) >= head.window_end:
             self._widen(head)
@@ -210,39 +223,37 @@ class BeginWindows:
         return start_ts
 
     def reaches(self, floor: int) -> bool:
-        """Whether a begin with this floor can be served from the same window as one without a floor."""
+        """Whether a begin with this lower bound can be served from the same window as one without."""
         head = self.head
         is_below = floor < head.next_start or self._first_above(head, floor) < head.window_end
         return is_below or (head.state is BatchState.OPEN and head.is_empty)
 
     def close_behind_fences(self) -> None:
-        """T8: closes the oldest batch if it has a fence, so that no start below the fence is handed out after it."""
+        """T8: close the oldest batch if it has a fence, so that no start below the fence is handed out after it."""
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()
 
     def renew_below(self, floor: int) -> None:
-        """Begins are answered from above `floor`: at once if no entry lies in between, otherwise with the next
-        batch."""
+        """Let begins be answered above `floor`: at once if the batch has no entry, otherwise with the next batch."""
         if self.head.window_end <= floor:
             self._widen(self.head)
 
     def close_open_batch(self) -> Batch:
-        """Closes the open batch and opens the next one. Returns the closed batch."""
+        """Close the open batch and open the next. Return the closed batch."""
         batch = self.open_batch
         batch.state = BatchState.CLOSED
         self._append_batch(batch.seq + 1)
         return batch
 
     def next_to_flush(self) -> Batch | None:
-        """The oldest closed batch: flushes begin in order, though they end in any order."""
+        """Return the oldest closed batch: flushes begin in order, though they end in any order."""
         for batch in self.batches:
             if batch.state is BatchState.CLOSED and not batch.large:
                 return batch
         return None
 
     def release(self) -> Batch | None:
-        """Removes and returns the oldest batch if it is durable; from then on the next window serves. Otherwise
-        None."""
+        """Remove and return the oldest batch if it is durable; the next window serves from then on. Otherwise None."""
         if self.head.state is not BatchState.DURABLE:
             return None
         batch = self.batches.popleft()
@@ -250,7 +261,7 @@ class BeginWindows:
         return batch
 
     def find(self, seq: int) -> Batch | None:
-        """The batch; None if it was released."""
+        """Return the batch; None if it was released."""
         index = seq - self.head.seq
         return self.batches[index] if 0 <= index < len(self.batches) else None
 
@@ -260,12 +271,12 @@ class BeginWindows:
         self._reserve(batch)
 
     def _widen(self, batch: Batch) -> None:
-        """Gives an empty open batch a new window: it has no entry that could be in flight below a new start."""
+        """Give an empty open batch a new window: it has no entry that could be in flight below a new start."""
         if batch.state is BatchState.OPEN and batch.is_empty:
             self._reserve(batch)
 
     def _reserve(self, batch: Batch) -> None:
-        """A new window at the clock, above every timestamp handed out; none while the ceiling forbids it."""
+        """Reserve a new window above every timestamp handed out, unless the ceiling is too low."""
         first = self.clock.reserve(self.window_starts)
         if first is not None:
             batch.next_start = first
@@ -278,13 +289,13 @@ class BeginWindows:
         return floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
 
     def validate(self) -> None:
-        """Windows and commits ascend, do not overlap, and lie below the clock; only the last batch is open."""
+        """Check: windows and commits ascend, do not overlap, and lie below the clock; only the last batch is open."""
         behind = 0
         for position, batch in enumerate(self.batches):
             assert batch.seq == self.released_seq + 1 + position, (batch.seq, self.released_seq, position)
             is_last = position == len(self.batches) - 1
             assert (batch.state is BatchState.OPEN) == is_last, (batch.seq, batch.state)
-            assert not (batch.fenced and is_last and position == 0), "the oldest batch closes behind its fence"
+            assert not (batch.fenced and is_last and position == 0), "the oldest batch closes after its fence"
             assert behind <= batch.next_start <= batch.window_end, (behind, batch)
             behind = batch.window_end
             for start_ts, commit_ts in batch.all_entries():

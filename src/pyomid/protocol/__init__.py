@@ -1,4 +1,4 @@
-"""The transaction protocol as pure steps: what a snapshot sees, what has committed, what may be cleaned.
+"""The transaction protocol as pure steps: visibility, outcomes of commits, and compaction.
 
-It uses no sockets, threads, clocks or random numbers. docs/protocol.md has the rules.
+No sockets, threads, clocks or random numbers. docs/protocol.md has the rules.
 """

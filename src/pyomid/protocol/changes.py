@@ -1,16 +1,16 @@
-"""What changed between two places in the order of commits: A < commit ≤ B, row by row and commit by commit.
+"""Changes between two positions in the order of commits: A < commit ≤ B, row by row and commit by commit.
 
 Exact at both ends (hazards F1–F3):
 
-    at B     every commit below a start is durable once that is handed out (law 3), and so are its cells (law 1). B is
-             at or below such a start, so a look at the versions below B misses nothing
-    at A     a commit above A may have a start far below A. Let W_A be published before A was drawn: what starts at or
-             below W_A was decided before (law 4), and lies below A. So versions above W_A are all that matter
+    at B     every commit below a start is durable once that start is handed out (law 3), and so are its cells (law 1).
+             B is at or below such a start, so a read of the versions below B misses nothing
+    at A     a commit above A may have a start far below A. Let W_A be published before A was drawn: starts at or below
+             W_A were decided before (law 4), so their commits lie below A. So only versions above W_A matter
     between  compaction keeps each version with commit > W, and the greatest with commit ≤ W (K1). While W ≤ A it keeps
-             all that a reader between A and B sees
+             every version that a reader between A and B sees
 
-Of each row that may hold such a version all is read that a reader from A on sees; versions are resolved as for any
-reader. What a row was before a commit, and after it, is what readers right below and right above it see.
+Each row that may hold such a version is read as far as readers from A on see it; versions are resolved as for any
+reader. A row before a commit, and after it, is the row that readers right below and right above the commit see.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
@@ -40,7 +42,7 @@ from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, Re
 
 
 class Change(NamedTuple):
-    """What one commit changed in one row. `before` empty: it inserted the row; `after` empty: it deleted it.
+    """One commit's change of one row. `before` empty: it inserted the row; `after` empty: it deleted the row.
 
     Branches of a Spark transaction share its commit, so they are one change.
     """
@@ -52,33 +54,33 @@ class Change(NamedTuple):
 
 
 class Inserts(NamedTuple):
-    """Rows of a batch that were not there before, and that one commit made: what a load leaves. Vectorized."""
+    """Rows of a batch that did not exist before and were inserted by one commit, as a load leaves them. Vectorized."""
 
     batch: CellBatch
     seen: VisibleCells
-    """Of these rows alone."""
+    """The visible cells of these rows alone."""
     commits: NDArray[np.int64]
-    """One for each, in their order."""
+    """The commit of each row, in their order."""
 
 
 def change_bounds(since: Bookmark, until: Snapshot) -> ChangeBounds:
-    """The versions by which rows are found that may have changed (F2)."""
+    """Return the bounds of versions that find the rows that may have changed (F2)."""
     return ChangeBounds(version_bound(since.watermark), until.start_ts, since.start_ts)
 
 
 def read_bounds(since: Bookmark, until: Snapshot) -> ReadBounds:
-    """Of a row that may have changed, the versions that readers between the two places see."""
+    """Return the bounds of the versions that readers between the two positions see in a row."""
     return ReadBounds(below=until.start_ts, committed_below=since.start_ts)
 
 
 def inserts_steps(
     table: str, batch: CellBatch, since: Bookmark, until: Snapshot, cache: CommitCache
 ) -> Steps[tuple[Inserts, list[bytes]]]:
-    """The inserts among whole rows, read within `read_bounds`, and the keys of the others that may have changed, which
-    `changes_steps` tells of. The reference of both is `changes_steps`. Not for a table with a time to live.
+    """Return the inserts among complete rows that were read within `read_bounds`, and the keys of the other rows that
+    may have changed, for `changes_steps`, which is the reference implementation. Not for a table with a time to live.
 
-    A row that has one commit between the places and none at or below `since` reads as nothing before that commit, and
-    behind it as at `until`. Shadow cells are left to compaction, as vectorized readers do.
+    A row with one commit between the positions and none at or below `since` does not exist before that commit, and
+    reads after it as at `until`. Shadow-cell repair is left to compaction, as in vectorized readers.
     """
     fetched = FetchedBatch(table, None, until.start_ts, until.own, batch, read_bounds(since, until))
     yield from resolve_steps(fetched, SealRule.of_reader(until), cache)
@@ -108,16 +110,16 @@ def changes_steps(
     cache: CommitCache,
     floors: Floors | None = None,
 ) -> Steps[list[Change]]:
-    """The changes of these rows by commits above `since` and below `until`: in the order of `rows`, and of each row in
-    the order of commits. A row that reads the same before and after a commit was not changed by it, unless that
-    renewed what expires (E5).
+    """Return the changes of these rows by commits above `since` and below `until`: in the order of `rows`, and within a
+    row in the order of commits. A commit that leaves a row's visible state the same did not change it, unless it
+    renewed an expiring value (E5).
 
     Every commit below `until` is durable: its start was handed out, or lies below one that was. SnapshotTooOld if W has
-    passed `since`. Without rows that is all that is looked at: at the end of a search, whose rows may have been cleaned
-    away before it came to them.
+    passed `since`. Without rows only that is checked: at the end of a search, because compaction may have removed rows
+    before the search reached them.
 
-    `floors`: of the table's snapshots between the two (`protocol.expiry`); None: it never had a time to live. What
-    expires is changed by no commit to the table, and is not told (E3): a commit finds the row without it.
+    `floors`: the floors of the table's snapshots between the two (`protocol.expiry`); None: it never had a time to
+    live. An expiry is no commit, so it is not reported (E3): the next commit finds the row without the value.
     """
     changes: list[Change] = []
     if rows:
@@ -131,19 +133,19 @@ def changes_steps(
 
 
 def check_kept_steps(since: Bookmark) -> Steps[None]:
-    """F3: W is looked at after the read; once it has passed the bookmark, versions may have been missing."""
+    """F3: check W after the read: if it has passed the bookmark, the read may have missed versions."""
     watermark, _ = yield ReadWatermarks()
     if watermark > since.start_ts:
         raise SnapshotTooOld(
             f"changes since {since.start_ts} are not kept any more: the published low watermark is {watermark}, and "
-            "older versions may be gone; begin anew from a full read, and hold a lease or retention from then on",
+            "older versions may be gone; start again with a full read, and hold a lease or retention from then on",
             start_ts=since.start_ts,
             watermark=watermark,
         )
 
 
 def is_between(commit_ts: int, above: int, below: int) -> bool:
-    """F1: a commit at the lower place was told up to it, one at the upper place is told from it on."""
+    """F1: both bounds are excluded: the commit at `above` was reported before, the one at `below` comes next time."""
     return above < commit_ts < below
 
 
@@ -155,7 +157,8 @@ def row_changes(
     below: int,
     floors: Floors | None = None,
 ) -> list[Change]:
-    """By commit, each with above < commit < below. `commits` explains cells without a shadow cell."""
+    """Return a row's changes by the commits with above < commit < below. `commits` resolves cells without a shadow
+    cell."""
     by_commit: dict[int, list[Cell]] = {}
     present: list[Cell] = []
     for cell in cells:
@@ -186,14 +189,14 @@ def row_changes(
 
 
 def _has_visible_value(written: Iterable[Cell], present: Iterable[Cell], after: VisibleRow) -> bool:
-    """E5: whether a commit that `written` tells of wrote a value that is seen right after it, and so lives longer."""
+    """E5: whether the commit that wrote `written` wrote a value that is visible right after it, and so lives longer."""
     greatest = {cell.name for cell in present if cell.value is not None and (cell.family, cell.qualifier) in after}
     return any(cell.value is not None and cell.name in greatest for cell in written)
 
 
 def _greatest(cells: Iterable[Cell]) -> list[Cell]:
-    """Of each column its greatest version, and of each family its greatest tombstone: all that later readers look at,
-    so that a row of many versions costs no more for each than one of few."""
+    """Return each column's greatest version and each family's greatest tombstone: later readers need no others. So the
+    cost per version does not grow with their number."""
     greatest: dict[tuple[Column, bool], Cell] = {}
     for cell in cells:
         name = Column(cell.family, cell.qualifier), not cell.qualifier and cell.value is None

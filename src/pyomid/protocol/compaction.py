@@ -1,19 +1,20 @@
-"""Compaction of one region: write missing shadow cells, drop what no snapshot above W needs, then record the watermark.
+"""Compaction of a region: write missing shadow cells, drop versions that no snapshot above W needs, then record W.
 
-W is read first and the record is made last (laws 4 and 6). Between them every unresolved version ≤ W is looked up, read
-again, sealed, and read once more (K2):
+W is read first and recorded last (laws 4 and 6). In between, every unresolved version ≤ W is looked up, read again,
+sealed, and read once more (K2):
 
     K scans x@100, no shadow cell
                                     T: shadow cell written, commit-table entry deleted
-    K looks 100 up: nothing
-    K fetches the row again: there is its shadow cell. Deleting x@100 would have lost a commit.
+    K looks 100 up: no entry
+    K fetches the row again and finds the shadow cell. Deleting x@100 would have lost a commit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyomid.arrays import np
+import numpy as np
+
 from pyomid.cells import CellBatch
 from pyomid.protocol.effects import (
     CleanBatch,
@@ -29,12 +30,12 @@ from pyomid.protocol.version_cleanup import Indices, plan_cleaning
 from pyomid.types import KeyRange, RegionWatermark
 
 BATCH_ROWS_MAX = 10_000
-"""Rows that are cleaned by one write: many enough for the compiled pass, few enough for short write transactions."""
+"""Rows cleaned by one write: enough for the compiled pass, few enough for short write transactions."""
 
 
 @dataclass(slots=True)
 class RegionCleaned:
-    """What compaction did to a region. `watermark` is the W it recorded."""
+    """The result of compacting a region. `watermark` is the W it recorded."""
 
     table: str
     key_range: KeyRange
@@ -45,9 +46,9 @@ class RegionCleaned:
     cells_dropped: int = 0
     orphans_dropped: int = 0
     versions_dropped: int = 0
-    """Records of which no cell is left."""
+    """Records that lost all their cells."""
     cells_above: int = 0
-    """Cells that could not be cleaned yet: written or committed above W, or open. A later run looks at them again."""
+    """Cells that cannot be cleaned yet: written or committed above W, or open. A later run takes them up."""
 
 
 def compact_region_steps(
@@ -61,10 +62,10 @@ def compact_region_steps(
     rows_max: int = BATCH_ROWS_MAX,
     expires: bool = False,
 ) -> Steps[RegionCleaned]:
-    """Cleans every row of `region` up to W, then records W.
+    """Clean every row of `region` up to W, then record W.
 
-    `generation` is the table's, read before the call: a record of a former generation counts for nothing (K5).
-    `watermark`: an older published W to clean by, where Java clients share the store; None: W now.
+    `generation`: the table's, read before the call: a record of a former generation does not count (K5).
+    `watermark`: an older published W to clean by, if Java clients share the store; None: the present W.
     `now_s`: the wall clock before the call, stored with the record. `expires`: the table has, or had, a time to live.
     """
     published, _ = yield ReadWatermarks()

@@ -1,10 +1,10 @@
-"""Effects: what the protocol's generators wait for. A generator yields an effect; a driver performs it and sends the
-result back.
+"""Effects: the I/O that the protocol's generators request. A generator yields an effect; a driver performs it and sends
+the result back.
 
 There are three drivers: the client's blocking and asyncio drivers, and the simulation, which may crash, delay or
 reorder at every yield. So each rule is written once, and the order of its effects is the order of the laws.
 
-A generator named `…_steps` has type `Steps[T]`: it yields effects, is sent their results, and returns T. The error of
+A generator named `…_steps` has type `Steps[T]`: it yields effects, receives their results, and returns T. The error of
 an effect is thrown into the generator at the yield.
 """
 
@@ -14,7 +14,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
 from pyomid.types import (
     CellVersion,
@@ -37,7 +39,7 @@ class Effect:
     __slots__ = ()
 
 
-@dataclass(slots=True)  # not frozen, which would make each of them take three times as long
+@dataclass(slots=True)  # not frozen: frozen instances take three times as long to create
 class ReadRows(Effect):
     """→ list[list[Cell]], `DataStore.read_rows`: one fresh read."""
 
@@ -49,10 +51,10 @@ class ReadRows(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange(Effect):
-    """→ CellBatch of the first rows of the range, whole rows, one fresh read: at most `rows_max` rows (fewer where the
-    store bounds a batch by bytes; none only if the range has none left). `rows_max` None: *all* rows of the range.
+    """→ CellBatch of the first rows of the range, complete rows, one fresh read: at most `rows_max` rows (fewer if the
+    store bounds a batch by bytes; none only if the range has no more rows). `rows_max` None: *all* rows of the range.
 
-    Compaction goes through a region by it; a vectorized reader reads a batch again by it.
+    Compaction reads a region with it; a vectorized reader reads a batch again with it.
     """
 
     table: str
@@ -96,8 +98,16 @@ class WriteCells(Effect):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PackCells(Effect):
+    """→ bytes, `DataStore.pack_cells`. Writes nothing."""
+
+    version: int
+    writes: Sequence[tuple[str, Sequence[RowWrite]]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BeginWrite(Effect):
-    """→ object, `DataStore.begin_write`: the rows are on their way; nothing is durable yet."""
+    """→ object, `DataStore.begin_write`: the write is in flight; nothing is durable yet."""
 
     table: str
     version: int
@@ -106,7 +116,7 @@ class BeginWrite(Effect):
 
 @dataclass(frozen=True, slots=True)
 class EndWrites(Effect):
-    """→ None: all writes that were begun are durable (law 1). An error is raised once all of them have ended."""
+    """→ None: all begun writes are durable (law 1). An error is raised after all of them have ended."""
 
     begun: tuple[object, ...]
 
@@ -121,7 +131,7 @@ class WriteShadowCells(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteShadowBatches(Effect):
-    """→ None, durable: shadow cells beside all cells of these batches, which were written under `version`."""
+    """→ None, durable: shadow cells of all cells of these batches, which were written under `version`."""
 
     table: str
     version: int
@@ -131,7 +141,7 @@ class WriteShadowBatches(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Heal(Effect):
-    """→ None. Shadow-cell repair: cells that the commit table explained to a reader. May be done later, or never."""
+    """→ None. Shadow-cell repair of cells that a reader resolved by the commit table. May be done later, or never."""
 
     table: str
     shadows: tuple[ShadowWrite, ...]
@@ -139,7 +149,7 @@ class Heal(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphans(Effect):
-    """→ None. Versions that can never commit (R8): sealed, and read again after that. May be done later, or never."""
+    """→ None. Delete versions that can never commit (R8): sealed, then read again. May be done later, or never."""
 
     table: str
     cells: tuple[CellVersion, ...]
@@ -169,14 +179,14 @@ class CleanBatch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DeleteCommitEntries(Effect):
-    """→ None. The end of post-commit clean-up; may be done later."""
+    """→ None. The end of completion; may be done later."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Begin(Effect):
-    """→ BeginReply, of a start above `not_before` (0: any). `is_held`: a transaction uses the start, and notes its
+    """→ BeginReply with a start above `not_before` (0: any). `is_held`: a transaction uses the start and reports its
     end."""
 
     not_before: int = 0

@@ -1,20 +1,20 @@
-"""What has expired: values of a table with a time to live, by a floor that is itself a row of the database (E1, E2).
+"""Expiry of values in a table with a time to live, by a floor that is itself a row of the database (E1, E2).
 
-A value expires when its commit is as old as the table's time to live. Which commits those are is not computed by
-readers, whose clocks differ and who come at different times. It is a *floor*, a timestamp in a row of a transactional
-system table, moved up now and then by a transaction:
+A value expires when its commit is as old as the table's time to live. Readers do not compute that, because their clocks
+differ and they read at different times. Instead there is a *floor*, a timestamp in a row of a transactional system
+table, which a transaction raises at intervals:
 
     floor 0     commit 150   point (start 200, 10:00)   commit 230   point (start 300, 10:01)
     an hour later a transaction sees that start 200 was the newest at 10:00, and moves the floor to 200: commit 400
     a snapshot at or below 400 sees both values, every snapshot above it the second only, for all readers
 
-So what has expired for a snapshot is a function of the version's commit and of data that the snapshot sees. It is the
-same for all its readers, as all data are, in whatever process and at whatever time; it never depends on the time line
-of the TSO, which forgets, nor on the catalog, which is not versioned.
+So expiry at a snapshot depends only on the version's commit and on data that the snapshot sees. It is the same for all
+readers of the snapshot, in any process and at any time. It depends neither on the TSO's time line, which forgets, nor
+on the catalog, which is not versioned.
 
 A value at or below the floor reads as a tombstone of its own column: what it hides stays hidden. The floor never goes
-down. What a compactor may drop it takes from a floor that was committed at or below its W, which every snapshot above W
-sees too, or a higher one.
+down. A compactor uses a floor that was committed at or below its W: every snapshot above W sees that floor or a higher
+one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ LATEST_COLUMN: Final = Column(b"e", b"latest")
 EXPIRY_INFO: Final = TableInfo(EXPIRY_TABLE, (FLOOR_COLUMN.family,), ConflictLevel.CELL)
 
 POINTS_IN_TTL: Final = 100
-"""While the floor is moved regularly, a value expires late by at most this share of its time to live."""
+"""If the floor moves regularly, a value expires at most a hundredth of its time to live late."""
 INTERVAL_MS_MIN: Final = 1_000
 POINTS_MAX: Final = 1_000
-"""From so many on every second one goes: what it told expires with the next one, a little later."""
+"""Beyond this every second point goes: values dated by it expire with the next point, a little later."""
 
 _FLOOR_NAME: Final = b"%b:%b" % FLOOR_COLUMN
 _POINTS_NAME: Final = b"%b:%b" % POINTS_COLUMN
@@ -50,62 +50,104 @@ _LATEST_NAME: Final = b"%b:%b" % LATEST_COLUMN
 _FLOOR_BYTES: Final = 8
 
 Floors = Sequence[tuple[int, int]]
-"""(commit, floor): from which snapshots on which floor counts, both ascending."""
+"""(commit, floor): snapshots above the commit see the floor. Both ascend."""
 
 
 def expiry_row(table: str, generation: int) -> bytes:
-    """The row that holds a table's floor. A table made anew under the name has another one."""
+    """Return the key of the row that holds a table's floor. A table created again under the name has another row."""
     return b"%b\0%b" % (table.encode(), generation.to_bytes(_FLOOR_BYTES, "big"))
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A table's floor, and which starts above it were the newest at which times of the day, ascending by both."""
+    """A table's floor, and time points above it: which start was the newest at which wall-clock time. Both ascend."""
 
     expired_to: int = 0
     points: tuple[TimePoint, ...] = ()
     latest_ms: int = 0
-    """The latest time of the day that any mover told: a clock that tells less is late, and notes nothing (E4)."""
+    """The latest wall-clock time of any mover: a mover with an earlier clock is late, and notes nothing (E4)."""
 
     @classmethod
     def of(cls, row: Mapping[bytes, bytes]) -> Expiry:
-        """Of the row as `Table.get` returns it."""
+        """Decode the row as `Table.get` returns it."""
         value, points = (
             row.get(_FLOOR_NAME),
             tuple(TimePoint(*each) for each in json.loads(row.get(_POINTS_NAME, b"[]"))),
         )
         return cls(0 if value is None else _floor_of(value), points, json.loads(row.get(_LATEST_NAME, b"0")))
 
-    def moved(self, start_ts: int, wall_ms: int, ttl_ms: int, *, notes: bool | None = None) -> Expiry:
-        """As the transaction `start_ts` leaves it, which read the clock after it began: what was committed below its
-        start was committed before `wall_ms`. The same object if there is nothing to write. `ttl_ms` 0: nothing expires
-        any more, and what clocks told is forgotten. `notes`: whether its start becomes a point; None: if the last one
-        is old enough. By a late clock none does: what was committed just now would look old to a clock that is right.
+    def moved(
+        self,
+        start_ts: int,
+        wall_ms: int,
+        ttl_ms: int,
+        *,
+        notes: bool | None = None,
+        noted: Sequence[TimePoint] = (),
+        since_ts: int = 0,
+    ) -> Expiry:
+        """Return the state that the transaction `start_ts` writes; the same object if there is nothing to write.
+
+        The transaction read its clock, `wall_ms`, after it began, so commits below its start are older. `ttl_ms` 0:
+        nothing expires any more, and points and clock times are forgotten. `notes`: whether its start becomes a point;
+        None: if the last point is old enough. A late clock adds none: to a correct clock, recent commits would look
+        old. `noted`: the TSO's time points; with its own point the transaction adds those above `since_ts` that date
+        commits more exactly (E6).
         """
         if not ttl_ms:
             return self if not (self.points or self.latest_ms) else Expiry(self.expired_to)
-        newest = newest_at(self.points, wall_ms - ttl_ms)
-        floor = self.expired_to if newest is None else max(self.expired_to, newest.start_ts)
-        points = tuple(point for point in self.points if point.start_ts > floor)
+        interval_ms, points = max(INTERVAL_MS_MIN, ttl_ms // POINTS_IN_TTL), self.points
         if notes is None:
-            notes = not points or wall_ms >= points[-1].wall_ms + max(INTERVAL_MS_MIN, ttl_ms // POINTS_IN_TTL)
+            notes = not points or wall_ms >= points[-1].wall_ms + interval_ms
         notes = notes and wall_ms >= self.latest_ms
         if notes:
-            points = (*(points if len(points) < POINTS_MAX else points[1::2]), TimePoint(start_ts, wall_ms))
+            added = self._points_to_add(noted, start_ts, wall_ms, since_ts)
+            points = (*points, *_far_apart(points, added, wall_ms, interval_ms), TimePoint(start_ts, wall_ms))
+        newest = newest_at(points, wall_ms - ttl_ms)
+        floor = self.expired_to if newest is None else max(self.expired_to, newest.start_ts)
+        points = tuple(point for point in points if point.start_ts > floor)
+        while len(points) > POINTS_MAX:
+            points = (*points[1:-1:2], points[-1])
         return Expiry(floor, points, max(self.latest_ms, wall_ms)) if notes or floor > self.expired_to else self
 
+    def _points_to_add(self, noted: Sequence[TimePoint], start_ts: int, wall_ms: int, since_ts: int) -> list[TimePoint]:
+        """Return the TSO's points after all known ones, ascending by time too; without those of a clock that was late
+        or is ahead (E4)."""
+        known_ts = max([since_ts, self.expired_to, *(point.start_ts for point in self.points)])
+        added, latest_ms = [], self.latest_ms
+        for point in noted:
+            if latest_ms <= point.wall_ms <= wall_ms and point.start_ts <= start_ts:
+                latest_ms = point.wall_ms
+                if point.start_ts > known_ts:
+                    added.append(point)
+        return added
+
     def cells(self, before: Expiry) -> dict[bytes, bytes]:
-        """What `Table.put` writes over the row that held `before`. The points are always written: of two that move one
-        floor at the same time one aborts, so it never goes down."""
+        """Return the columns that `Table.put` writes over the row that held `before`. The points are always written, so
+        that of two transactions that move one floor at the same time one aborts: the floor never goes down."""
         cells = {_POINTS_NAME: json.dumps(self.points).encode(), _LATEST_NAME: b"%d" % self.latest_ms}
         if self.expired_to > before.expired_to:
             cells[_FLOOR_NAME] = self.expired_to.to_bytes(_FLOOR_BYTES, "big")
         return cells
 
 
+def _far_apart(
+    before: Sequence[TimePoint], added: Sequence[TimePoint], wall_ms: int, interval_ms: int
+) -> list[TimePoint]:
+    """Return the points of `added` that are needed to keep the times between the last of `before` and `wall_ms` no
+    further apart than the interval."""
+    kept: list[TimePoint] = []
+    last_ms = before[-1].wall_ms if before else -interval_ms
+    for place, point in enumerate(added):
+        next_ms = added[place + 1].wall_ms if place + 1 < len(added) else wall_ms
+        if next_ms - last_ms > interval_ms:
+            kept.append(point)
+            last_ms = point.wall_ms
+    return kept
+
+
 def seen_steps(info: TableInfo, snapshot: Snapshot, cache: CommitCache) -> Steps[Snapshot]:
-    """The snapshot with what has expired in this table for it. A read of a row, where the table has, or had, a time to
-    live."""
+    """Return the snapshot with this table's floor. Reads a row if the table has, or had, a time to live."""
     if info.ttl_seconds is None:
         return snapshot
     key = expiry_row(info.name, info.generation)
@@ -115,9 +157,9 @@ def seen_steps(info: TableInfo, snapshot: Snapshot, cache: CommitCache) -> Steps
 
 
 def covered_floor_steps(table: str, generation: int, watermark: int, cache: CommitCache) -> Steps[int]:
-    """E2: a floor that every snapshot above `watermark` sees, or a higher one: it was committed at or below that.
+    """E2: return a floor that was committed at or below `watermark`: every snapshot above sees it, or a higher one.
 
-    Where W has moved on meanwhile and compaction passed here, an earlier floor is found, or none: less is dropped.
+    If W has risen meanwhile and compaction cleaned the row, the result is an earlier floor, or 0: less is dropped.
     """
     snapshot = Snapshot(watermark + 1, epoch=0)
     rows, resolution = yield from resolve_rows_steps(
@@ -129,8 +171,8 @@ def covered_floor_steps(table: str, generation: int, watermark: int, cache: Comm
 
 
 def floors_steps(info: TableInfo, since: Bookmark, until: Snapshot, cache: CommitCache) -> Steps[Floors | None]:
-    """The floors of all snapshots from `since` to `until`; None where the table never had a time to live. Nothing is
-    missing while W is at or below `since`, which the caller looks at later."""
+    """Return the floors of all snapshots from `since` to `until`; None if the table never had a time to live. Complete
+    while W is at or below `since`, which the caller checks later."""
     if info.ttl_seconds is None:
         return None
     bounds = ReadBounds(below=until.start_ts, committed_below=since.start_ts)
@@ -145,12 +187,12 @@ def floors_steps(info: TableInfo, since: Bookmark, until: Snapshot, cache: Commi
 
 
 def floor_at(floors: Floors, snapshot_ts: int) -> int:
-    """The floor that a reader at `snapshot_ts` sees."""
+    """Return the floor that a reader at `snapshot_ts` sees."""
     at = bisect_left(floors, (snapshot_ts, 0))
     return floors[at - 1][1] if at else 0
 
 
 def _floor_of(value: bytes) -> int:
     if len(value) != _FLOOR_BYTES:
-        raise Corruption(f"a floor of table {EXPIRY_TABLE} holds {len(value)} bytes, not a timestamp")
+        raise Corruption(f"an expiry floor in table {EXPIRY_TABLE} has {len(value)} bytes, not {_FLOOR_BYTES}")
     return int.from_bytes(value, "big")

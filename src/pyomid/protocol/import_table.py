@@ -1,19 +1,19 @@
-"""Import of an existing table: it becomes transactional, each of its cells committed at the cell's own version.
+"""Import an existing table: it becomes transactional, each of its cells committed at the cell's own version.
 
-    its writers stop  →  N is drawn, a start timestamp  →  the table is not in the catalog
-    →  every region is read: if transactions would not see what HBase shows now, the import is refused, nothing changed
-    →  every region: shadow cells beside all cells below N  →  the catalog entry  →  the first transaction
+    stop the table's writers  →  draw N, a start timestamp  →  check that the table is not in the catalog
+    →  read every region: if transactions would not see what HBase shows now, refuse the import and change nothing
+    →  in every region, write shadow cells of all cells below N  →  make the catalog entry  →  the first transaction
 
-The catalog is read after N is drawn. So a second run may go on beside a first run that finished, or beside a task of it
-that was believed dead: transactions begin after the entry is made, so their starts are above N, and a cell that is not
-below N is refused, never imported. The order prevents
+The catalog is read after N is drawn. So a second run may overlap a first run that has finished, or a task of it that
+was presumed dead: transactions begin after the entry is made, so their starts are above N, and a cell that is not below
+N is refused, never imported. The order prevents
 
     run 1 imports and registers; T writes x@120, undecided
                                                             run 2 finds x@120 without a shadow cell and writes one:
                                                             T is committed although no TSO decided it
 
-An empty value is an ordinary value to HBase (a flag, a member of a set) and a deletion to Omid, Java's readers
-included: once imported it would be hidden, and the next compaction would drop it. No encoding keeps it (decision 0036).
+An empty value is an ordinary value to HBase (a flag, a member of a set) and a deletion to Omid, also to Java readers:
+once imported it would be hidden, and the next compaction would drop it. No encoding keeps it (decision 0036).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pyomid.arrays import np
+import numpy as np
+
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.protocol import visibility
@@ -31,12 +32,12 @@ from pyomid.types import Cell, Column, KeyRange
 _VERSION_MAX = (1 << 63) - 1
 
 BATCH_ROWS_MAX = 10_000
-"""As in compaction."""
+"""As `compaction.BATCH_ROWS_MAX`."""
 
 
 @dataclass(slots=True)
 class RangeImported:
-    """What the import did to a range: `imported` of its `records` had no shadow cell before."""
+    """The result of importing a range: `imported` of its `records` had no shadow cell before."""
 
     rows: int = 0
     records: int = 0
@@ -46,8 +47,8 @@ class RangeImported:
 def check_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
 ) -> Steps[dict[str, Misuse]]:
-    """Only reads the range, all of it: what forbids the import, the first of each kind. The import would change what is
-    seen, or `import_range_steps` would refuse."""
+    """Read the whole range, and return what forbids the import, the first of each kind: the import would change what
+    readers see, or `import_range_steps` would refuse."""
     found: dict[str, Misuse] = {}
 
     def check(batch: CellBatch) -> Steps[None]:
@@ -63,10 +64,10 @@ def check_range_steps(
 def import_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
 ) -> Steps[RangeImported]:
-    """Writes shadow cells: on return every cell of the range has one, durably; one that was there stays. Idempotent.
+    """Write shadow cells: on return every cell of the range has one, durably; existing ones stay. Idempotent.
 
-    `newest_ts`: N above. `Misuse` if a cell is not below it, or if a transaction committed a cell. Every range of the
-    table is checked before the first one is imported; this call finds what was written since.
+    `newest_ts`: N above. `Misuse` if a cell is not below it, or if a transaction committed a cell. The caller checks
+    every range of the table before it imports the first; this call finds cells written since.
     """
     done = RangeImported()
     yield from _each_batch_steps(
@@ -99,7 +100,7 @@ def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: Rang
 
 
 def _refusals(table: str, batch: CellBatch, newest_ts: int) -> Iterator[tuple[str, Misuse]]:
-    """What forbids the import of these rows: kind, and the first of it."""
+    """What forbids the import of these rows: (kind, the first such error)."""
     newest = int(batch.rec_version.max())
     if newest >= newest_ts:
         yield "newer", _newer(table, newest, newest_ts)
@@ -112,7 +113,7 @@ def _refusals(table: str, batch: CellBatch, newest_ts: int) -> Iterator[tuple[st
 
 
 def _unseen(table: str, batch: CellBatch, newest_ts: int) -> Misuse | None:
-    """Once imported, the newest version of each column must be seen, as HBase shows it."""
+    """The error if a transaction would not see the newest version of each column, as HBase shows it."""
     imported = replace(batch, rec_commit=batch.rec_version)
     seen = visibility.visible_cells(imported, newest_ts)
     width = len(batch.columns)
@@ -134,16 +135,16 @@ def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
         cell = max(deletions, key=lambda each: each.version)
         said = (
             f"table {table}, row {cell.row!r} holds an empty value of version {cell.version} in column "
-            f"{cell.family + b':'!r} (no qualifier), by which Omid deletes the whole family in the row: delete all "
-            "versions of that column, or move its content to a column with a name"
+            f"{cell.family + b':'!r} (no qualifier), which to Omid deletes the whole family in the row: delete all "
+            "versions of that column, or move its content to a column with a qualifier"
         )
     elif newest.value is None:
         said = (
-            f"{where} holds an empty value (version {newest.version}), which every transaction, Java's too, takes for "
-            "a deletion: put another value there (one byte is enough), or delete the cell"
+            f"{where} holds an empty value (version {newest.version}), which is a deletion to every transaction, also "
+            "Java's: put another value there (one byte is enough), or delete the cell"
         )
     else:
-        said = f"{where} is of version {newest.version}, at which nothing can be committed: write it again, later"
+        said = f"{where} has version {newest.version}, which no commit can have: write the cell again, at a later one"
     return Misuse(f"{said}; then adopt again", table=table, row=newest.row)
 
 
@@ -159,7 +160,7 @@ def _newer(table: str, newest: int, newest_ts: int) -> Misuse:
 def _touched(table: str, start: int, commit: int) -> Misuse:
     return Misuse(
         f"table {table} was written by transactions already (start {start}, committed at {commit}): adopting it "
-        "would commit what they left undecided; register it with `pyomid tables URL register`",
+        "would commit their undecided cells; register it with `pyomid tables URL register` instead",
         table=table,
         start_ts=start,
     )

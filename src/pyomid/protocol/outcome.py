@@ -1,10 +1,11 @@
-"""What became of a commit whose answer was lost (protocol.md, "Outcome of a commit whose answer was lost").
+"""The outcome of a commit whose answer was lost (protocol.md, "Outcome of a commit whose answer was lost").
 
 The order of the reads is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own cells
-again. "Rolled back" needs evidence: an own cell that is still there without a shadow cell, of a start that can never
-commit. Own cells that are gone may have been superseded and compacted as well as deleted. A transaction that
-only claimed has none; its entry would still be there at or above H, because only its own client, who asks, could have
-deleted it: there the seal is the evidence. "Committed" is told once the TSO begins transactions above the commit (C10).
+again. "Rolled back" needs evidence: an own cell that still exists without a shadow cell, of a start that can never
+commit. Own cells that are gone may have been superseded and compacted as well as deleted. A transaction that only
+claimed has no cells. Its entry would still exist at or above H, because only its own client, which asks here, could
+have deleted it: so the seal is the evidence. "Committed" is reported once the TSO begins transactions above the commit
+(C10).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyomid.types import Cell, CellVersion, Column, ReadBounds, start_of
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`commit_ts` > 0: committed then. 0: never, and it stays so."""
+    """`commit_ts` > 0: committed at it. 0: can never commit."""
 
     commit_ts: int
 
@@ -31,11 +32,11 @@ OwnCells = Mapping[str, Sequence[CellVersion]]
 
 
 def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
-    """The outcome of `start_ts`; a seal makes it final if it was still open.
+    """Return the outcome of `start_ts`; a seal makes it final if it was still open.
 
     `own`: cells that the transaction wrote, under its start or its branches. One cell can be enough; more cells give
-    more evidence. None at all: its own client asks for a transaction that only claimed. OutcomeUnknown, with the start,
-    if no evidence is left. Any other error, of the TSO for example, says nothing of the outcome.
+    more evidence. Without cells: the client of a transaction that only claimed asks. OutcomeUnknown, with the start, if
+    no evidence is left. Any other error, for example of the TSO, is no evidence about the outcome.
     """
     outcome = yield from _find_steps(start_ts, branches, own)
     if outcome.commit_ts:
@@ -64,7 +65,7 @@ def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[
         if _proves_rollback(cells, start_ts, sealed) or (not own and start_ts in sealed.starts):
             return ROLLED_BACK
         raise OutcomeUnknown(
-            f"the outcome of transaction {start_ts} cannot be known: none of its cells that were asked for is left "
+            f"the outcome of transaction {start_ts} cannot be known: none of the cells that were read for it is left "
             f"(they may have been superseded), and the commit table below {sealed.horizon} was sanitized",
             start_ts=start_ts,
         )
@@ -72,14 +73,14 @@ def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[
 
 @dataclass(frozen=True, slots=True)
 class _Sealed:
-    """The starts that were sealed just now, and the H that was read after that."""
+    """The starts sealed just now, and the H read after that."""
 
     starts: frozenset[int]
     horizon: int
 
 
 def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]:
-    """None if a seal was refused, or H passed a sealed start meanwhile: then the lookup starts again."""
+    """Seal what is open. None if a seal was refused, or H passed a sealed start meanwhile: look up again."""
     _, horizon = yield ReadWatermarks()
     wanted = (start_ts,) if start_ts >= horizon else tuple(b for b in branches if b >= horizon)
     if wanted:
@@ -94,19 +95,19 @@ def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]
 
 
 def _vouched_commit(starts: Sequence[int], states: Sequence[int], horizon: int) -> int:
-    """R4: the commit timestamp of the first entry that counts, or 0. Below H no entry counts."""
+    """R4: return the commit timestamp of the first entry that counts, or 0. Below H no entry counts."""
     found = (state for start, state in zip(starts, states, strict=True) if state > 0 and start >= horizon)
     return next(found, 0)
 
 
 def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> bool:
-    """C3: whether any own cell, read after the seal and without a shadow cell, is evidence."""
+    """C3: whether any own cell that was read after the seal and has no shadow cell is evidence."""
     return any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells)
 
 
 def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
     """Whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just now, a
-    cell of any version does; otherwise a cell whose start is below H, or of a branch that was sealed just now."""
+    cell of any version does; otherwise a cell whose start is below H, or a branch that was sealed just now."""
     return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
 
 

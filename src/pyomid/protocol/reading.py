@@ -1,13 +1,13 @@
-"""Reading at a snapshot: which stored versions are visible, looked up in the one order that is safe.
+"""Reading at a snapshot: which stored versions are visible, resolved in the only safe order.
 
-A fetched cell without a shadow cell says nothing by itself: its transaction may be running, dead, or committed a
-moment ago. These rules (protocol.md, "Reading a cell"; hazards R1–R8) serve row-at-a-time and vectorized readers:
+A fetched cell without a shadow cell is no evidence by itself: its transaction may be running, dead, or just
+committed. These rules (protocol.md, "Reading a cell"; hazards R1–R8) serve row-at-a-time and vectorized readers:
 
     fetch F1
     look up the unresolved starts           hit, and start ≥ H read after it   → committed, for ever (cached)
     every other start was *missed*
     fetch F2 of the same rows               a shadow cell now                  → it decides
-                                            gone                               → F2 is read from its greatest version
+                                            gone                               → read F2 from its greatest version
                                             there, without shadow cell         → the status of this cell of F2:
         sealed, or below H                  → not visible
         of an earlier epoch, or ≤ W         → seal; placed → fetch F3, then as sealed; refused → look up again
@@ -17,7 +17,7 @@ Why a miss decides only about a *later* fetch (R1):
 
     R fetches x@100, no shadow cell
                                 T writes x's shadow cell, deletes its commit-table entry
-    R looks 100 up: nothing
+    R looks 100 up: no entry
     if R decided about the old fetch now, it would skip a committed version
 
 A miss decides about the cells of the next fetch, and is forgotten when this read ends (R6).
@@ -30,7 +30,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Protocol
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
@@ -62,7 +64,7 @@ from pyomid.types import (
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
 class Snapshot:
-    """What a reader may see: everything committed before `start_ts`, and its own writes.
+    """The versions that a reader may see: everything committed before `start_ts`, and its own writes.
 
     `epoch` is the epoch of the TSO that handed out `start_ts`, or a later one, never an earlier one (T6).
     `own`: start timestamps whose versions are the reader's own, its start and its finished branches.
@@ -72,9 +74,9 @@ class Snapshot:
     epoch: int
     own: frozenset[int] = frozenset()
     expired_to: int = 0
-    """Values that were committed at or below it have expired, in the table that is read (`protocol.expiry`)."""
+    """The expiry floor of the table being read: values committed at or below it have expired (`protocol.expiry`)."""
     bounds: ReadBounds = field(init=False, repr=False, compare=False)
-    """What a reader at the snapshot needs of a row."""
+    """The versions of a row that a reader at the snapshot needs."""
 
     def __post_init__(self) -> None:
         """A commit below the snapshot has a start below it; own versions may lie above it."""
@@ -85,11 +87,12 @@ class Snapshot:
 
 
 VisibleRow = dict[Column, bytes]
-"""What a reader sees of one row, without deleted and absent columns. Empty: the row does not exist."""
+"""The values of one row that a reader sees. Empty: the row does not exist."""
 
 
 ROWS_AT_ONCE: Final = 2_000
-"""Rows of one multi-get: their cells become Python objects. Reading so many takes many times a round trip."""
+"""Rows per multi-get; bounded, because their cells become Python objects. Reading this many takes far longer than a
+round trip."""
 
 
 def read_rows_steps(
@@ -99,7 +102,7 @@ def read_rows_steps(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    """The visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
+    """Return the visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
     if len(rows) <= ROWS_AT_ONCE:
         return _read_some_rows_steps(table, rows, columns, snapshot, cache)
     return _read_many_rows_steps(table, rows, columns, snapshot, cache)
@@ -142,18 +145,18 @@ def resolve_rows_steps(
     cache: CommitCache,
     columns: Sequence[Column] | None = None,
 ) -> Steps[tuple[list[list[Cell]], Resolution]]:
-    """The cells of each row, within `bounds`, and what is known of those that the snapshot may see."""
+    """Return the cells of each row, within `bounds`, and the resolution of those that the snapshot may see."""
     fetch = ReadRows(table, rows, columns, bounds)
     fetched = _FetchedRows(fetch, snapshot)
     fetched.take((yield fetch))
     if not fetched.unresolved_starts():
-        return fetched.rows, NOTHING_UNRESOLVED  # as of most reads: the loop would come to the same
+        return fetched.rows, NOTHING_UNRESOLVED  # the common case, with the same result as the loop
     resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
     return fetched.rows, resolution
 
 
 def heal_steps(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolution) -> Steps[None]:
-    """Repairs what a reader met: writes missing shadow cells, deletes what can never commit."""
+    """Repair what a reader met: write missing shadow cells, and delete versions that can never commit."""
     if resolution.commits and (shadows := tuple(_healed(rows, resolution.commits))):
         yield Heal(table, shadows)
     if resolution.orphans and (orphans := tuple(_orphaned(rows, resolution.orphans))):
@@ -167,12 +170,12 @@ def read_batch_steps(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[tuple[CellBatch, VisibleCells] | None]:
-    """What the snapshot sees of the next batch of a scan. SnapshotTooOld if W has passed the snapshot.
+    """Return the cells that the snapshot sees in the next batch of a scan. SnapshotTooOld if W has passed the snapshot.
 
     The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction:
-    they look a start up once a scan, not once a cell. `batch` None stands for the end of the scan, where W is checked
-    once more and None is returned: rows after the last batch, or of a range that looked empty, may have been cleaned
-    away (R7).
+    they look a start up once per scan, not once per cell. `batch` None marks the end of the scan: W is checked once
+    more, because compaction may have removed rows after the last batch, or of a range that looked empty (R7). The
+    result is None.
     """
     if batch is None:
         yield from check_snapshot_steps(snapshot)
@@ -185,14 +188,14 @@ def read_batch_steps(
 
 
 def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> Steps[None]:
-    """R7: after a read W must still be below the snapshot; otherwise versions may be missing from what was read.
-    `watermark`: W, if it was read after all of that anyway (R4)."""
+    """R7: after a read W must still be below the snapshot; otherwise the read may have missed versions.
+    `watermark`: W, if a lookup read it after the last fetch (R4)."""
     if watermark is None:
         watermark, _ = yield _READ_WATERMARKS
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
             f"snapshot {snapshot.start_ts} is at or below the published low watermark {watermark}: "
-            "versions it needs may be gone; begin again, or hold a lease for long reads",
+            "versions it needs may be gone; begin a new transaction, or hold a lease for long reads",
             start_ts=snapshot.start_ts,
             watermark=watermark,
         )
@@ -202,17 +205,17 @@ def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> St
 
 
 class Fetched(Protocol):
-    """Some rows as one fresh read returned them, with the effect that reads them again."""
+    """Rows as one fresh read returned them, with the effect that reads them again."""
 
     def again(self) -> Effect: ...
 
     def take(self, result: object) -> None: ...
 
     def unresolved_starts(self) -> set[int]:
-        """Distinct starts of cells without a shadow cell that the reader may see; never an own one."""
+        """Return the distinct starts of cells without a shadow cell that the reader may see, without its own."""
 
     def apply(self, commits: Mapping[int, int]) -> None:
-        """Fills in commit timestamps from the commit table, for the cells of the present fetch."""
+        """Set commit timestamps from the commit table in the cells of the last fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +231,15 @@ class SealRule:
 
     @classmethod
     def of_compactor(cls) -> SealRule:
-        """K2: the compactor deletes only what was sealed before."""
+        """K2: the compactor deletes only versions that were sealed before."""
         return cls(epoch=0, seal_all=True)
 
 
 @dataclass(slots=True)
 class Resolution:
-    """`commits`: what the commit table knew. `orphans`: starts whose cells in the last fetch without a shadow cell can
-    never commit, at or below a W that was read before that was found (R8). `missed`: every start that is not committed
-    for this reader. `watermark`: W, if a lookup read it after the last fetch."""
+    """`commits`: hits in the commit table. `orphans`: starts that can never commit, and whose cells without a shadow
+    cell in the last fetch may be deleted (R8). `missed`: every start that is not committed for this reader.
+    `watermark`: W, if a lookup read it after the last fetch."""
 
     commits: dict[int, int] = field(default_factory=dict)
     orphans: set[int] = field(default_factory=set)
@@ -245,7 +248,7 @@ class Resolution:
 
 
 NOTHING_UNRESOLVED: Final = Resolution()
-"""Of a fetch in which every cell that its reader may see has its shadow cell."""
+"""The resolution of a fetch in which every cell that the reader may see has its shadow cell."""
 
 _READ_WATERMARKS: Final = ReadWatermarks()
 
@@ -254,7 +257,7 @@ _OPEN: Final = "neither entry nor mark"
 
 
 def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Steps[Resolution]:
-    """Looks up, fetches again and seals, until every unresolved cell of the last fetch has a status."""
+    """Look up, fetch again and seal, until every unresolved cell of the last fetch has a status."""
     resolution = Resolution()
     statuses: dict[int, str] = {}
     final: set[int] = set()
@@ -293,7 +296,7 @@ def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
 
 
 def look_up_steps(starts: Sequence[int]) -> Steps[tuple[Sequence[int], int, int]]:
-    """R4: (state of each start, W, H). W and H are read after the entries: H may have passed an entry meanwhile."""
+    """R4: return (state of each start, W, H). W and H are read after the entries, because H may pass an entry."""
     found: tuple[Sequence[int], int, int] = yield LookupThenWatermarks(tuple(starts))
     return found
 
@@ -304,7 +307,7 @@ def _refetch_missed_steps(fetched: Fetched) -> Steps[None]:
 
 
 def _refetch_sealed_steps(fetched: Fetched) -> Steps[None]:
-    """R3, K2: a shadow cell that was written before the seal was placed decides."""
+    """R3, K2: a shadow cell that was written before the seal decides."""
     fetched.take((yield fetched.again()))
 
 
@@ -322,7 +325,8 @@ def _note_states(
     cache: CommitCache,
     resolution: Resolution,
 ) -> dict[int, str]:
-    """A hit is kept for ever. Below H neither a hit nor a miss says anything (R4): only the shadow cell decides."""
+    """Return the statuses of the missed starts, and cache hits for ever. Below H neither a hit nor a miss counts (R4):
+    only the shadow cell decides."""
     statuses: dict[int, str] = {}
     for start, state in zip(asked, states, strict=True):
         if start < horizon:
@@ -336,8 +340,8 @@ def _note_states(
 
 
 def _final_starts(asked: Sequence[int], states: Sequence[int], horizon: int, watermark_before: int) -> set[int]:
-    """R8: starts that no commit can name any more. Below H; or sealed, and at or below a W that was read *before* the
-    lookup: the entry of a branch replaces an invalidation marker until W has passed the branch (T13).
+    """R8: return the starts that no commit can name any more. They are below H; or sealed, and at or below a W that was
+    read *before* the lookup: the entry of a branch replaces an invalidation marker until W has passed the branch (T13).
 
     R looks b up: sealed, by a Java fence()
                                               the job commits: b's entry replaces the marker; W passes b
@@ -360,7 +364,7 @@ def _needs_seal(start: int, status: str, seal_rule: SealRule, watermark: int) ->
 
 
 class _FetchedRows:
-    """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
+    """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells do not change."""
 
     __slots__ = ("_fetch", "_snapshot", "rows")
 
@@ -386,8 +390,8 @@ class _FetchedRows:
 
 
 class FetchedBatch:
-    """Vectorized: one cell batch. `bound`: versions at or above it do not matter. `bounds`: what its reader needs of a
-    row; the compactor needs all of it."""
+    """Vectorized: one cell batch. `bound`: versions at or above it are ignored. `bounds`: the versions of a row that
+    its reader needs; None, for the compactor: all."""
 
     def __init__(
         self,
@@ -403,7 +407,7 @@ class FetchedBatch:
         self._range = KeyRange(batch.row_key(0), batch.row_key(batch.rows - 1) + b"\0") if batch.rows else None
         self.batch = batch
         self.resolved: NDArray[np.int64] = np.empty(0, np.int64)
-        """Records of `batch` whose commit timestamp came from the commit table."""
+        """Records of `batch` that were resolved by the commit table."""
 
     def again(self) -> Effect:
         assert self._range is not None, "an empty batch has nothing unresolved"
@@ -426,7 +430,7 @@ class FetchedBatch:
 
 
 def version_bound(watermark: int) -> int:
-    """Versions below this belong to starts ≤ `watermark`."""
+    """Return the bound below which versions belong to starts ≤ `watermark`."""
     return start_of(watermark) + TIMESTAMP_STEP
 
 
@@ -445,18 +449,18 @@ def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Itera
                 yield cell.name
 
 
-# --- what is known of commits -------------------------------------------------------------------------------
+# --- known commits ------------------------------------------------------------------------------------------
 
 CACHE_ENTRIES_MAX: Final = 100_000
-"""About 10 MB of Python ints; more starts than one scan usually meets unresolved."""
+"""About 10 MB of Python ints; more starts than a scan usually has to resolve."""
 
 
 class CommitCache:
-    """Start → commit, for all readers of a process: a commit is valid for ever. A miss is never kept (R6): a later
-    snapshot that must see the commit would be told "not committed".
+    """Start → commit, for all readers of a process: a commit is valid for ever. A miss is never cached (R6): a later
+    snapshot that must see the commit would read "not committed".
 
-    Bounded: when it is full the oldest half is dropped. Threads of CPython may share it: it uses single dict operations
-    only, and a lost entry costs one lookup.
+    Bounded: when it is full the oldest half is dropped. Threads of CPython may share it: it uses only single dict
+    operations, and a lost entry costs one lookup.
     """
 
     def __init__(self, entries_max: int = CACHE_ENTRIES_MAX) -> None:
@@ -464,7 +468,7 @@ class CommitCache:
         self._commits: dict[int, int] = {}
 
     def get(self, start: int) -> int:
-        """The commit timestamp, 0 if it is not known here."""
+        """Return the commit timestamp; 0 if it is not cached."""
         return self._commits.get(start, 0)
 
     def put(self, start: int, commit_ts: int) -> None:

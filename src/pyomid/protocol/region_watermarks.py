@@ -1,9 +1,9 @@
-"""What compactors recorded of a table's regions: how far every key is clean, and which records are still needed.
+"""Region watermarks: up to which W compactors cleaned every key, and which records are still needed.
 
 A record counts once it is older than the longest retry of a commit (`protocol.sanitize`). So a newer record must not
-replace the last one that counts: where regions are compacted more often than that, no record would ever count. For each
-range several records are kept, each at least twice as old as the one before. All of them stay true: what was once clean
-up to W is so for ever.
+replace the last one that counts: if regions are compacted more often than that, no record would ever count. Therefore
+each range keeps several records, each at least twice as old as the one before. All of them stay true: a range that is
+clean up to W stays clean up to it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Final, NamedTuple
 from pyomid.types import KeyRange, RegionWatermark
 
 RETRY_S_MAX: Final = 3600.0
-"""Records as old as this count for every sanitizer: no client repeats a commit for longer."""
+"""Records as old as this count for every sanitizer: no client retries a commit for longer."""
 
 
 class Cleaned(NamedTuple):
-    """One record of a range: when it was made, by the wall clock, and up to which W."""
+    """One record of a range: its wall-clock time, and its W."""
 
     at_s: float
     watermark: int
 
 
 def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
-    """The records of one range and generation that some sanitizer may still need, newest first."""
+    """Return the records of one range and generation that a sanitizer may still need, newest first."""
     best: list[Cleaned] = []
     for record in sorted(records, key=lambda each: (each.at_s, -each.watermark)):
         if not best or record.watermark > best[-1].watermark:
@@ -51,22 +51,22 @@ def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
 
 
 def with_record(records: Sequence[RegionWatermark], record: RegionWatermark) -> list[RegionWatermark]:
-    """The `records` of a range with `record` added and without those that no sanitizer needs, newest first."""
+    """Return the `records` of a range with `record` added, without those that no sanitizer needs, newest first."""
     if records and records[0].generation > record.generation:
-        return list(records)  # a compactor that began before the table was made anew
+        return list(records)  # of a compactor that began before the table was created again
     same = [each for each in records if each.generation == record.generation]
     left = kept([Cleaned(each.recorded_at_s, each.watermark) for each in [*same, record]])
     return [replace(record, watermark=each.watermark, recorded_at_s=each.at_s) for each in left]
 
 
 def covered_watermark(records: Sequence[RegionWatermark]) -> int:
-    """The minimum, over all keys, of the greatest watermark recorded for the key; 0 if a key has none."""
+    """Return the minimum, over all keys, of the greatest watermark recorded for the key; 0 if a key has none."""
     return min((watermark for _, watermark in _by_key(records)), default=0)
 
 
 def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float) -> list[KeyRange]:
-    """Ranges whose records no sanitizer needs: those of another generation, and those of former regions which are
-    covered by records that have a greater watermark and count for every sanitizer."""
+    """Return the ranges whose records no sanitizer needs: ranges of another generation, and former regions that are
+    covered by records with a greater watermark that count for every sanitizer."""
     needed = [record for record in records if record.generation == generation]
     newest = {record.key_range: record.watermark for record in sorted(needed, key=lambda each: each.watermark)}
     counting = _by_key([record for record in needed if record.recorded_at_s <= now_s - RETRY_S_MAX])
@@ -82,12 +82,13 @@ def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float
 
 
 def _by_key(records: Sequence[RegionWatermark]) -> list[tuple[bytes, int]]:
-    """(first key, greatest watermark recorded for the keys from it to the next first key), over all keys; one sweep."""
+    """Return (first key, greatest watermark recorded for the keys up to the next first key), over all keys, in one
+    sweep."""
     borders = {b""} | {record.key_range.start for record in records}
     borders |= {record.key_range.stop for record in records if record.key_range.stop}
     begins = sorted(records, key=lambda record: record.key_range.start)
     reached: list[tuple[int, bool, bytes]] = []
-    """(−watermark, has a stop, stop) of the ranges that began; the greatest watermark first."""
+    """(−watermark, has a stop, stop) of the open ranges; the greatest watermark first."""
     found: list[tuple[bytes, int]] = []
     at = 0
     for border in sorted(borders):
@@ -102,7 +103,7 @@ def _by_key(records: Sequence[RegionWatermark]) -> list[tuple[bytes, int]]:
 
 
 class _Lowest:
-    """The least number of any slice, without a look at each: a sparse table over powers of two."""
+    """The least number of any slice, in constant time: a sparse table over powers of two."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._levels = [numbers]
@@ -111,7 +112,7 @@ class _Lowest:
             self._levels.append([min(pair) for pair in zip(before, before[half:], strict=False)])
 
     def of(self, first: int, last: int) -> int:
-        """The least of `numbers[first:last]`, which must not be empty."""
+        """Return the least of `numbers[first:last]`, which must not be empty."""
         level = (last - first).bit_length() - 1
         numbers = self._levels[level]
         return min(numbers[first], numbers[last - (1 << level)])

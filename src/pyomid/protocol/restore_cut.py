@@ -1,18 +1,18 @@
-"""What the snapshots of a back-up hold, cut to the back-up's moment s (decision 0078).
+"""Cut the snapshots of a backup to the backup's moment s (decision 0078).
 
-Each region was taken at a moment of its own, some time after s was handed out. So there are cells of transactions that
-committed later, and of some that never did; and there are cells without their shadow cells. They are told apart as a
-compactor tells them, by the copy of the commit table, which nobody changes any more:
+Each region's snapshot was taken at a different time after s was handed out. So it may hold cells of transactions that
+committed later or never, and cells without their shadow cells. They are resolved as in compaction, by the copy of the
+commit table, which no longer changes:
 
     shadow cell or entry, commit < s     stays, with its shadow cell
     commit > s; neither; sealed          goes: a reader at s does not see it
     neither, of an earlier TSO           *doubtful*
 
-A commit of the TSO that handed out s was durable before s was. A flush of an earlier TSO, which died, may land at any
-time: behind the commit table's snapshot, and before or between those of the data. Where somebody met that entry
+A commit of the TSO that handed out s was durable before s was handed out. But a flush of an earlier, dead TSO may land
+at any time: after the commit table's snapshot, and before or between the data's snapshots. If a reader found that entry
 meanwhile, some of the transaction's cells have shadow cells in the snapshots and others have not. So a doubtful start
-is committed if any of its cells, in any table, has a shadow cell. That is looked for when all tables have been cut, and
-then the cut is repeated:
+is committed if any of its cells, in any table, has a shadow cell. When all tables have been cut, the shadow cells of
+doubtful starts are searched, and the cut is repeated:
 
     E1 decides c1 for x and dies     E2 hands out s      commit table: no x     x's late entry lands
     a reader heals x@row 1           snapshot of row 1: with shadow cell         of row 2, earlier: without
@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pyomid.arrays import np
+import numpy as np
+
 from pyomid.cells import CellBatch
 from pyomid.protocol.compaction import BATCH_ROWS_MAX
 from pyomid.protocol.effects import CleanBatch, ReadRange, Steps
@@ -34,7 +35,7 @@ from pyomid.types import TIMESTAMP_STEP, BackupManifest, KeyRange
 
 @dataclass(slots=True)
 class Cut:
-    """What was done to some regions. `doubtful`: starts whose cells were left as they are."""
+    """The result of cutting regions. `doubtful`: starts whose cells were left unchanged."""
 
     rows: int = 0
     cells_healed: int = 0
@@ -52,11 +53,11 @@ def cut_region_steps(
     is_last: bool = False,
     rows_max: int = BATCH_ROWS_MAX,
 ) -> Steps[None]:
-    """Afterwards each version in `region` that is left committed below the moment, and has its shadow cell; except
-    those of doubtful starts, unless this `is_last`. What no snapshot from the moment on sees goes as well.
+    """Cut `region`: afterwards each remaining version committed below the moment, and has its shadow cell; except
+    versions of doubtful starts, unless this `is_last`. Versions that no snapshot from the moment on sees go as well.
 
-    `LookupThenWatermarks` is to be answered with the horizon of the moment, and with what is known of doubtful starts;
-    `SealStarts` with "placed": the copy has no writer. Repeatable.
+    The driver must answer `LookupThenWatermarks` with the horizon of the moment and the known outcomes of doubtful
+    starts, and `SealStarts` with "placed", because the copy has no writer. Idempotent.
     """
     cache = CommitCache()
     start: bytes | None = region.start
@@ -68,7 +69,7 @@ def cut_region_steps(
 
 
 def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Steps[None]:
-    """Adds to `known` the commit timestamps that shadow cells in `region` tell of `doubtful` starts."""
+    """Add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
     wanted = np.array(sorted(doubtful), np.int64)
     start: bytes | None = region.start
     while start is not None:
@@ -76,8 +77,8 @@ def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], kno
         start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
         if batch.rows:
             starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
-            told = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
-            known.update(zip(starts[told].tolist(), batch.rec_commit[told].tolist(), strict=True))
+            resolved = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
+            known.update(zip(starts[resolved].tolist(), batch.rec_commit[resolved].tolist(), strict=True))
 
 
 def _cut_batch_steps(

@@ -1,22 +1,22 @@
 """Garbage collection of the commit table (*sanitize*): how far the horizon may move, and what holds it back.
 
-    W read → marks listed → tables listed → marks listed again (K6: in this order) → W_min over every key of every table
-    → H := W_min durable → entries and invalidation markers below H deleted (law 7)
+    read W → list the marks → list the tables → list the marks again (K6: in this order) → W_min over every key of every
+    table → H := W_min durable → delete entries and invalidation markers below H (law 7)
 
 Every commit to an unregistered table with a start at or below W left its mark before W was read. The mark of a table
 that is listed *after* the marks has no meaning: the records of its regions count. So a registration need not remove the
-mark, and a late mark delays no one. In the other order, and where registrations remove marks (as those of earlier
-versions do), a table that is registered between the two lists is in neither of them:
+mark, and a late mark delays nobody. In the other order, if registrations remove marks (as those of earlier versions
+do), a table that is registered between the two lists is in neither:
 
     Z lists the tables: no t | t is registered, its mark is removed | Z lists the marks: none | H passes t's commits
 
 A client that removes a table from the catalog and leaves its rows puts a mark first. So a table that is missing in the
-list of tables is in the second list of marks:
+list of tables is in the second list of marks. Without that list:
 
     Z lists the marks: none | t is marked, its entry goes | Z lists the tables: no t | H passes t's commits
 
-A key counts with the greatest watermark of the records that cover it: records of its table's present generation, old
-enough that no retry of a commit of their time can still arrive. A key that no record covers counts 0 (K5).
+A key has the greatest watermark of the records that cover it: records of its table's present generation, old enough
+that no retry of a commit of their time can still arrive. A key that no record covers has watermark 0 (K5).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pyomid.types import TABLES_UNCONFIRMED, RegionWatermark, TableInfo
 
 @dataclass(slots=True)
 class Sanitized:
-    """What was done. `held_back_by`: table → the watermark that kept H below W, lowest first."""
+    """The result of a run. `held_back_by`: table → the watermark that kept H below W, lowest first."""
 
     watermark: int
     horizon_before: int
@@ -49,13 +49,13 @@ class Sanitized:
     entries_deleted: int = 0
     held_back_by: dict[str, int] = field(default_factory=dict)
     too_young: dict[str, int] = field(default_factory=dict)
-    """Table → how far it is compacted by records that do not count yet: an earlier commit's retry may still arrive."""
+    """Table → its watermark by records that do not count yet, because an earlier commit's retry may still arrive."""
     counts_in_s: dict[str, float] = field(default_factory=dict)
     """Table → the seconds until these records count."""
 
 
 def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> Steps[None]:
-    """Removes records of former regions that other records cover. Otherwise their number grows with each split."""
+    """Remove records of former regions that other records cover. Otherwise their number grows with each split."""
     ranges = superseded(records, table.generation, now_s)
     if ranges:
         seen = {record.key_range: record for record in reversed(records)}
@@ -63,10 +63,10 @@ def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark]
 
 
 def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
-    """Moves H as far as compaction allows and deletes the entries below it.
+    """Raise H as far as compaction allows, and delete the entries below it.
 
-    `now_s`: the wall clock, in seconds. `retry_bound_s`: the longest time for which any client repeats a commit (10
-    minutes where Java clients exist). `Misuse` while the mark of an unregistered table stands.
+    `now_s`: the wall clock, in seconds. `retry_bound_s`: the longest time for which any client retries a commit (10
+    minutes if there are Java clients). `Misuse` while an unregistered table has a mark.
     """
     watermark, horizon = yield ReadWatermarks()
     marks, tables = yield from _marks_and_tables_steps()
@@ -97,7 +97,7 @@ def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
 
 
 def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]:
-    """K6: in this order; otherwise a table that is registered, or unregistered, between two lists is in neither."""
+    """K6: list in this order; otherwise a table that is registered or unregistered between two lists is in neither."""
     marks: dict[int, bytes] = yield ReadUnknownTables()
     tables: list[TableInfo] = yield ReadTables()
     later: dict[int, bytes] = yield ReadUnknownTables()
@@ -107,7 +107,7 @@ def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]
 def _demand_confirmed(unknown: Sequence[int]) -> None:
     if TABLES_UNCONFIRMED in unknown:
         raise Misuse(
-            "the commit table is not sanitized: a Java TSO led this store, and it was not confirmed since that every "
+            "the commit table is not sanitized: a Java TSO led this store, and since then nobody confirmed that every "
             "table it served is registered; `pyomid tables URL discover` lists tables that are not registered, "
             "`pyomid tables URL confirm` confirms"
         )
@@ -116,15 +116,16 @@ def _demand_confirmed(unknown: Sequence[int]) -> None:
 def _demand_registered(unknown: Sequence[int]) -> None:
     if unknown:
         raise Misuse(
-            f"the commit table is not sanitized: transactions were committed to tables with ids "
-            f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
-            "their names, and prints the commands that register them",
+            f"the commit table is not sanitized: transactions committed to tables that are missing from the catalog, "
+            f"with ids {', '.join(map(str, unknown))}; `pyomid tables URL discover` finds their names, and prints the "
+            "commands that register them",
             table_ids=unknown,
         )
 
 
 def _has_work_at(lowest: int, horizon: int) -> bool:
-    """Also if H is there already: the TSO that made it durable may have ended before it deleted the entries."""
+    """Whether to advance H. Also if H is there already: the TSO that made it durable may have died before it deleted
+    the entries."""
     return lowest > 0 and lowest >= horizon
 
 

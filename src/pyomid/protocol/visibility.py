@@ -1,16 +1,16 @@
-"""What a snapshot sees of versioned cells: one definition, in Python for single rows and compiled for batches.
+"""Which versions a snapshot sees: one definition, in Python for single rows and compiled for batches.
 
 A version is visible to a reader at `reader_start_ts` if it is the reader's own (`own` holds the start timestamps
-under which it writes: its start and its branches), or if it was committed at 0 < commit_ts < reader_start_ts. Of each
-column the greatest visible version counts; if it is a tombstone, the column is absent. A visible family tombstone
-(empty qualifier, no value) hides every version of its family that is not greater than its own version, whatever was
-written to its own column later. A *value* under the empty qualifier, as HBase programs write it, is a value like any
-other and hides nothing (Omid: CellUtils.isFamilyDeleteCell).
+under which it writes: its start and its branches), or if 0 < commit_ts < reader_start_ts. In each column the greatest
+visible version counts; if it is a tombstone, the column is absent. A visible family tombstone (empty qualifier, no
+value) hides every version of its family that is not greater than its own version, even if its own column was written
+later. A *value* under the empty qualifier, as HBase programs write it, is an ordinary value and hides nothing (Omid:
+CellUtils.isFamilyDeleteCell).
 
-A value that was committed at or below `expired_to` has expired (E1): where it is the greatest visible version, the
-column is absent. It hides what it hid before.
+A value committed at or below `expired_to` has expired (E1): if it is the greatest visible version, the column is
+absent. It still hides what it hid before.
 
-A commit timestamp of 0 counts as "not committed" here. The caller has looked it up before: `unresolved_starts`, then
+A commit timestamp of 0 means "not committed" here. The caller has looked it up before: `unresolved_starts`, then
 `apply_commits`, then the second fetch of protocol.md. `tests/core` compares both implementations on random histories.
 """
 
@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
-from pyomid.kernels.compiled import now
 from pyomid.protocol.native import visibility as kernels
 from pyomid.types import Cell, Column, start_of
 
@@ -35,7 +36,7 @@ NO_STARTS: frozenset[int] = frozenset()
 
 
 def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collection[int] = NO_STARTS) -> list[int]:
-    """Starts that only the commit table can explain to this reader: ascending, each once."""
+    """Return the starts that only the commit table can resolve for this reader: ascending, each once."""
     versions = [cell.version for cell in cells if cell.commit_ts == 0 and cell.version < reader_start_ts]
     return sorted(set(map(start_of, versions)).difference(own)) if versions else []
 
@@ -47,9 +48,9 @@ def visible_point(
     commits: Mapping[int, int] | None = None,
     expired_to: int = 0,
 ) -> dict[Column, bytes]:
-    """The row as the reader sees it; empty if it does not exist.
+    """Return the row as the reader sees it; empty if it does not exist.
 
-    `commits` (start → commit timestamp) explains cells without a shadow cell. A start that is missing there, or has 0
+    `commits` (start → commit timestamp) resolves cells without a shadow cell. A start that is missing there, or has 0
     or less (`NOT_FOUND`, `SEALED`), is not committed.
     """
     row: dict[Column, bytes] = {}
@@ -59,7 +60,7 @@ def visible_point(
             break
         row[Column(cell.family, cell.qualifier)] = value
     else:
-        return row  # values of one version, as of most rows: what follows says the same
+        return row  # values of one version, the common case, with the same result as the general one below
     known = commits or {}
     best: dict[Column, Cell] = {}
     hidden_to: dict[bytes, int] = {}
@@ -83,54 +84,53 @@ def visible_point(
     }
 
 
-# Vectorized: a batch of whole rows.
+# Vectorized: a batch of complete rows.
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleCells:
-    """What a reader sees of a batch: `cells[row_cell[i] : row_cell[i + 1]]` are row i's values.
+    """The values of a batch that a reader sees: row i's are `cells[row_cell[i] : row_cell[i + 1]]`.
 
-    They are indices into the batch's cells: within a row in ascending order of `cell_col`, one for each column, no
-    tombstones. A row without any does not exist for the reader.
+    They are indices into the batch's cells: within a row in ascending order of `cell_col`, one per column, without
+    tombstones. A row without values does not exist for the reader.
     """
 
     cells: Indices
     row_cell: Indices
 
     def rows_present(self) -> Indices:
-        """Indices of the batch's rows that exist for the reader."""
+        """Return the indices of the batch's rows that exist for the reader."""
         return np.flatnonzero(self.row_cell[1:] > self.row_cell[:-1])
 
 
 def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
-    """Starts that only the commit table can explain to this reader: ascending, each once."""
-    found = now(kernels.unresolved, batch.rows)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
+    """Return the starts that only the commit table can resolve for this reader: ascending, each once."""
+    found = kernels.unresolved(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
     return np.unique(found)
 
 
 def apply_commits(batch: CellBatch, starts: Indices, commits: Indices) -> Indices:
-    """Writes the commit table's answers into `rec_commit`; returns the records that this resolved, ascending.
+    """Write the commit table's answers into `rec_commit`. Return the records that this resolved, ascending.
 
     `starts` ascend. A commit of 0 or less leaves its records unresolved.
     """
-    return now(kernels.apply_commits, batch.rows)(batch.rec_version, batch.rec_commit, starts, commits)
+    return kernels.apply_commits(batch.rec_version, batch.rec_commit, starts, commits)
 
 
 def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
-    """Indices of the records that are still unresolved, ascending: the rows to fetch again."""
-    return now(kernels.unresolved_records, batch.rows)(
-        batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own)
-    )
+    """Return the indices of the records that are still unresolved, ascending."""
+    return kernels.unresolved_records(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
 
 
 def visible_cells(
     batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS, expired_to: int = 0
 ) -> VisibleCells:
-    """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell, and another where values expire."""
+    """Return the batch as the reader sees it: one compiled pass, a few nanoseconds per cell, and another if values
+    expire."""
     tombstone_of = _family_tombstone_columns(batch.columns)
-    found = now(kernels.visible_cells, batch.rows)(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own))
+    found = kernels.visible_cells(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own))
     if expired_to:
-        found = now(kernels.unexpired_cells, batch.rows)(batch.rec_cell, batch.rec_commit, *found, expired_to)
+        found = kernels.unexpired_cells(batch.rec_cell, batch.rec_commit, *found, expired_to)
     return VisibleCells(*found)
 
 
@@ -139,6 +139,6 @@ def _sorted(own: Collection[int]) -> Indices:
 
 
 def _family_tombstone_columns(columns: Sequence[Column]) -> Indices:
-    """For each column the index of its family's tombstone column; -1 if the batch has none."""
+    """Return for each column the index of its family's tombstone column; -1 if the batch has none."""
     of_family = {column.family: index for index, column in enumerate(columns) if not column.qualifier}
     return np.array([of_family.get(column.family, -1) for column in columns], dtype=np.int64)

@@ -1,2 +1,2 @@
-"""Typed rows to cells and back, by a table's schema in the catalog: types, row keys, values; a row at a time and by
-Arrow columns. It stands below clients and Spark, which all write the same bytes."""
+"""Conversion between typed rows and cells, by a table's schema in the catalog: types, row keys, values; one row at a
+time, or by Arrow columns. Used by clients and by Spark, so that all write the same bytes."""

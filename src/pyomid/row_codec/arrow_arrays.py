@@ -1,7 +1,7 @@
-"""Arrow arrays from Python's values and numpy's arrays, and back, without pandas.
+"""Conversion between Arrow arrays and Python values or numpy arrays, without loading pandas.
 
-`pa.array`, `pa.scalar` and `to_numpy` load pandas where it is installed, for values that nobody here has. That takes
-more than a second of processor time in each of the Python processes that Spark starts.
+`pa.array`, `pa.scalar` and `to_numpy` load pandas if it is installed, to support values that do not occur here. That
+costs more than a second of CPU time in each Python process of Spark.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def bool_array(values: Sequence[bool] | NDArray[np.bool_]) -> pa.Array:
 
 
 def places_array(places: Sequence[int | None]) -> pa.Array:
-    """For `take`: None takes a null."""
+    """Return indices for `take`; None becomes null."""
     there = np.array([place is not None for place in places], dtype=np.bool_)
     numbers = np.array([place or 0 for place in places], dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [_bits(there), pa.py_buffer(numbers)])
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [validity_bits(there), pa.py_buffer(numbers)])
 
 
 def binary_array_of(values: Sequence[bytes | None]) -> pa.Array:
     there = np.array([value is not None for value in values], dtype=np.bool_)
     offsets = np.cumsum([0, *(len(value or b"") for value in values)], dtype=np.int32)
     data = pa.py_buffer(b"".join(value or b"" for value in values))
-    return pa.Array.from_buffers(pa.binary(), len(values), [_bits(there), pa.py_buffer(offsets), data])
+    return pa.Array.from_buffers(pa.binary(), len(values), [validity_bits(there), pa.py_buffer(offsets), data])
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
@@ -42,14 +42,14 @@ def no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def booleans(column: pa.Array) -> NDArray[np.bool_]:
-    """Of a boolean column without nulls."""
+    """Return the values of a boolean column without nulls."""
     bits = np.frombuffer(column.buffers()[1] or b"", dtype=np.uint8)
     unpacked = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
     return unpacked.view(np.bool_)
 
 
 def fixed_values(column: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Of a column of numbers, whatever lies under its nulls."""
+    """Return the values of a column of numbers; arbitrary ones for nulls."""
     return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
 
 
@@ -57,5 +57,5 @@ def _fixed(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _bits(there: NDArray[np.bool_]) -> pa.Buffer | None:
+def validity_bits(there: NDArray[np.bool_]) -> pa.Buffer | None:
     return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))

@@ -1,13 +1,13 @@
-"""How the columns of a table with data may change: by the catalog's entry alone, no stored byte is touched.
+"""Changes to the columns of a table with data. Only the catalog's entry changes, never a stored byte.
 
-    rename    the name goes, the place stays: cells, conflict ids and what Java programs read are as they were
-    drop      the place is retired: its cells stand unread, and no column ever has it again (X1)
-    widen     to a type that has every value of the former one; stored values tell theirs by their length
+    rename    changes the name, not the place: cells, conflict ids and what Java programs read stay the same
+    drop      retires the place: its cells are no longer read, and no column ever gets it again (X1)
+    widen     to a type that has every value of the former one; a stored value's length shows its type
     add       at a place that no column has or had
-    order     of names only
+    order     changes the order of names only
 
-Columns besides the key's may always be null, the key's never. Key columns may be renamed and ordered; their bytes are
-the row keys, so they are neither dropped nor widened.
+Value columns may always be null, key columns never. Key columns may be renamed and ordered, but not dropped or widened,
+because their bytes are the row keys.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """What is to change, all at once. Names are those of before, in `order` those of after; what `order` leaves out
-    follows what it names."""
+    """Changes to apply together. Names are the former ones; in `order` they are the new ones, and columns that `order`
+    omits follow those that it names."""
 
     rename: Mapping[str, str] = field(default_factory=dict)
     drop: Sequence[str] = ()
@@ -41,19 +41,19 @@ class ColumnChanges:
     add: Sequence[Field] = ()
     order: Sequence[str] = ()
     mapping: ColumnMapping = field(default_factory=dict)
-    """Places of added columns; none is needed."""
+    """Places of added columns; optional."""
 
 
 def changed_table(info: TableInfo, changes: ColumnChanges) -> TableInfo:
-    """The entry after the changes. `Misuse` or `MisuseType` names the column that cannot change so."""
+    """Return the entry after the changes. `Misuse` or `MisuseType` names a column that cannot be changed like this."""
     schema = schema_of(info)
     _check_names(info, schema, changes)
     key = {part.name for part in schema.row_key}
     for name in (*changes.drop, *changes.widen):
         if name in key:
             raise Misuse(
-                f"table {info.name!r}: {name!r} is a column of the row key, which is neither dropped nor widened: its "
-                "bytes are the row keys",
+                f"table {info.name!r}: {name!r} is a row key column, which cannot be dropped or widened: its bytes are "
+                "the row keys",
                 column=name,
             )
     _check_indexes(info, schema, changes)
@@ -81,7 +81,7 @@ def _check_indexes(info: TableInfo, schema: TableSchema, changes: ColumnChanges)
         index = next((index.name for index in info.indexes if column.column in index.columns), None)
         if index is not None and (column.name in changes.drop or column.name in changes.widen):
             raise Misuse(
-                f"table {info.name!r}: column {column.name!r} is in the index {index!r}, whose rows have its values: "
+                f"table {info.name!r}: column {column.name!r} is in the index {index!r}, whose rows hold its values: "
                 "drop the index first",
                 column=column.name,
             )
@@ -90,24 +90,27 @@ def _check_indexes(info: TableInfo, schema: TableSchema, changes: ColumnChanges)
 def _check_names(info: TableInfo, schema: TableSchema, changes: ColumnChanges) -> None:
     known = [column.name for column in schema.columns]
     if not (changes.rename or changes.drop or changes.widen or changes.add or changes.order):
-        raise Misuse(f"table {info.name!r}: nothing is to change", table=info.name)
+        raise Misuse(f"table {info.name!r}: no change was given", table=info.name)
     for name in (*changes.rename, *changes.drop, *changes.widen):
         if name not in known:
             raise Misuse(f"table {info.name!r} has no column {name!r}{near(str(name), known)}", column=name)
     for name in changes.drop:
         if name in changes.rename or name in changes.widen or list(changes.drop).count(name) > 1:
-            raise Misuse(f"table {info.name!r}: column {name!r} is dropped: nothing else can become of it", column=name)
+            raise Misuse(
+                f"table {info.name!r}: column {name!r} is dropped: it cannot be changed otherwise in the same call",
+                column=name,
+            )
     for name in changes.rename.values():
         if not isinstance(name, str) or not name:
-            raise MisuseType(f"table {info.name!r}: {name!r} is no name of a column", value=name)
+            raise MisuseType(f"table {info.name!r}: {name!r} is not a column name", value=name)
 
 
 def _check_distinct(info: TableInfo, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise Misuse(
-                f"table {info.name!r} has a column {name!r}: no other one can have its name; rename or drop it in the "
-                "same call",
+                f"table {info.name!r} already has a column {name!r}: give another name, or rename or drop that column "
+                "in the same call",
                 column=name,
             )
 
@@ -118,12 +121,13 @@ def _widened(info: TableInfo, column: ColumnSchema, type_name: str) -> ColumnSch
     old, new = column_type(column.spark_type, column.name), column_type(type_name, column.name)
     if old.layout is Layout.DECIMAL and new.layout is Layout.DECIMAL:
         if new.scale == old.scale and new.precision >= old.precision:
-            return replace(column, spark_type=type_name)  # a stored decimal says itself how long it is
+            return replace(column, spark_type=type_name)  # a stored decimal has a variable length
     elif type_name in _WIDER.get(column.spark_type, ()):
         return replace(column, spark_type=type_name, earlier_types=(*column.earlier_types, column.spark_type))
     raise MisuseType(
-        f"table {info.name!r}: column {column.name!r} is {column.spark_type}, and cannot become {type_name}: whole "
-        "numbers become longer ones, float double, a decimal one of more digits and the same scale; else add a column",
+        f"table {info.name!r}: column {column.name!r} is {column.spark_type} and cannot become {type_name}: an integer "
+        "can become longer, a float a double, a decimal one with more digits and the same scale; otherwise add a "
+        "column",
         column=column.name,
         type=type_name,
     )
@@ -134,5 +138,6 @@ def _ordered(info: TableInfo, columns: Sequence[ColumnSchema], order: Sequence[s
     for name in order:
         if name not in by_name or list(order).count(name) > 1:
             hint = near(str(name), by_name) if name not in by_name else ""
-            raise Misuse(f"table {info.name!r}: order names {name!r}, not each column once{hint}", column=name)
+            what = "several times" if name in by_name else "which is not a column"
+            raise Misuse(f"table {info.name!r}: order names {name!r}, {what}{hint}", column=name)
     return (*(by_name[name] for name in order), *(column for column in columns if column.name not in order))

@@ -1,7 +1,7 @@
-"""Spark's types as pyomid stores them: which there are, their Arrow form, and what is refused by name.
+"""The supported Spark types: their stored form and their Arrow type.
 
-A type is known by Spark's own JSON name (`DataType.jsonValue`): "long", "decimal(10,2)", or for arrays, maps and
-structs the JSON object as text. That name is what the catalog keeps.
+A type has Spark's own JSON name (`DataType.jsonValue`): "long", "decimal(10,2)"; for arrays, maps and structs it is the
+JSON object as text. The catalog stores this name.
 
     name                          stored value                                     Arrow
     boolean                       1 byte, FF or 00                                 bool
@@ -15,7 +15,7 @@ structs the JSON object as text. That name is what the catalog keeps.
     interval day … second         microseconds in 8 bytes                          duration[us]
     array map struct              JSON, UTF-8 (`nested`)                         list map struct
 
-All but the last five rows are HBase's `Bytes` conventions. Everything else is refused by name.
+All but the last five rows follow HBase's `Bytes` conventions. Every other type is refused by name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Layout(StrEnum):
-    """How a type's bytes are made."""
+    """The kind of encoding of a type's values."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"
@@ -47,7 +47,7 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """One Spark type. `width` is the bytes of a stored value, 0 where they vary."""
+    """One Spark type. `width`: bytes of a stored value; 0 if variable."""
 
     name: str
     layout: Layout
@@ -57,7 +57,7 @@ class ColumnType:
 
     @property
     def arrow(self) -> pa.DataType:
-        """Its Arrow form, by pyarrow, which nothing else here needs."""
+        """Its Arrow type; only this needs pyarrow."""
         return arrow_type(self.name)
 
     @property
@@ -70,7 +70,7 @@ class ColumnType:
 
     @property
     def key_width(self) -> int:
-        """Bytes in a row key, 0 where they vary; a decimal's go by its precision."""
+        """Bytes in a row key; 0 if variable. A decimal's depend on its precision."""
         return decimal_key_width(self.precision) if self.layout is Layout.DECIMAL else self.width
 
 
@@ -95,7 +95,7 @@ KNOWN_TYPES: Final = (*_SIMPLE, "decimal(p,s)", "interval day to second", "array
 
 
 def decimal_key_width(precision: int) -> int:
-    """Bytes that hold every unscaled number of `precision` digits in two's complement."""
+    """Return how many bytes hold every unscaled number of `precision` digits in two's complement."""
     largest: int = 10**precision
     return (largest.bit_length() + 8) // 8
 
@@ -104,14 +104,14 @@ _SQL_NAMES: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "
 
 
 def type_name(written: str) -> str:
-    """The type that a person wrote: SQL and `DataFrame.dtypes` have other names for some, in any case."""
+    """Return the canonical name of a type; accepts the names of SQL and `DataFrame.dtypes`, in any case."""
     name = written.strip().lower()
     return written if name.startswith(("{", "interval")) else _SQL_NAMES.get(name, name)
 
 
 @lru_cache(maxsize=1024)
 def column_type(name: str, column: str = "") -> ColumnType:
-    """The type that Spark calls `name`; MisuseType naming the column where it is none of ours."""
+    """Return the type of this name; MisuseType, which names the column, if it is not supported."""
     if name in _SIMPLE:
         return ColumnType(name, *_SIMPLE[name])
     if match := re.fullmatch(r"decimal\((\d+),\s*(-?\d+)\)", name):
@@ -127,8 +127,14 @@ def column_type(name: str, column: str = "") -> ColumnType:
     raise refusal(name, column)
 
 
+def stored_as(kind: ColumnType) -> ColumnType:
+    """Return the integer type in which a date, timestamp or interval is stored; other types unchanged."""
+    is_number = kind.layout is Layout.INTEGER and kind.name not in ("byte", "short")
+    return column_type("integer" if kind.width == 4 else "long") if is_number else kind
+
+
 def refusal(name: str, column: str) -> MisuseType:
-    """The error for a type that cannot be stored."""
+    """Return the error for a type that cannot be stored."""
     where = f"column {column!r}: " if column else ""
     return MisuseType(
         f"{where}Spark type {name!r} cannot be stored; known types are {', '.join(KNOWN_TYPES)}",
@@ -139,7 +145,7 @@ def refusal(name: str, column: str) -> MisuseType:
 
 @lru_cache(maxsize=1024)
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow form of a type that `column_type` knows."""
+    """Return the Arrow type of a type that `column_type` accepts."""
     import pyarrow as pa
 
     kind = column_type(name)
@@ -163,7 +169,7 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def _check_nested(spark: Any, column: str) -> None:
-    """`refusal` of a Spark type's JSON value that holds, however deep, what cannot be stored."""
+    """Raise `refusal` if a Spark type's JSON value contains, at any depth, a type that cannot be stored."""
     if isinstance(spark, str):
         column_type(spark, column)
         return
@@ -184,7 +190,7 @@ def _check_nested(spark: Any, column: str) -> None:
 
 
 def nested_arrow_type(spark: Any, column: str) -> pa.DataType:
-    """The Arrow type of a Spark type's JSON value, however deep."""
+    """Return the Arrow type of a Spark type's JSON value, nested ones included."""
     import pyarrow as pa
 
     if isinstance(spark, str):

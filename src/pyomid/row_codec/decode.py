@@ -1,4 +1,4 @@
-"""Visible cells of a batch → Arrow columns, by columns; key columns come out of the row key."""
+"""Decoding of a batch's visible cells to Arrow, column by column; key columns are decoded from the row key."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.row_codec.fixed_width import fixed_array, from_ordered, number_type, text_array
-from pyomid.row_codec.native.columns import copy_texts, fill_columns, text_offsets
-from pyomid.row_codec.native.decimals import gather_decimals
-from pyomid.row_codec.native.row_keys import take_blocks, unescape
+from pyomid.row_codec.native import columns as column_kernels
+from pyomid.row_codec.native import row_keys as key_kernels
 from pyomid.row_codec.nested import from_json
 from pyomid.row_codec.row_key import KeyPart, key_layout
 from pyomid.types import TableSchema
 
 _SHOWN_MAX: Final = 80
 _ARROW_TEXT_BYTES_MAX: Final = 2**31 - 1
-"""What the 32-bit offsets of one Arrow string column can hold; Spark's batches have these."""
+"""Most bytes that one Arrow string column with 32-bit offsets can hold; Spark's batches use such columns."""
 
 
 class RowDecoder:
-    """Decodes batches of one table into record batches of one Arrow schema. Not for several threads."""
+    """Decoder of one table's batches to record batches of one Arrow schema. Not thread-safe."""
 
     def __init__(self, schema: TableSchema, wanted: Sequence[str], arrow: pa.Schema | None = None) -> None:
-        """`wanted`: columns in the order of the result; `arrow`: its schema, where the caller needs its own."""
+        """`wanted`: columns in the order of the result; `arrow`: the result's schema; None: derived from `schema`."""
         known = {column.name: column for column in schema.columns}
         self.schema = arrow if arrow is not None else arrow_schema(schema, wanted)
         self._layout = key_layout(schema)
@@ -42,7 +41,7 @@ class RowDecoder:
         ]
         self._place = {column.column: place for place, column in enumerate(values)}
         self.columns = self._place.keys()
-        """Of which cells values are read."""
+        """Columns whose cells are decoded."""
         self._earlier = [tuple(column_type(each) for each in column.earlier_types) for column in values]
         self._widths = np.array(
             [
@@ -53,7 +52,7 @@ class RowDecoder:
         )
 
     def decode(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
-        """One row for each row of the batch that exists for the reader, in key order."""
+        """Return one row for each row of the batch that exists for the reader, in key order."""
         rows = visible.rows_present()
         columns = self._decode_keys(batch, rows) if self._key_names else {}
         if self._values:
@@ -72,7 +71,7 @@ class RowDecoder:
         valid = np.zeros((len(widths), (count + 7) // 8), dtype=np.uint8)
         present = np.zeros(len(widths), dtype=np.int64)
         places, filled = (place_of, widths, at_of), (fixed, chosen, valid, present)
-        bad, place = fill_columns.for_rows(count)(batch.arrays(), visible.cells, visible.row_cell, rows, places, filled)
+        bad, place = column_kernels.fill_columns(batch.arrays(), visible.cells, visible.row_cell, rows, places, filled)
         if bad >= 0:
             raise self._misfit(batch, visible, int(rows[bad]), place)
         columns = {}
@@ -90,7 +89,7 @@ class RowDecoder:
         return columns
 
     def _misfit(self, batch: CellBatch, visible: VisibleCells, row: int, place: int) -> Corruption:
-        """What to say of the row's value that is not as long as its column's type."""
+        """Return the error for a row's value whose length does not fit its column's type."""
         name, kind, _ = self._values[place]
         cells = visible.cells[visible.row_cell[row] : visible.row_cell[row + 1]].tolist()
         cell = next(each for each in cells if self._place.get(batch.columns[batch.cell_col[each]], -1) == place)
@@ -123,11 +122,11 @@ def arrow_schema(schema: TableSchema, wanted: Sequence[str]) -> pa.Schema:
 def _take_part(
     buffer: NDArray[np.uint8], places: NDArray[np.int64], ends: NDArray[np.int64], part: KeyPart, arrow: pa.DataType
 ) -> tuple[pa.Array | None, int]:
-    """The column, its places moved to its end; or the first row that cannot hold it."""
+    """Return the decoded column and -1, with `places` advanced past it; or None and the first malformed row."""
     rows = len(places)
     if not part.type.is_text:
         block = np.empty((rows, part.type.key_width), dtype=np.uint8)
-        bad = take_blocks.for_rows(rows)(buffer, places, ends, block)
+        bad = key_kernels.take_blocks(buffer, places, ends, block)
         return (from_ordered(block, part.type, arrow, descending=part.descending) if bad < 0 else None), bad
     total = int((ends - places).sum())
     _check_room(total, part.name)
@@ -135,17 +134,16 @@ def _take_part(
     data = np.empty(total, dtype=np.uint8)
     if part.is_raw:
         np.cumsum(ends - places, out=offsets[1:])
-        copy = copy_texts.for_rows(rows)
-        copy(buffer, places, np.arange(rows, dtype=np.int64), offsets.astype(np.int64), data)
+        column_kernels.copy_texts(buffer, places, np.arange(rows, dtype=np.int64), offsets.astype(np.int64), data)
         places[:] = ends
         return text_array(offsets, data, arrow, None), -1
     inversion = 0xFF if part.descending else 0x00
-    bad = unescape.for_rows(rows)(buffer, places, ends, inversion, data, offsets)
+    bad = key_kernels.unescape(buffer, places, ends, inversion, data, offsets)
     return (text_array(offsets, data, arrow, None) if bad < 0 else None), bad
 
 
 def _fixed_width(kind: ColumnType) -> int:
-    """Bytes of every stored value of the type; 0 where they vary."""
+    """Return the bytes of every stored value of the type; 0 if variable."""
     return 0 if kind.is_text or kind.layout in (Layout.JSON, Layout.DECIMAL) else kind.width
 
 
@@ -158,11 +156,11 @@ def _decode_chosen(
     rows: NDArray[np.int64],
     bits: pa.Buffer | None,
 ) -> pa.Array:
-    """A column whose stored values vary in length; `bits`: its validity bitmap, None where nothing is null."""
+    """Return a column whose stored values vary in length; `bits`: its validity bitmap, None if nothing is null."""
     if kind.layout is not Layout.DECIMAL:
         return _decode_text(batch, chosen, kind, arrow, name, rows, bits)
     block = np.empty((len(chosen), 16), dtype=np.uint8)
-    bad = gather_decimals.for_rows(len(chosen))(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
+    bad = column_kernels.gather_decimals(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
     if bad >= 0:
         raise _corrupt_value(batch, int(rows[bad]), int(chosen[bad]), kind, name)
     return fixed_array(block, len(chosen), kind, arrow, bits)
@@ -177,7 +175,8 @@ def _decode_widened(
     rows: NDArray[np.int64],
     bits: pa.Buffer | None,
 ) -> pa.Array:
-    """A column of the first of `kinds`, which had the others before it was widened: a value's length tells its type."""
+    """Return a column of type `kinds[0]`, which had the other types before it was widened; a value's length shows its
+    type."""
     wide = np.zeros(len(chosen), dtype=number_type(kinds[0]))
     there = np.flatnonzero(chosen >= 0)
     lengths = np.full(len(chosen), -1, dtype=np.int32)
@@ -212,11 +211,10 @@ def _decode_text(
     bits: pa.Buffer | None,
 ) -> pa.Array:
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
-    measure = text_offsets.for_rows(len(chosen))
-    total = measure(batch.buffer, batch.cell_off, batch.cell_len, chosen, offsets, kind.is_text)
+    total = column_kernels.text_offsets(batch.buffer, batch.cell_off, batch.cell_len, chosen, offsets, kind.is_text)
     _check_room(total, name)
     data = np.empty(total, dtype=np.uint8)
-    copy_texts.for_rows(len(chosen))(batch.buffer, batch.cell_off, chosen, offsets, data)
+    column_kernels.copy_texts(batch.buffer, batch.cell_off, chosen, offsets, data)
     if kind.layout is not Layout.JSON:
         return text_array(offsets.astype(np.int32), data, arrow, bits)
     stored = text_array(offsets.astype(np.int32), data, pa.binary(), bits).to_pylist()
@@ -246,12 +244,12 @@ def binary_array(
     chosen: NDArray[np.int64],
     name: str,
 ) -> pa.Array:
-    """The chosen ones (-1: null) of some parts of the buffer, as they are, without a type of pyomid's."""
+    """Return the chosen (-1: null) slices of the buffer as raw bytes."""
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
-    total = text_offsets.for_rows(len(chosen))(buffer, begins, lengths, chosen, offsets, False)
+    total = column_kernels.text_offsets(buffer, begins, lengths, chosen, offsets, False)
     _check_room(total, name)
     data = np.empty(total, dtype=np.uint8)
-    copy_texts.for_rows(len(chosen))(buffer, begins, chosen, offsets, data)
+    column_kernels.copy_texts(buffer, begins, chosen, offsets, data)
     valid = chosen >= 0
     bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return text_array(offsets.astype(np.int32), data, pa.binary(), bits)
@@ -260,7 +258,7 @@ def binary_array(
 def _check_room(total: int, name: str) -> None:
     if total > _ARROW_TEXT_BYTES_MAX:
         raise Misuse(
-            f"column {name!r}: {total} bytes in one batch, Arrow holds {_ARROW_TEXT_BYTES_MAX}; "
-            "read with a smaller batchRows",
+            f"column {name!r}: {total} bytes in one batch, but Arrow allows {_ARROW_TEXT_BYTES_MAX}: read with a "
+            "smaller batchRows",
             column=name,
         )

@@ -1,9 +1,9 @@
-"""Arrow record batches → cell batches, by columns: no cell becomes a Python object.
+"""Encoding of Arrow record batches as cell batches, column by column: no cell becomes a Python object.
 
-row key     encoded part by part into one array of bytes; rows ordered by it
-columns     each fills one line of a grid (columns by rows) with offset and length of its values;
-            fixed-width values lie as one block, texts stay where Arrow has them
-packing     one pass turns the grid into a record a row, without gaps, with the sentinel where it is needed
+row key     encoded part by part into one byte array; rows are sorted by it
+columns     each fills one line of a grid (columns by rows) with the offsets and lengths of its values;
+            fixed-width values form one block; strings stay in Arrow's buffers
+packing     one pass turns the grid into one record per row, without gaps, with a sentinel where needed
 """
 
 from __future__ import annotations
@@ -22,17 +22,8 @@ from pyomid.errors import Corruption, Misuse
 from pyomid.row_codec.arrow_arrays import fixed_values
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
-from pyomid.row_codec.native.columns import ABSENT, pack_cells, zero_texts
-from pyomid.row_codec.native.decimals import put_decimals
-from pyomid.row_codec.native.row_keys import (
-    UNSORTED,
-    WITH_EQUALS,
-    escaped_lengths,
-    key_order,
-    last_of_equals,
-    put_blocks,
-    put_escaped,
-)
+from pyomid.row_codec.native import columns as column_kernels
+from pyomid.row_codec.native import row_keys as key_kernels
 from pyomid.row_codec.nested import to_json
 from pyomid.row_codec.row_key import KeyLayout, KeyPart, key_layout
 from pyomid.row_codec.sentinel import SENTINEL_VALUE, sentinel_column
@@ -42,9 +33,9 @@ Lengths = NDArray[np.int64]
 
 
 class Duplicates(StrEnum):
-    """What two rows with one key in one write are: a mistake, or a later and an earlier state. LAST is as if they were
-    written one after the other, wherever the borders of batches lie: a null that is to keep what was there keeps the
-    earlier row's value. MERGE: a mistake too, of a merge whose source tells one row of the table twice what to be."""
+    """Treatment of two rows with one key in one write. ERROR: refused. LAST: as if written one after the other, even
+    across batches; a null that keeps the stored value keeps the earlier row's value. MERGE: refused, as an ambiguous
+    merge, whose source gives two new states for one row of the table."""
 
     ERROR = "error"
     LAST = "last"
@@ -52,7 +43,7 @@ class Duplicates(StrEnum):
 
 
 class Nulls(StrEnum):
-    """What a null does to what was stored: remove it, so that a write replaces the row, or keep it."""
+    """Effect of a null on the stored value. TOMBSTONE removes it, so that a write replaces the row; KEEP keeps it."""
 
     TOMBSTONE = "tombstone"
     KEEP = "keep"
@@ -60,15 +51,15 @@ class Nulls(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """`rows`: the last row of each key, by ascending key. Where a key is there twice, `all_rows` are the rows of all
-    keys, of equal ones the earlier before the later, and `ends` the place in them of each key's last."""
+    """Row numbers by ascending key. `rows`: the last row of each key. If keys repeat, `all_rows` holds all rows, those
+    of equal keys in their order, and `ends` the position of each key's last row in it."""
 
     rows: NDArray[np.int64]
     all_rows: NDArray[np.int64] | None = None
     ends: NDArray[np.int64] | None = None
 
     def last_valid(self, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Of each key the last row with a value, by ascending key; its last row where none has one."""
+        """Return, by ascending key, the last row of each key that has a value; its last row if none has one."""
         if self.all_rows is None or self.ends is None:
             return self.rows
         places = np.where(valid[self.all_rows], np.arange(len(self.all_rows)), -1)
@@ -88,63 +79,62 @@ class EncodedKeys:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
     def ascending(self, duplicates: Duplicates, layout: KeyLayout) -> RowOrder:
-        """Row numbers by ascending key, each key once; Misuse names a key that is there twice."""
+        """Return row numbers by ascending key, each key once; Misuse names a key that occurs twice."""
         order, found = self._ordered()
-        if found == WITH_EQUALS:
+        if found == key_kernels.WITH_EQUALS:
             last = np.empty(len(order), dtype=np.bool_)
-            last_of_equals.for_rows(len(order))(self.data, self.offsets, order, last)
+            key_kernels.last_of_equals(self.data, self.offsets, order, last)
             if duplicates is not Duplicates.LAST:
                 raise duplicate_key(self.key(int(order[np.argmin(last)])), layout, duplicates)
             return RowOrder(order[last], order, np.flatnonzero(last))
         return RowOrder(order)
 
     def order(self) -> NDArray[np.int64]:
-        """Row numbers by ascending key, of equal keys the later row after the earlier."""
+        """Return row numbers by ascending key; rows with equal keys keep their order."""
         return self._ordered()[0]
 
     def _ordered(self) -> tuple[NDArray[np.int64], int]:
-        """The order, and what `key_order` says of it."""
+        """Return the order, with the result of `key_order` for it."""
         order = np.arange(len(self.offsets) - 1, dtype=np.int64)
-        look = key_order.for_rows(len(order))
-        found = look(self.data, self.offsets, order)
-        if found != UNSORTED:
+        found = key_kernels.key_order(self.data, self.offsets, order)
+        if found != key_kernels.UNSORTED:
             return order, found
         keys = pa.Array.from_buffers(
             pa.large_binary(), len(order), [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         )
         order = fixed_values(pc.array_sort_indices(keys), np.dtype(np.uint64)).astype(np.int64)  # stable
-        return order, look(self.data, self.offsets, order)
+        return order, key_kernels.key_order(self.data, self.offsets, order)
 
 
 def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplicates.ERROR) -> Misuse:
-    """The error for two rows with one key."""
+    """Return the error for two rows with one key."""
     shown = shown_key(key, layout)
     if duplicates is Duplicates.MERGE:
         return Misuse(
-            f"the merge is ambiguous: several rows of the source change or insert the row {shown}; leave one of them "
+            f"the merge is ambiguous: several rows of the source change or insert the row {shown}; keep one of them "
             "for each row of the table",
             row=key,
         )
     return Misuse(
-        f"two rows have the row key {shown}; a write takes each key once: leave one of them out, or on "
-        "Spark let the last of each count by the option duplicates=last",
+        f"two rows have the row key {shown}, and a write accepts each key once: omit one of them, or in Spark set the "
+        "option duplicates=last to keep the last",
         row=key,
     )
 
 
 def shown_key(key: bytes, layout: KeyLayout) -> str:
-    """A row key as a person reads it."""
+    """Return a row key as readable text."""
     try:
         values = dict(zip(layout.names, layout.decode(key), strict=True))
     except (Corruption, OverflowError, ValueError):
-        # Python's calendar ends with the year 9999, Spark's does not.
+        # Python's calendar ends with the year 9999; Spark's does not.
         return f"({', '.join(layout.names)}) = 0x{key.hex()}"
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return shown + (" (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values.values()) else "")
 
 
 class RowEncoder:
-    """Encodes the record batches of one write into one table. Not for several threads."""
+    """Encoder of the record batches of one write to one table. Not thread-safe."""
 
     def __init__(
         self,
@@ -156,8 +146,8 @@ class RowEncoder:
         nulls: Nulls = Nulls.TOMBSTONE,
         with_existence: bool = False,
     ) -> None:
-        """`written`: the table's columns that the batches have; the others stay as they are in the store.
-        `with_existence`: the sentinel's cell is written in every row, as a tombstone where the row has a value."""
+        """`written`: the table's columns that the batches have; other columns keep their stored values.
+        `with_existence`: write the sentinel in every row, as a tombstone if the row has a value."""
         names = {column.name for column in schema.columns} if written is None else set(written)
         self.layout = key_layout(schema)
         self._values = [
@@ -168,10 +158,11 @@ class RowEncoder:
         self.columns = [column for _, _, column in self._values] + [sentinel_column(schema, families)]
         self._with_existence = with_existence
         self._duplicates = duplicates
-        self._null_length = TOMBSTONE if nulls is Nulls.TOMBSTONE else ABSENT
+        self._null_length = TOMBSTONE if nulls is Nulls.TOMBSTONE else column_kernels.ABSENT
 
     def encode(self, batch: pa.RecordBatch) -> CellBatch:
-        """Rows by ascending key, each once, a record a row; versions are 0. Columns are found by name."""
+        """Return rows by ascending key, each key once, one record per row; versions are 0. Columns are found by
+        name."""
         keys = self.encode_keys(batch)
         found = keys.ascending(self._duplicates, self.layout)
         order = found.rows
@@ -180,7 +171,10 @@ class RowEncoder:
             column = batch.column(name)
             valid = validity(column)
             chosen = order if valid is None or self._null_length == TOMBSTONE else found.last_valid(valid)
-            _FILLERS[kind.layout](grid, index, column, kind, chosen)
+            if kind.layout is Layout.JSON:
+                _fill_json(grid, index, column, kind, chosen, name)
+            else:
+                _FILLERS[kind.layout](grid, index, column, kind, chosen)
             if valid is not None:
                 grid.lengths[index][~valid[chosen]] = self._null_length
         if self._with_existence:
@@ -188,7 +182,7 @@ class RowEncoder:
         return grid.pack(self.columns, keys.offsets[order], (keys.offsets[1:] - keys.offsets[:-1])[order])
 
     def encode_keys(self, batch: pa.RecordBatch) -> EncodedKeys:
-        """The row keys, in the batch's order; Misuse where one is null or empty."""
+        """Return the row keys, in the batch's order; Misuse if one is null or empty."""
         rows = batch.num_rows
         parts = [(part, batch.column(part.name)) for part in self.layout.parts]
         lengths = np.zeros(rows, dtype=np.int64)
@@ -198,7 +192,7 @@ class RowEncoder:
         offsets = np.zeros(rows + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         if rows and lengths.min() == 0:
-            raise Misuse(f"row key ({', '.join(self.layout.names)}) is empty in one row: a row key has bytes")
+            raise Misuse(f"row key ({', '.join(self.layout.names)}) is empty in a row: it needs at least one byte")
         data = np.empty(int(offsets[-1]), dtype=np.uint8)
         places = offsets[:-1].copy()
         for part, column in parts:
@@ -209,8 +203,7 @@ class RowEncoder:
 def _refuse_null(part: KeyPart, column: pa.Array) -> None:
     if column.null_count:
         raise Misuse(
-            f"row key column {part.name!r} is null in {column.null_count} rows of a batch: "
-            "a row key has no place for null",
+            f"row key column {part.name!r} is null in {column.null_count} rows of a batch: a row key cannot hold null",
             column=part.name,
         )
 
@@ -223,20 +216,20 @@ def _add_part_length(part: KeyPart, column: pa.Array, lengths: Lengths) -> None:
     if part.is_raw:
         lengths += offsets[1:] - offsets[:-1]
     else:
-        escaped_lengths.for_rows(len(lengths))(data, offsets, lengths)
+        key_kernels.escaped_lengths(data, offsets, lengths)
 
 
 def _put_part(part: KeyPart, column: pa.Array, out: NDArray[np.uint8], places: NDArray[np.int64]) -> None:
     if not part.type.is_text:
-        put_blocks.for_rows(len(places))(out, places, ordered_block(column, part.type, descending=part.descending))
+        key_kernels.put_blocks(out, places, ordered_block(column, part.type, descending=part.descending))
         return
     data, offsets = text_parts(column)
     inversion = 0xFF if part.descending else 0x00
-    put_escaped.for_rows(len(places))(out, places, data, offsets, inversion, part.is_raw)
+    key_kernels.put_escaped(out, places, data, offsets, inversion, part.is_raw)
 
 
 class _Grid:
-    """Offset and length of every value, columns by rows, over a buffer that grows by whole columns."""
+    """Offset and length of every value, columns by rows, in a buffer that grows by whole columns."""
 
     def __init__(self, keys: NDArray[np.uint8], columns: int, rows: int) -> None:
         self._partitions = [keys]
@@ -245,7 +238,7 @@ class _Grid:
         self.lengths = np.empty((columns, rows), dtype=np.int32)
 
     def append(self, data: NDArray[np.uint8]) -> int:
-        """Where in the buffer these bytes come to lie."""
+        """Append bytes to the buffer; return their offset."""
         begin = self._size
         self._partitions.append(data)
         self._size += len(data)
@@ -258,7 +251,7 @@ class _Grid:
         cell_col, cell_len = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         cell_off = np.empty(room, dtype=np.int64)
         sentinel = self.append(np.frombuffer(SENTINEL_VALUE, dtype=np.uint8))
-        count = pack_cells.for_rows(rows)(
+        count = column_kernels.pack_cells(
             self.offsets, self.lengths, sentinel, len(SENTINEL_VALUE), rec_cell, cell_col, cell_off, cell_len
         )
         return CellBatch(
@@ -292,7 +285,7 @@ def _fill_fixed(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, ord
 def _fill_decimal(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
     rows = len(column)
     out, offsets, lengths = np.empty(rows * 20, np.uint8), np.empty(rows, np.int64), np.empty(rows, np.int32)
-    written = put_decimals.for_rows(rows)(unscaled_block(column), kind.scale, out, offsets, lengths)
+    written = column_kernels.put_decimals(unscaled_block(column), kind.scale, out, offsets, lengths)
     grid.offsets[index] = offsets[order] + grid.append(out[:written])
     grid.lengths[index] = lengths[order]
 
@@ -304,20 +297,25 @@ def _fill_text(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, orde
     grid.offsets[index] = offsets[order] + (grid.append(used) - first)
     grid.lengths[index] = (offsets[1:] - offsets[:-1])[order]
     zero = np.empty(len(column), dtype=np.bool_)
-    longest = zero_texts.for_rows(len(column))(data, offsets, zero)
+    longest = column_kernels.zero_texts(data, offsets, zero)
     if longest >= 0:
         zero = zero[order]
         grid.offsets[index][zero] = grid.append(np.zeros(longest + 1, dtype=np.uint8))
         grid.lengths[index][zero] += 1
 
 
-def _fill_json(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
+def _fill_json(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths, name: str) -> None:
     try:
         rows = column.to_pylist()
-    except (OverflowError, ValueError) as error:  # Python's calendar: it has fewer years than Spark's
+    except UnicodeDecodeError as error:
         raise Misuse(
-            f"a date or timestamp inside a value of type {kind.name} lies outside of the years 1 to 9999 ({error}): "
-            "inside arrays, maps and structs no other one can be stored; in a column of its own it can",
+            f"column {name!r}: a string inside a value is not UTF-8: {error.object!r}", column=name, type=kind.name
+        ) from error
+    except (OverflowError, ValueError) as error:  # Python's calendar has fewer years than Spark's
+        raise Misuse(
+            f"column {name!r}: a date or timestamp inside a value lies outside the years 1 to 9999 ({error}): arrays, "
+            "maps and structs cannot store it; a separate column can",
+            column=name,
             type=kind.name,
         ) from error
     values = [b"" if value is None else to_json(value, kind.name) for value in rows]
@@ -333,5 +331,4 @@ _FILLERS: Final = {
     Layout.DECIMAL: _fill_decimal,
     Layout.STRING: _fill_text,
     Layout.BINARY: _fill_text,
-    Layout.JSON: _fill_json,
 }

@@ -1,6 +1,7 @@
-"""Arrow columns of fixed-width types ↔ matrices of bytes, one row of big-endian bytes a value, by whole columns.
+"""Conversion of whole Arrow columns of fixed-width types to and from byte matrices, one row of big-endian bytes per
+value.
 
-The same bytes serve as stored values and, with `ordered`, as parts of row keys (`rowkey` has the table).
+The same bytes serve as stored values and, in the `ordered` functions, as parts of row keys (table in `row_key`).
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ _SIGN: Final = np.uint8(0x80)
 
 
 def validity(column: pa.Array) -> NDArray[np.bool_] | None:
-    """Which rows are not null; None where none is."""
+    """Return a mask of the rows that are not null; None if no row is null."""
     if column.null_count == 0:
         return None
     return booleans(column.is_valid())
 
 
 def numbers(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
-    """The column's numbers, whatever lies under its nulls; a boolean's are 0 and 1."""
+    """Return the column's numbers, arbitrary ones for nulls; 0 and 1 for booleans."""
     if kind.layout is Layout.BOOLEAN:
         return booleans(column).astype(np.int8)
     return fixed_values(column, number_type(kind))
 
 
 def number_type(kind: ColumnType) -> np.dtype[Any]:
-    """Of an integer's or float's values in memory."""
+    """Return the numpy type of an integer's or float's values in memory."""
     return np.dtype(f"{'f' if kind.layout is Layout.FLOAT else 'i'}{kind.width}")
 
 
 def unscaled_block(column: pa.Array) -> Block:
-    """A decimal column's numbers: 16 bytes each, little-endian."""
+    """Return a decimal column's numbers: 16 bytes each, little-endian."""
     raw = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, 16)
     return raw[column.offset : column.offset + len(column)]
 
 
 def value_block(column: pa.Array, kind: ColumnType) -> Block:
-    """Stored values of a fixed-width column."""
+    """Return the stored values of a fixed-width column."""
     values = numbers(column, kind)
     if kind.layout is Layout.BOOLEAN:
         values = -values
@@ -53,9 +54,9 @@ def value_block(column: pa.Array, kind: ColumnType) -> Block:
 
 
 def ordered_block(column: pa.Array, kind: ColumnType, *, descending: bool) -> Block:
-    """Row key parts of a fixed-width column, decimals too."""
+    """Return the row key parts of a fixed-width or decimal column."""
     if kind.layout is Layout.DECIMAL:
-        block = np.ascontiguousarray(unscaled_block(column)[:, kind.key_width - 1 :: -1])
+        block = np.array(unscaled_block(column)[:, kind.key_width - 1 :: -1], order="C")  # copies even a single row
         block[:, 0] ^= _SIGN
     elif kind.layout is Layout.FLOAT:
         block = _ordered_floats(numbers(column, kind), kind.width)
@@ -69,9 +70,9 @@ def ordered_block(column: pa.Array, kind: ColumnType, *, descending: bool) -> Bl
 def fixed_array(
     data: NDArray[np.uint8], rows: int, kind: ColumnType, arrow: pa.DataType, bits: pa.Buffer | None
 ) -> pa.Array:
-    """An Arrow column from values one after the other, their bytes little-endian; decimals: 16 bytes each.
+    """Return an Arrow column made of consecutive little-endian values; decimals have 16 bytes each.
 
-    `bits`: its validity bitmap, None where nothing is null.
+    `bits`: its validity bitmap; None if nothing is null.
     """
     if kind.layout is Layout.BOOLEAN:
         data = np.packbits(data.reshape(-1) != 0, bitorder="little")
@@ -79,7 +80,7 @@ def fixed_array(
 
 
 def from_ordered(block: Block, kind: ColumnType, arrow: pa.DataType, *, descending: bool) -> pa.Array:
-    """An Arrow column from row key parts."""
+    """Return an Arrow column made of row key parts."""
     ascending = np.bitwise_not(block) if descending else block.copy()
     if kind.layout is Layout.FLOAT:
         negative = ascending[:, 0] < _SIGN
@@ -98,7 +99,7 @@ def text_array(
 
 
 def text_parts(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes under a string or binary column and where each row begins and ends in them."""
+    """Return the data bytes of a string or binary column, and the offsets of its rows in them."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, offsets, data = column.buffers()
     borders = np.frombuffer(offsets, dtype=np.int64 if large else np.int32)
@@ -121,7 +122,7 @@ def _ordered_floats(values: NDArray[Any], width: int) -> Block:
 
 
 def _widened(little: Block) -> Block:
-    """Two's complement numbers of any width up to 16 bytes as 16, little-endian."""
+    """Return little-endian two's complement numbers of up to 16 bytes extended to 16 bytes."""
     wide = np.empty((len(little), 16), dtype=np.uint8)
     width = little.shape[1]
     wide[:, :width] = little

@@ -1,7 +1,7 @@
-"""Arrays, maps and structs as JSON: compact, UTF-8, readable by anybody.
+"""Arrays, maps and structs as JSON: compact, UTF-8, readable by other programs.
 
     array            JSON array
-    map              array of [key, value] pairs, in the map's order (JSON's own objects know only text keys)
+    map              array of [key, value] pairs, in the map's order (JSON objects allow only string keys)
     struct           object by field name; a missing field is null
     boolean, string  themselves        integers          numbers
     float, double    numbers; "NaN", "Infinity", "-Infinity" as text
@@ -17,7 +17,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -27,8 +28,65 @@ from pyomid.errors import Corruption, Misuse
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
+Leaves = Mapping[str, Callable[[Any], Any]]
+
+
+def _naive_from_json(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        raise ValueError(f"{text} has a time zone")
+    return moment
+
+
+STORED: Final[Leaves] = {
+    "float": float,
+    "double": float,
+    "decimal": Decimal,
+    "binary": lambda text: base64.b64decode(text, validate=True),
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamp_ntz": _naive_from_json,
+    "interval": lambda count: timedelta(microseconds=count),
+}
+"""Parsers of stored values, by simple type."""
+
+
+def _finest_microseconds(text: str) -> str:
+    """Return the text. ValueError if it is finer than a microsecond: Python would drop the further digits."""
+    if re.search(r"[.,]\d{6}\d*[1-9]", text):
+        raise ValueError("it is finer than a microsecond, Python's resolution")
+    return text
+
+
+def _of_number(plain: Any) -> Any:
+    """Return an int unchanged, because not every int is a float: it is checked later, by the column's type."""
+    return plain if isinstance(plain, int) else float(plain)
+
+
+def _whole(plain: Any) -> int:
+    if isinstance(plain, bool) or not isinstance(plain, int):
+        raise TypeError(f"an integer is needed, not {type(plain).__name__}")
+    return plain
+
+
+def _decimal(plain: Any) -> Decimal:
+    return Decimal(_whole(plain) if isinstance(plain, bool) else plain)
+
+
+OF_PROGRAMS: Final[Leaves] = {
+    **STORED,
+    "float": _of_number,
+    "double": _of_number,
+    "decimal": _decimal,
+    "timestamp": lambda text: datetime.fromisoformat(_finest_microseconds(text)),
+    "timestamp_ntz": lambda text: _naive_from_json(_finest_microseconds(text)),
+    "interval": lambda count: timedelta(microseconds=_whole(count)),
+}
+"""Parsers of values that a program gives as JSON: they refuse a value that would lose digits."""
+
+
 def to_json(value: Any, type_name: str) -> bytes:
-    """A nested Python value (lists, dicts, lists of pairs) of Spark type `type_name` as stored bytes."""
+    """Return a nested Python value (lists, dicts, lists of pairs) of Spark type `type_name` as stored bytes."""
     try:
         plain = json_value(value, json.loads(type_name))
     except (TypeError, KeyError, AttributeError) as error:
@@ -37,7 +95,7 @@ def to_json(value: Any, type_name: str) -> bytes:
 
 
 def from_json(stored: bytes, type_name: str) -> Any:
-    """The value again; Corruption where the bytes are not JSON of that type."""
+    """Return the value of stored bytes; Corruption if they are not JSON of that type."""
     try:
         return value_of_json(json.loads(stored), json.loads(type_name))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -45,7 +103,7 @@ def from_json(stored: bytes, type_name: str) -> Any:
 
 
 def json_value(value: Any, spark: Any) -> Any:
-    """A value of a Spark type, simple or nested, as JSON has it."""
+    """Return a value of a Spark type, simple or nested, in JSON form."""
     if value is None:
         return None
     if isinstance(spark, str):
@@ -58,17 +116,18 @@ def json_value(value: Any, spark: Any) -> Any:
     return {field["name"]: json_value(value[field["name"]], field["type"]) for field in spark["fields"]}
 
 
-def value_of_json(plain: Any, spark: Any) -> Any:
-    """The value again. Raises as Python does where it is none."""
+def value_of_json(plain: Any, spark: Any, leaves: Leaves = STORED) -> Any:
+    """Return the value of a JSON form; raises Python's own errors if malformed. `leaves`: parsers of simple types."""
     if plain is None:
         return None
     if isinstance(spark, str):
-        return _FROM_JSON.get(_family(spark), _same)(plain)
+        return leaves.get(_family(spark), _same)(plain)
     if spark["type"] == "array":
-        return [value_of_json(each, spark["elementType"]) for each in plain]
+        return [value_of_json(each, spark["elementType"], leaves) for each in plain]
     if spark["type"] == "map":
-        return [(value_of_json(key, spark["keyType"]), value_of_json(each, spark["valueType"])) for key, each in plain]
-    return {field["name"]: value_of_json(plain.get(field["name"]), field["type"]) for field in spark["fields"]}
+        key_type, value_type = spark["keyType"], spark["valueType"]
+        return [(value_of_json(key, key_type, leaves), value_of_json(each, value_type, leaves)) for key, each in plain]
+    return {field["name"]: value_of_json(plain.get(field["name"]), field["type"], leaves) for field in spark["fields"]}
 
 
 def _family(name: str) -> str:
@@ -96,13 +155,6 @@ def _naive_to_json(value: datetime) -> str:
     return value.isoformat(timespec="microseconds")
 
 
-def _naive_from_json(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is not None:
-        raise ValueError(f"{text} has a time zone")
-    return moment
-
-
 _TO_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "float": _float_to_json,
     "double": _float_to_json,
@@ -112,15 +164,4 @@ _TO_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "timestamp": _timestamp_to_json,
     "timestamp_ntz": _naive_to_json,
     "interval": lambda value: value // _MICROSECOND,
-}
-
-_FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
-    "float": float,
-    "double": float,
-    "decimal": Decimal,
-    "binary": lambda text: base64.b64decode(text, validate=True),
-    "date": date.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    "timestamp_ntz": _naive_from_json,
-    "interval": lambda count: timedelta(microseconds=count),
 }

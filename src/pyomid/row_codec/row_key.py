@@ -1,4 +1,4 @@
-"""Row keys of key columns: order-preserving, each part self-delimiting, so that ranges of values are ranges of keys.
+"""Encoding of key columns as row keys: order-preserving and self-delimiting, so ranges of values are ranges of keys.
 
     type                          ascending part                                               bytes
     boolean                       00 or 01                                                     1
@@ -10,10 +10,10 @@
                                   -0.0 as 0.0, every NaN as one, above infinity (Spark's order)  4 8
     decimal(p,s)                  unscaled number as integer of the bytes that p digits need   1 … 16
     string binary                 each 00 becomes 00 FF, then 00 01 ends it                    varies
-    … as the last part            the bytes themselves: the key's end ends it                  varies
+    … as the last part            the bytes themselves, up to the end of the key               varies
 
-Descending: every bit of the ascending part inverted; a string or binary always has its ending then. Null has no
-place in a row key, nor have arrays, maps and structs.
+Descending: every bit of the ascending part is inverted; a string or binary then always has its ending. A row key holds
+no null, array, map or struct.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.values import number_of, python_value, require, scaled_value, unscaled_of
+from pyomid.row_codec.exact import exact, shown_value
+from pyomid.row_codec.values import number_of, python_value, scaled_value, unscaled_of
 from pyomid.types import TableSchema
 
 ESCAPED_ZERO: Final = b"\x00\xff"
@@ -36,7 +37,7 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One column of a row key. `is_raw`: the last part, ascending, string or binary: stored as it is."""
+    """One column of a row key. `is_raw`: it is stored unescaped, being the last part, ascending, string or binary."""
 
     name: str
     type: ColumnType
@@ -46,7 +47,7 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """How a table's row keys are made."""
+    """The encoding of a table's row keys."""
 
     parts: tuple[KeyPart, ...]
 
@@ -55,23 +56,24 @@ class KeyLayout:
         return tuple(part.name for part in self.parts)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """The row key of these values, in the order of the parts; Misuse names the column that does not fit."""
+        """Return the row key of these values, in the order of the parts; Misuse names a column that does not fit."""
         if len(values) != len(self.parts):
             raise Misuse(f"row key ({', '.join(self.names)}) needs {len(self.parts)} values, not {len(values)}")
         key = b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(self.parts, values, strict=True))
         if not key:
-            raise Misuse(f"row key ({', '.join(self.names)}) = {tuple(values)!r} is empty: a row key has bytes")
+            raise Misuse(f"row key ({', '.join(self.names)}) = {tuple(values)!r} is empty: it needs at least one byte")
         return key
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """What all keys that begin with these values begin with; the last value is whole, not a part of a text."""
+        """Return the common prefix of all keys whose first parts have these values; each value is complete, not the
+        beginning of a string."""
         parts = self.parts[: len(values)]
         if len(values) > len(parts):
             raise Misuse(f"row key ({', '.join(self.names)}) has {len(parts)} parts, not {len(values)}")
         return b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(parts, values, strict=True))
 
     def decode(self, key: bytes) -> tuple[Any, ...]:
-        """The values again; Corruption where the key cannot have been made so."""
+        """Return the values of a key; Corruption if it is malformed."""
         values = []
         rest = key
         for part in self.parts:
@@ -83,7 +85,7 @@ class KeyLayout:
 
 
 def key_layout(schema: TableSchema) -> KeyLayout:
-    """The layout of a table's keys; MisuseType where a key column's type cannot be in one."""
+    """Return the layout of a table's keys; MisuseType if a key column's type is not allowed in a row key."""
     types = {column.name: column.spark_type for column in schema.columns}
     parts = []
     for index, part in enumerate(schema.row_key):
@@ -97,24 +99,23 @@ def key_layout(schema: TableSchema) -> KeyLayout:
 
 def _encode_part(part: KeyPart, value: Any, is_raw: bool) -> bytes:
     if value is None:
-        raise Misuse(f"row key column {part.name!r} is null: a row key has no place for null", column=part.name)
+        raise Misuse(f"row key column {part.name!r} is null: a row key cannot hold null", column=part.name)
     try:
-        ascending = _ascending(part.type, value, is_raw)
-    except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+        ascending = _ascending(part.type, exact(value, part.type), is_raw)
+    except (TypeError, ValueError) as error:
         raise MisuseType(
-            f"row key column {part.name!r}: {value!r} does not fit {part.type.name}: {error}", column=part.name
+            f"row key column {part.name!r}: value {shown_value(value)} does not fit {part.type.name}: {error}",
+            column=part.name,
         ) from error
     return ascending.translate(_INVERTED) if part.descending else ascending
 
 
 def _ascending(kind: ColumnType, value: Any, is_raw: bool) -> bytes:
     if kind.is_text:
-        if kind.layout is Layout.BINARY and not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"bytes are needed, not a {type(value).__name__}")
-        text = require(value, str).encode() if kind.layout is Layout.STRING else bytes(value)
+        text: bytes = value.encode() if kind.layout is Layout.STRING else value
         return text if is_raw else text.replace(b"\x00", ESCAPED_ZERO) + ENDING
     if kind.layout is Layout.BOOLEAN:
-        return b"\x01" if require(value, bool) else b"\x00"
+        return b"\x01" if value else b"\x00"
     if kind.layout is Layout.FLOAT:
         return _ascending_float(value, kind.width)
     number = unscaled_of(value, kind) if kind.layout is Layout.DECIMAL else number_of(value, kind)

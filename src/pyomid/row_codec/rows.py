@@ -1,7 +1,7 @@
-"""Typed rows one at a time: Python values ↔ row key and cells, by a table's schema in the catalog.
+"""Conversion of single typed rows: Python values ↔ row key and cells, by a table's schema in the catalog.
 
-The bytes are those of `encode` and `decode`, so that Spark reads what a client wrote, and the other way. What does not
-fit a column's type is refused before it is written, arrays, maps and structs down to their last value.
+The bytes are those of `encode` and `decode`, so clients and Spark read each other's rows. A value that does not fit its
+column's type is refused before it is written, nested values included.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.row_codec.column_types import Layout, column_type
-from pyomid.row_codec.nested import json_value, value_of_json
+from pyomid.row_codec.exact import shown_value
+from pyomid.row_codec.nested import OF_PROGRAMS, json_value, value_of_json
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import near, schema_of
 from pyomid.row_codec.sentinel import SENTINEL_VALUE, sentinel_column
@@ -39,20 +39,20 @@ class RowCodec:
 
     @property
     def all_cells(self) -> tuple[Column, ...]:
-        """Every column in which a row shows that it is there."""
+        """Every column whose cell makes a row exist."""
         return (*self._places.values(), *self._retired, self.sentinel)
 
     def key(self, key: Any) -> bytes:
-        """The row key of a value, or of a tuple of the values of its columns."""
+        """Return the row key of a single value, or of a tuple with the values of the key columns."""
         return self.layout.encode(self._parts(key))
 
     def prefix(self, values: Any) -> bytes:
-        """What the keys of all rows begin with whose first key columns have these values."""
+        """Return the common prefix of the keys of all rows whose first key columns have these values."""
         return self.layout.encode_prefix(self._parts(values))
 
     def encode(self, row: Mapping[str, Any]) -> tuple[bytes, Cells]:
-        """Row key and cells. None removes a value; columns that the row lacks stay as they are. A row without any value
-        gets the sentinel."""
+        """Return row key and cells. None removes a value; columns missing in `row` keep their stored values. A row
+        without any value gets the sentinel."""
         for name in row:
             if name not in self.types:
                 raise Misuse(f"table {self._table!r} has no column {name!r}{near(str(name), self.types)}", column=name)
@@ -66,76 +66,75 @@ class RowCodec:
         return key, cells
 
     def expected(self, expect: Mapping[str, Any]) -> Cells:
-        """Values that columns besides the key's must have; None for one that must not be there."""
+        """Return the cells that a row must have; None for a column that must have no value. Key columns are refused."""
         unknown = [name for name in expect if name not in self._places]
         if unknown:
             hint = near(unknown[0], self._places)
-            raise Misuse(f"table {self._table!r}: {unknown[0]!r} is no column with a value{hint}", column=unknown[0])
+            raise Misuse(f"table {self._table!r}: {unknown[0]!r} is not a value column{hint}", column=unknown[0])
         return {self._places[name]: self.value(name, value) for name, value in expect.items()}
 
     def counter(self, name: str) -> Column:
-        """The place of a column of whole numbers."""
+        """Return the place of an integer column."""
         if not isinstance(name, str):
             raise MisuseType(f"table {self._table!r}: column {name!r} is {type(name).__name__}, not str", column=name)
         (place,) = self.expected({name: None})
         if self.types[name] not in ("byte", "short", "integer", "long"):
-            raise MisuseType(f"table {self._table!r}: {name!r} is {self.types[name]}, no whole number", column=name)
+            raise MisuseType(f"table {self._table!r}: {name!r} is {self.types[name]}, not an integer type", column=name)
         return place
 
     def as_now(self, place: Column, stored: bytes) -> bytes:
-        """The bytes that a value has today, whenever it was stored."""
+        """Return a stored value in the column's present type, which may be wider than when it was stored."""
         name = self._names[place]
         if not self._earlier[name]:
             return stored
         return encode_value(decode_earlier(stored, self.types[name], self._earlier[name]), self.types[name])
 
     def value(self, name: str, value: Any) -> bytes | None:
-        """A column's stored value. `MisuseType` names the column that it does not fit."""
+        """Return a column's stored value. `MisuseType` names the column if the value does not fit."""
         if value is None:
             return None
         spark_type = self.types[name]
         try:
-            if column_type(spark_type).layout is Layout.JSON:
-                _check_nested(value, json.loads(spark_type))
             return encode_value(value, spark_type)
-        except (Misuse, TypeError, AttributeError, KeyError, ValueError) as error:
+        except MisuseType as error:
             raise MisuseType(
-                f"table {self._table!r}, column {name!r}: {error}", column=name, type=spark_type
+                f"table {self._table!r}, column {name!r}: {error}", column=name, type=spark_type, value=value
             ) from error
 
     def decode(self, key: bytes, cells: Mapping[Column, bytes]) -> dict[str, Any]:
-        """All columns by name, None where nothing is stored. `Corruption` names the column that does not hold its
-        type."""
+        """Return all columns by name, None if nothing is stored. `Corruption` names a column whose stored value is not
+        of its type; `Misuse` names one whose date or time is outside Python's range."""
         row: dict[str, Any] = dict.fromkeys(self.types)
+        what = "key"
         try:
             row.update(zip(self.layout.names, self.layout.decode(key), strict=True))
-        except (ValueError, OverflowError) as error:  # Python's calendar: it has fewer years than Spark's
-            raise Corruption(f"table {self._table!r}, key of row {key!r}: {error}") from error
-        for place, stored in cells.items():
-            name = self._names.get(place)
-            if name is not None:
-                try:
+            for place, stored in cells.items():
+                name = self._names.get(place)
+                if name is not None:
+                    what = f"column {name!r}"
                     row[name] = decode_earlier(stored, self.types[name], self._earlier[name])
-                except (Corruption, ValueError, OverflowError) as error:
-                    raise Corruption(f"table {self._table!r}, column {name!r} of row {key!r}: {error}") from error
+        except (Corruption, Misuse) as error:
+            kind = Corruption if isinstance(error, Corruption) else Misuse
+            raise kind(f"table {self._table!r}, {what} of row {key!r}: {error}", row=key) from error
         return row
 
-    # As JSON knows them: dates and decimals are text, binary is base64 (`nested`)
+    # As JSON: dates and decimals are text, binary is base64 (`nested`)
 
     def to_json(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {name: json_value(value, self._json_type(name)) for name, value in row.items()}
 
     def from_json(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """`MisuseType` names the column whose value is none of its type."""
+        """Return a row given as JSON. `MisuseType` names a column whose value is not of its type."""
         found = {}
         for name, plain in row.items():
             if name not in self.types:
                 raise Misuse(f"table {self._table!r} has no column {name!r}{near(str(name), self.types)}", column=name)
             try:
-                found[name] = value_of_json(plain, self._json_type(name))
+                found[name] = value_of_json(plain, self._json_type(name), OF_PROGRAMS)
             except (TypeError, KeyError, AttributeError, ValueError, ArithmeticError) as error:
                 raise MisuseType(
-                    f"table {self._table!r}, column {name!r}: {plain!r} is no {self.types[name]} in JSON: {error}",
+                    f"table {self._table!r}, column {name!r}: {shown_value(plain)} is not a valid {self.types[name]} "
+                    f"in JSON: {error}",
                     column=name,
                     type=self.types[name],
                 ) from error
@@ -146,31 +145,3 @@ class RowCodec:
 
     def _parts(self, key: Any) -> tuple[Any, ...]:
         return key if isinstance(key, tuple) else (key,)
-
-
-def _check_nested(value: Any, spark: Any) -> None:
-    """Raises unless each value, however deep, fits its type."""
-    if value is None:
-        return
-    if isinstance(spark, str):
-        encode_value(value, spark)
-        return
-    match spark["type"]:
-        case "array":
-            if not isinstance(value, list | tuple):
-                raise TypeError(f"a list is needed, not a {type(value).__name__}")
-            for each in value:
-                _check_nested(each, spark["elementType"])
-        case "map":
-            pairs = value.items() if isinstance(value, Mapping) else value
-            for key, each in pairs:
-                if key is None:
-                    raise TypeError("a map has no place for a key None")
-                _check_nested(key, spark["keyType"])
-                _check_nested(each, spark["valueType"])
-        case _:
-            names = {field["name"] for field in spark["fields"]}
-            if not isinstance(value, Mapping) or set(value) != names:
-                raise TypeError(f"a dict with {', '.join(sorted(names))} is needed, not {value!r}")
-            for field in spark["fields"]:
-                _check_nested(value[field["name"]], field["type"])

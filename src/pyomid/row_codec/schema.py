@@ -1,5 +1,5 @@
-"""A table's schema in the catalog: made of fields, a row key and places; fitted to what is written and read, with
-errors that name the column. Fields are pairs (name, Spark's JSON type name), so that nothing here needs Spark."""
+"""A table's schema in the catalog: created from fields, a row key and places, and checked against what is written and
+read, with errors that name the column. Fields are pairs (name, Spark's JSON type name), so nothing here needs Spark."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Field:
 
 
 def type_name(json_value: object) -> str:
-    """A Spark type's JSON value as one text: simple types are their name, nested ones JSON, everything nullable
-    (an array of a frame that has no null in it is no other type)."""
+    """Return a Spark type's JSON value as text: a simple type's name, or JSON with everything nullable for a nested
+    type, because nullability does not make another type."""
     if isinstance(json_value, str):
         return json_value
     return json.dumps(_nullable(json_value), separators=(",", ":"), sort_keys=True)
@@ -47,17 +47,43 @@ def _nullable(json_value: Any) -> Any:
     return {name: _nullable(value) for name, value in json_value.items()} | flags | metadata
 
 
+def names_in(text: str, what: str) -> list[str]:
+    """Return the names in a text: comma-separated, or a JSON array of strings, needed if a name contains a comma."""
+    if not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Misuse(f'{what} {text!r} is not a JSON array of names, such as ["one", "two, or three"]', value=text)
+    return names
+
+
+def names_text(names: Iterable[str]) -> str:
+    """Return names as text for `names_in`; names may contain any characters."""
+    return json.dumps(list(names))
+
+
 def parse_row_key(text: str) -> tuple[RowKeyPart, ...]:
-    """`"origin, time_hour desc, carrier"`."""
-    return row_key_parts(text.split(","))
+    """Return the parts of a row key from `"origin, time_hour desc, carrier"`, or from a JSON array of such parts."""
+    return row_key_parts(names_in(text, "row key"))
+
+
+def row_key_text(row_key: str | Iterable[str | RowKeyPart]) -> str:
+    """Return key columns as text for `parse_row_key`; names may contain any characters."""
+    return names_text(f"{part.name} {'desc' if part.descending else 'asc'}" for part in row_key_parts(row_key))
 
 
 def row_key_parts(parts: str | Iterable[str | RowKeyPart]) -> tuple[RowKeyPart, ...]:
-    """Key columns by name, each followed by " desc" where larger values are to come first."""
+    """Return the parts of a row key from column names; " desc" after a name puts larger values first."""
     if isinstance(parts, str):
         return parse_row_key(parts)
+    given = list(parts) if isinstance(parts, Iterable) else [parts]
     made = []
-    for part in parts:
+    for part in given:
+        if not isinstance(part, str | RowKeyPart):
+            raise MisuseType(f"row key {parts!r}: {part!r} is not a column name", value=parts)
         if isinstance(part, RowKeyPart):
             made.append(part)
             continue
@@ -73,19 +99,28 @@ def row_key_parts(parts: str | Iterable[str | RowKeyPart]) -> tuple[RowKeyPart, 
 
 
 def parse_column_mapping(text: str) -> dict[str, Column]:
-    """`"name=family:qualifier, other=family:qualifier"`, or a JSON object of the same."""
+    """Return the mapping in `"name=family:qualifier, other=family:qualifier"`, or in an equivalent JSON object."""
     if text.lstrip().startswith("{"):
-        pairs = list(json.loads(text).items())
+        try:
+            pairs = list(json.loads(text).items())
+        except ValueError as error:
+            raise Misuse(f"columnMapping {text!r} is not a JSON object: {error}") from error
     else:
         pairs = [tuple(part.split("=", 1)) for part in text.split(",") if part.strip()]
     return column_mapping(dict(_two(pair, text) for pair in pairs))
 
 
 def column_mapping(mapping: Mapping[str, str | bytes | Column]) -> dict[str, Column]:
-    """Column name → family and qualifier, from "family:qualifier"."""
+    """Return column name → family and qualifier, parsed from "family:qualifier"."""
     made = {}
+    if not isinstance(mapping, Mapping):
+        raise MisuseType(
+            f"columnMapping {mapping!r} is not a mapping from column names to family:qualifier", value=mapping
+        )
     for name, place in mapping.items():
         if not isinstance(place, Column):
+            if not isinstance(place, str | bytes):
+                raise MisuseType(f"columnMapping of {name!r} is {place!r}, not family:qualifier", column=name)
             raw = place.encode() if isinstance(place, str) else place
             family, colon, qualifier = raw.partition(b":")
             if not colon or not family:
@@ -102,13 +137,13 @@ def make_schema(
     *,
     family: bytes = DEFAULT_FAMILY,
 ) -> TableSchema:
-    """The schema of a new table, or of one that a program without Spark wrote."""
+    """Return the schema of a new table, or of a table that has none yet."""
     mapping = mapping or {}
     names = {field.name for field in fields}
     keys = {part.name for part in row_key}
     for name in (*keys, *mapping):
         if name not in names:
-            raise Misuse(f"row key or columnMapping names column {name!r}{near(name, names)}", column=name)
+            raise Misuse(f"row key or columnMapping names an unknown column {name!r}{near(name, names)}", column=name)
     columns = []
     for field in fields:
         column_type(field.spark_type, field.name)
@@ -123,29 +158,29 @@ def make_schema(
 
 
 def families_of(schema: TableSchema, *, family: bytes = DEFAULT_FAMILY) -> tuple[bytes, ...]:
-    """The families that its columns need; the default one where there is no column but the key's."""
+    """Return the families that the columns need; `family` if there are only key columns."""
     found = dict.fromkeys(column.column.family for column in schema.columns if column.column is not None)
     return tuple(found) or (family,)
 
 
 def schema_of(info: TableInfo) -> TableSchema:
-    """The catalog's schema; Misuse where the table has none."""
+    """Return the catalog's schema; Misuse if the table has none."""
     if info.schema is None:
         raise Misuse(
-            f"table {info.name!r} has no schema in the catalog: Database.table_schema gives it one (Spark reads it "
-            "without one by .schema(…) and the option rowKey)",
+            f"table {info.name!r} has no schema in the catalog: add one by Database.table_schema (Spark can read it "
+            "without one, by .schema(…) and the option rowKey)",
             table=info.name,
         )
     return info.schema
 
 
 def check_row_key(info: TableInfo, row_key: Sequence[RowKeyPart]) -> None:
-    """A row key named for a table that has one must be that one."""
+    """`Misuse` if the row key differs from the table's."""
     present = schema_of(info).row_key
     if tuple(row_key) != present:
         raise Misuse(
             f"table {info.name!r} has the row key ({_shown(present)}), not ({_shown(row_key)}): "
-            "a table's row key never changes",
+            "a table's row key cannot change",
             table=info.name,
         )
 
@@ -153,9 +188,9 @@ def check_row_key(info: TableInfo, row_key: Sequence[RowKeyPart]) -> None:
 def fit_frame(
     info: TableInfo, fields: Sequence[Field], *, merge: bool, mapping: ColumnMapping | None = None
 ) -> TableSchema:
-    """The schema that a frame is written by: the table's, with the frame's new columns where `merge` allows them.
+    """Return the schema for writing a frame: the table's, and, if `merge` allows it, the frame's new columns.
 
-    Every key column must be there, every type must be the table's. Columns that the frame lacks stay as they are.
+    The frame must have every key column, and the table's types. Columns that it lacks keep their stored values.
     """
     schema = schema_of(info)
     known = {column.name: column for column in schema.columns}
@@ -170,33 +205,53 @@ def fit_frame(
     for field in fields:
         present = known.get(field.name)
         if present is not None:
-            check_type(info, present, field)
+            check_type(info, present, field, by_name=True)
         elif merge:
             added.append(field)
         else:
             raise Misuse(
                 f"table {info.name!r} has no column {field.name!r}{near(field.name, known)}; "
-                "a write adds columns only with mergeSchema",
+                "to add it, set mergeSchema",
                 column=field.name,
             )
     return extended_schema(info, added, mapping or {})
 
 
-def select_columns(info_name: str, schema: TableSchema, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns to read, in order; all where none are named."""
+def select_columns(
+    info_name: str, schema: TableSchema, wanted: Sequence[str] | None, *, any_case: bool = False
+) -> tuple[str, ...]:
+    """Return the columns to read, in order; all if `wanted` is None. `any_case`: as in `column_named`."""
     known = [column.name for column in schema.columns]
     if wanted is None:
         return tuple(known)
+    found = []
     for name in wanted:
-        if name not in known:
+        column = column_named(name, known, f"table {info_name!r}", any_case=any_case)
+        if column is None:
             raise Misuse(f"table {info_name!r} has no column {name!r}{near(name, known)}", column=name)
-    if len(set(wanted)) < len(wanted):
-        raise Misuse(f"columns {', '.join(wanted)}: each at most once")
-    return tuple(wanted)
+        found.append(column)
+    if len(set(found)) < len(found):
+        raise Misuse(f"columns {', '.join(wanted)}: name each at most once")
+    return tuple(found)
+
+
+def column_named(name: str, known: Iterable[str], whose: str, *, any_case: bool) -> str | None:
+    """Return the column with this name, or, with `any_case`, the one whose name differs only by case; None if there is
+    none. `Misuse` if several names differ only by case."""
+    names = list(known)
+    if name in names or not any_case:
+        return name if name in names else None
+    same = [each for each in names if each.lower() == name.lower()]
+    if len(same) > 1:
+        raise Misuse(
+            f"{whose} has several columns {name!r} that differ only by case: {', '.join(same)}; give one of these",
+            column=name,
+        )
+    return same[0] if same else None
 
 
 def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapping) -> TableSchema:
-    """The table's schema with these columns after its own, each at a place that no column has or had (X1)."""
+    """Return the table's schema with these columns added, each at a place that no column has or had (X1)."""
     schema = schema_of(info)
     if not added:
         return schema
@@ -208,8 +263,8 @@ def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapp
         _check_place(field.name, place)
         if place in schema.retired:
             raise Misuse(
-                f"column {field.name!r} cannot be stored in {place}: a column that was dropped left its values there; "
-                "leave its place away, or name another one",
+                f"column {field.name!r} cannot be stored in {place}, which holds values of a dropped column: omit its "
+                "place, or give another one",
                 column=field.name,
             )
         if place.family not in info.families:
@@ -220,29 +275,56 @@ def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapp
 
 
 def free_place(schema: TableSchema, columns: Sequence[ColumnSchema], wanted: Column) -> Column:
-    """`wanted`, or the next one like it that none of these columns has, and no dropped one had."""
+    """Return `wanted`, or `wanted` with a number appended, so that no present or dropped column has this place."""
     taken = {column.column for column in columns} | set(schema.retired)
     places = chain([wanted], (Column(wanted.family, wanted.qualifier + b"~%d" % n) for n in count(2)))
     return next(place for place in places if place not in taken)
 
 
-def check_type(info: TableInfo, present: ColumnSchema, field: Field) -> None:
-    if not _is_same(column_type(present.spark_type, present.name), column_type(field.spark_type, field.name)):
+def check_type(info: TableInfo, present: ColumnSchema, field: Field, *, by_name: bool = False) -> None:
+    """`MisuseType` if a field does not have the column's type. `by_name`: structs may have their fields in another
+    order, because their values are matched by name."""
+    given = column_type(field.spark_type, field.name)
+    if not _is_same(column_type(present.spark_type, present.name), given, by_name=by_name):
         raise MisuseType(
             f"table {info.name!r}: column {field.name!r} is {present.spark_type}, the frame has {field.spark_type}; "
-            "cast it",
+            f"{way_to_fit(present.spark_type, field.spark_type)}",
             column=field.name,
             type=field.spark_type,
         )
 
 
+def way_to_fit(wanted: str, given: str) -> str:
+    """Return advice on how to convert a value of the type `given` to the type `wanted`."""
+    if wanted.startswith("{") and given.startswith("{") and _by_name(json.loads(wanted)) == _by_name(json.loads(given)):
+        return (
+            "the order of the fields differs, and a cast would swap their values, because it matches fields by "
+            "position: rebuild the struct by named_struct, with the fields in the column's order"
+        )
+    if "{" in (wanted[:1], given[:1]):
+        return "rebuild the value with that type; a cast matches the fields of structs by position"
+    return "cast it"
+
+
+def _by_name(spark: Any) -> Any:
+    """Return a Spark type's JSON value with the fields of structs sorted by name."""
+    if isinstance(spark, list):
+        return [_by_name(each) for each in spark]
+    if not isinstance(spark, dict):
+        return spark
+    plain = {name: _by_name(value) for name, value in spark.items()}
+    if "fields" in plain:
+        plain["fields"] = sorted(plain["fields"], key=lambda each: str(each["name"]))
+    return plain
+
+
 def _check_place(name: str, place: Column) -> None:
     if place.qualifier.endswith(SHADOW_SUFFIX):
-        raise Misuse(f"column {name!r}: qualifier {place.qualifier!r} ends in C2 80, the mark of shadow cells")
+        raise Misuse(f"column {name!r}: qualifier {place.qualifier!r} ends in C2 80, the suffix of shadow cells")
     if not place.qualifier:
-        raise Misuse(f"column {name!r}: an empty qualifier stands for the whole family {place.family!r}")
+        raise Misuse(f"column {name!r}: an empty qualifier means the whole family {place.family!r}; give a qualifier")
     if place.qualifier == SENTINEL_QUALIFIER:
-        raise Misuse(f"column {name!r}: qualifier 00 is kept for the sentinel of rows without values")
+        raise Misuse(f"column {name!r}: qualifier 00 is reserved for the sentinel of rows without values")
 
 
 def check_distinct(columns: Sequence[ColumnSchema]) -> None:
@@ -258,7 +340,7 @@ def check_distinct(columns: Sequence[ColumnSchema]) -> None:
 def near(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names) or 'none'}"
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names) or 'none'}"
 
 
 def _shown(parts: Sequence[RowKeyPart]) -> str:
@@ -271,10 +353,12 @@ def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
     return pair[0].strip(), pair[1].strip()
 
 
-def _is_same(one: ColumnType, other: ColumnType) -> bool:
-    """Day-time intervals of any fields are one type, and so are two texts of one nested type."""
+def _is_same(one: ColumnType, other: ColumnType, *, by_name: bool = False) -> bool:
+    """Whether two types are the same: day-time intervals with any fields are, and nested types that are equal as
+    JSON."""
     if one.layout is Layout.JSON and other.layout is Layout.JSON:
-        return bool(json.loads(one.name) == json.loads(other.name))
+        types = json.loads(one.name), json.loads(other.name)
+        return bool(types[0] == types[1] or (by_name and _by_name(types[0]) == _by_name(types[1])))
     if one.name.startswith("interval ") and other.name.startswith("interval "):
         return True
     if one.layout is Layout.DECIMAL and other.layout is Layout.DECIMAL:

@@ -1,8 +1,9 @@
-"""The row-existence sentinel: a row that shows no value (all its columns null, or none besides the key) still exists.
+"""The row-existence sentinel: a cell that makes a row without values (all null, or only key columns) exist.
 
-It gets one more cell, column `<family>:00`, value 01, which is deleted with the row. A row with any value needs none.
-Where transactions conflict by cell, it is also the cell by which those who change a whole row (a merge, an update, a
-delete of `pyomid.spark`) meet those who make or delete a row without values: they write it, beside values a tombstone.
+The cell has the column `<family>:00` and the value 01, and is deleted with the row. A row with any value needs none.
+On tables of conflict level `cell`, writers of whole rows (a merge, an update, a delete of `pyomid.spark`) write it too,
+as a tombstone if the row has values, so that they conflict with transactions that create or delete a row without
+values.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SENTINEL_VALUE: Final = b"\x01"
 
 
 def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
-    """The column of a table's sentinels: in the family of the first value column that it had, else in its first family.
-    It never moves: those who make and delete rows without values meet in it."""
+    """Return the column of a table's sentinels: in the family of its first value column, else in its first family. The
+    column never changes, because creators and deleters of rows without values must conflict on it."""
     family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
     return Column(schema.sentinel_family or family, SENTINEL_QUALIFIER)

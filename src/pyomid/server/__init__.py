@@ -1,1 +1,1 @@
-"""The TSO as a process: sockets, flushes, leadership, start and end. It decides nothing; `pyomid.oracle` does."""
+"""The TSO as a process: sockets, flushes, leadership, startup and shutdown. `pyomid.oracle` makes all decisions."""

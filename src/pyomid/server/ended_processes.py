@@ -1,7 +1,7 @@
-"""Processes whose connection ended: has the process ended too? Then nothing works with what it received (T16).
+"""Detects that the process behind a closed connection has ended: then nothing uses its start timestamps (T16).
 
-A killed process closes its sockets before its end can be seen, so the question is asked again, at each tick. What is
-watched is the process that connected, not its number, which another one may have by then.
+A killed process closes its sockets before its end is visible, so each tick checks again. A file descriptor identifies
+the process; its pid could meanwhile belong to another process.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from pyomid.server.peer import Connection
 
 WATCHED_MAX: Final = 256
-"""A descriptor each. Beyond it the one that was watched longest counts by age."""
+"""Each takes a descriptor. Beyond it the oldest is no longer watched, and its starts count by age."""
 
 
 class EndedProcesses:
+    """The processes of closed connections, watched until they end or their starts are too old to count."""
+
     def __init__(self, clock: Callable[[], float], age_s_max: float) -> None:
         self._clock = clock
         self._age_s_max = age_s_max
         self._watched: dict[int, tuple[Connection, float]] = {}
-        """By descriptor, the oldest first: whose it is, and since when."""
+        """Connection and time by descriptor, oldest first."""
         self._poll = select.poll()
 
     def watch(self, connection: Connection, sock: socket.socket) -> bool:
-        """After its connection ended, with the socket still open. Whether its process has ended already."""
+        """Watch the process of a closed connection, whose socket is still open. True if it has ended already."""
         try:
             process = peer_process(sock)
         except ProcessLookupError:
@@ -43,7 +45,7 @@ class EndedProcesses:
         return False
 
     def take_ended(self) -> list[Connection]:
-        """Those whose process has ended since. What is so old that its starts count no more is forgotten."""
+        """Return the connections whose process has ended since the last call. Forget those too old to count."""
         if not self._watched:
             return []
         ended = [self._watched[process][0] for process, _ in self._poll.poll(0)]

@@ -1,10 +1,10 @@
-"""A service's flushes are submitted to the commit table; its other store calls run on threads.
+"""Flushes, which the service submits to the commit table, and its other store calls, which run on threads.
 
     entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► `ended`
     work    ─► a store thread     ─► …                         ─► the loop ─► `ended`
 
-The table decides how a flush is made durable (`ports.CommitTable.submit`): at once, by the disk, by answers that come
-to the loop, or on a thread.
+The commit table decides how it makes a flush durable (`ports.CommitTable.submit`): within the call, by asynchronous
+calls on the loop, or on a thread.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import Event, Lock
 from typing import Any, Final
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import Flush, Flushed
-from pyomid.ports import CommitTable, LeaderState
+from pyomid.ports import CommitTable, FlushEnd, LeaderState
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,7 @@ BOUNDS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05
 
 
 class Flushes:
-    """`ports.FlushLoop` of one commit table. On the loop's thread only."""
+    """`ports.FlushLoop` of one commit table. Use it on the event loop's thread only."""
 
     def __init__(
         self,
@@ -40,114 +43,113 @@ class Flushes:
         threads_max: int,
         fail: Callable[[Exception], None],
     ) -> None:
-        """`fail` is called with an error that `ended` raises: it has no caller that could handle it."""
+        """`fail` gets each error that an `ended` callback raises: there is no caller to handle it."""
         self._table = table
         self.leader_state = leader_state
         self.may_wait = False
         self._fail = fail
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="tso-store")
         self._start_threads(threads_max)
-        self._watched: dict[int, asyncio.AbstractEventLoop] = {}
 
-    def submit(
-        self, entries: NDArray[np.int64], ended: Callable[[Flushed | OmidError], None], *, may_wait: bool
-    ) -> None:
-        """`ended` is called once, with the result or the error; possibly within this call."""
+    def submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None], *, may_wait: bool) -> None:
+        """Submit a flush. `ended` is called once, with the result or the error, possibly within this call."""
         crash_point("tso.flush.before")
         submitted = _Submitted(ended, self._fail)
         self.may_wait = may_wait
         try:
-            self._table.submit(entries, submitted, self)
+            if not flush.cells:
+                self._table.submit(rows_of(flush), submitted, self)
+            else:
+                self._submit_cells(flush, submitted)
         except Exception as error:
             if submitted.has_ended:
                 self._fail(error)
             else:
                 submitted(error)
 
-    def prepare(self) -> None:
-        """Prepares the commit table, on a thread; without one its first flush does so."""
-        with suppress(RuntimeError):
-            self._threads.submit(self._table.prepare)
+    def _submit_cells(self, flush: Flush, submitted: _Submitted) -> None:
+        """Submit a flush with cells: on the loop if it may wait for the disk and no other writer has the store,
+        otherwise on a thread."""
+        put = partial(self._table.put_with_cells, rows_of(flush), flush.cells, flush.epoch)
+        if self.may_wait:
+            try:
+                end = put(at_once=True)
+            except OmidError:  # the thread tries again, and reports an error that persists
+                pass
+            else:
+                return submitted(end)
+        self.on_thread(put, submitted)
 
     def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
-        """Calls `ended` once with the result or error of `work`, on the loop, later. A thread that cannot be had is an
-        error too: then `work` is not done."""
+        """Run `work` on a thread; later call `ended` once on the loop, with the result or error. If no thread can be
+        started, `work` does not run and the error is reported."""
         loop = asyncio.get_running_loop()
-        turn = Lock()  # the thread that takes it reports the end
+        claim = Lock()  # the side that acquires it reports the end
 
         def call() -> None:
-            if not turn.acquire(blocking=False):
+            if not claim.acquire(blocking=False):
                 return
             try:
                 result = work()
             except Exception as error:
                 result = error
-            with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
-                loop.call_soon_threadsafe(self._tell, ended, result)
+            with suppress(RuntimeError):  # the loop is closed: the service stopped without waiting
+                loop.call_soon_threadsafe(self._report, ended, result)
 
         try:
             self._threads.submit(call)
-        except RuntimeError as error:  # the pool may have queued the call before it failed to start a thread for it
-            if turn.acquire(blocking=False):
-                loop.call_soon(self._tell, ended, error)
+        except RuntimeError as error:  # the pool may have queued the call before it failed to start a thread
+            if claim.acquire(blocking=False):
+                loop.call_soon(self._report, ended, error)
 
-    def _tell(self, ended: Callable[[Any], None], result: Any) -> None:
+    def _report(self, ended: Callable[[Any], None], result: Any) -> None:
         try:
             ended(result)
         except Exception as error:
             self._fail(error)
 
     def _start_threads(self, count: int) -> None:
-        """All now, where they can be had: a system that refuses one later holds up no store call."""
+        """Start all threads now, so that a system which refuses threads later cannot delay a store call."""
         go = Event()
         try:
             for _ in range(count):
                 self._threads.submit(go.wait)
         except RuntimeError as error:
-            log.warning("begins with fewer threads than it may need: %s", error)
+            log.warning("could start only some of %d store threads: %s", count, error)
         finally:
             go.set()
 
-    def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
-        """Calls `is_readable` whenever the descriptor is readable, until `close`."""
-        if fileno not in self._watched:
-            self._watched[fileno] = loop = asyncio.get_running_loop()
-            loop.add_reader(fileno, is_readable)
-
     def close(self, *, wait: bool) -> None:
-        """`wait`: waits for the threads. Otherwise calls that have not begun are dropped."""
+        """Shut down. With `wait`, wait for running calls. Queued calls are dropped."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
-        for fileno, loop in self._watched.items():
-            loop.remove_reader(fileno)
-        self._watched.clear()
         self._table.leave_loop()
 
 
 class _Submitted:
-    """Reports the end of one flush, once. An error of the callback is not the flush's: its entries are durable."""
+    """Reports the end of one flush, once. An error in the callback does not make the flush fail: it is durable."""
 
-    __slots__ = ("_fail", "_tell", "has_ended")
+    __slots__ = ("_fail", "_report", "has_ended")
 
-    def __init__(self, tell: Callable[[Flushed | OmidError], None], fail: Callable[[Exception], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Flushed | OmidError], None], fail: Callable[[Exception], None]) -> None:
+        self._report = report
         self._fail = fail
         self.has_ended = False
 
-    def __call__(self, result: tuple[list[int], int] | Exception) -> None:
+    def __call__(self, result: FlushEnd | Exception) -> None:
         try:
             assert not self.has_ended, "a flush ends once"
             self.has_ended = True
             if isinstance(result, Exception):
-                self._tell(as_failure(result, "a flush"))
+                self._report(as_failure(result, "a flush"))
             else:
                 crash_point("tso.flush.after")
-                self._tell(Flushed(frozenset(result[0]), result[1]))
+                self._report(Flushed(frozenset(result.refused), result.epoch, result.failed))
         except Exception as error:
             self._fail(error)
 
 
 def as_failure(error: Exception, what: str) -> OmidError:
-    """The error that the machine is told. It is logged, too."""
+    """Log the error and return it as an `OmidError` for the machine."""
     if isinstance(error, OmidError):
         log.warning("%s failed: %s", what, error, extra={"code": error.code})
         return error
@@ -156,15 +158,15 @@ def as_failure(error: Exception, what: str) -> OmidError:
 
 
 def rows_of(flush: Flush) -> NDArray[np.int64]:
-    """All entries of the flush, as rows (start, commit)."""
+    """Return all entries of the flush as rows (start, commit)."""
+    if flush.block is not None and not flush.entries:
+        return flush.block
     rows = np.array(flush.entries, dtype=np.int64).reshape(-1, 2)
-    if flush.block is None:
-        return rows
-    return np.concatenate([rows, flush.block]) if len(rows) else flush.block
+    return rows if flush.block is None else np.concatenate([rows, flush.block])
 
 
 class Durations:
-    """Durations of flushes in fixed buckets: cheap enough for each flush, enough for percentiles. Not thread-safe."""
+    """Histogram of flush durations in fixed buckets: cheap, and precise enough for percentiles. Not thread-safe."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
@@ -175,7 +177,7 @@ class Durations:
         self._sum_s += duration_s
 
     def cumulative(self) -> tuple[list[tuple[str, float]], float]:
-        """As Prometheus wants them: each bound with how many were at or below it; the sum in seconds."""
+        """Return Prometheus' cumulative buckets (bound, count at or below it), and the sum in seconds."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):

@@ -1,14 +1,15 @@
-"""A folder's TSO, started by the first client that needs it, found by all others (T14).
+"""Connects to a folder's TSO, which the first client starts and all others find (T14).
 
-    connect ── there ─────────────────────────────────────────────► done
-       └ nobody ─► start lock ─► connect again ─► start the process, wait until it says that it serves ─► connect
-                     └ taken: another client is starting it ─► a little later, from the beginning
+    connect ── a TSO accepts ─────────────────────────────────────► done
+       └ none ─► start lock ─► connect again ─► start a process, wait until it serves ─► connect
+                   └ taken: another client is starting it ─► retry from the beginning after a pause
 
-The start lock only keeps a storm of clients from starting a storm of processes; who serves is decided by the TSO's
-own lock alone. A client that was stopped while it held the start lock is overtaken after `START_LOCK_PATIENCE_S`.
+The start lock only prevents many clients from starting many processes; which process serves is decided by the TSO's
+own lock alone. Clients ignore the start lock after `START_LOCK_PATIENCE_S`: its holder may have been stopped.
 
-The start lock's file remembers when a TSO was started last, and how many in a row ended soon and not in order: from
-one start to the next the time doubles, for all clients together. Each client's error says what the last one died of.
+The start lock's file records when a TSO was started last, and how many in a row died soon after their start. The pause
+between two starts doubles with that number, for all clients together. After some failures, a client's error reports
+why the last TSO died.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ START_LOCK_FILE: Final = "tso.start"
 START_LOCK_PATIENCE_S: Final = 10.0
 PACE_S: Final = 0.1
 PACE_S_MAX: Final = 5.0
-"""From one start to the next while each TSO dies at once: a machine that has a hundred clients starts one in 5 s."""
+"""The longest pause between two starts while every TSO dies at once: all clients together start one in 5 s."""
 SHORT_LIFE_S: Final = 10.0
-"""A TSO that lived longer did not die at its start."""
+"""A TSO that died sooner failed at its start."""
 PATIENT_STARTS: Final = 4
-"""So many in a row may have ended soon, and a client still waits for its turn without a word."""
+"""After fewer failed starts in a row, a client waits for the next start without raising an error."""
 START_S_MAX: Final = 60.0
-"""A cold start imports numpy from a busy disk; a store that is being upgraded takes its time."""
+"""A cold start may import numpy from a busy disk, or upgrade a store."""
 LOST_EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: another process holds the folder's lock."""
 ERROR_EXIT_CODE: Final = 3
-"""The started process said on its standard error, as one line of JSON, why it cannot serve."""
+"""The started process cannot serve; the last line of its standard error is the error as JSON."""
 POLL_S: Final = 0.01
 _STARTS_BYTES: Final = 4096
 _SHORT_LIVES_MAX: Final = 1000
@@ -60,9 +61,10 @@ def connect_to_folder(
     clock: Clock = boot_clock,
     sleep: Sleep = time.sleep,
 ) -> socket.socket:
-    """A connection to the folder's TSO, which `command` starts (and leaves running) where there is none.
+    """Return a connection to the folder's TSO. If none runs, `command` starts one and leaves it running.
 
-    `Unavailable` after `timeout_s`; `Misuse` where it belongs to another user, or whatever the started process says.
+    `Unavailable` after `timeout_s`; `Misuse` if the TSO belongs to another user; otherwise the error that the started
+    process reports.
     """
     deadline_s = clock() + timeout_s
     patience_s = clock() + START_LOCK_PATIENCE_S
@@ -71,7 +73,7 @@ def connect_to_folder(
         if connected is not None:
             return connected
         if clock() >= deadline_s:
-            raise Unavailable(_nobody_answers(folder, timeout_s), folder=str(folder))
+            raise Unavailable(_no_reply_text(folder, timeout_s), folder=str(folder))
         with _start_lock(folder) as (starts, is_mine):
             if is_mine or clock() >= patience_s:
                 connected = _try_connect(folder, deadline_s - clock())
@@ -82,14 +84,8 @@ def connect_to_folder(
         sleep(POLL_S * (1 + random.random()))
 
 
-def ensure_running(folder: Path, command: Sequence[str], *, timeout_s: float = START_S_MAX) -> Path:
-    """The folder's socket, on which a TSO answered just now."""
-    connect_to_folder(folder, command, timeout_s=timeout_s).close()
-    return folder / SOCKET_FILE
-
-
 def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
-    """None if no process listens: there is no socket, or a killed process left it."""
+    """Return a connection; None if no process listens (there is no socket, or a killed process left it)."""
     try:
         return connect_in(folder, timeout_s=max(timeout_s, POLL_S))
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BlockingIOError, TimeoutError):
@@ -103,7 +99,7 @@ def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
 
 @contextlib.contextmanager
 def _start_lock(folder: Path) -> Iterator[tuple[_Starts, bool]]:
-    """True inside where the lock was free. The file stays; a process that dies loses the lock."""
+    """Yield the recorded starts, and whether this process got the lock. The file stays; death releases the lock."""
     try:
         fd = open_own(folder / START_LOCK_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder))
     except OSError as error:
@@ -120,7 +116,7 @@ def _start_lock(folder: Path) -> Iterator[tuple[_Starts, bool]]:
 
 
 class _Starts:
-    """The last starts, as the start lock's file has them. A file that says nothing sensible counts as none."""
+    """The last starts, as recorded in the start lock's file. A malformed file counts as empty."""
 
     def __init__(self, folder: Path, fd: int) -> None:
         self._folder = folder
@@ -133,7 +129,7 @@ class _Starts:
             self._failure = dict(said["failure"])
 
     def may_begin(self, now_s: float) -> bool:
-        """Whether the next one's turn has come. After many short lives the error of the last is raised instead."""
+        """Return whether the next start is due. After `PATIENT_STARTS` failures, raise the last one's error instead."""
         ended_in_order = not self._failure and holder(self._folder).get("ended")
         if ended_in_order or not 0 <= now_s - self._last_s < SHORT_LIFE_S:
             self._short_lives = 0
@@ -144,7 +140,7 @@ class _Starts:
         return False
 
     def begun(self, now_s: float) -> None:
-        """Counted as a short life until it has lasted."""
+        """Record a start. It counts as a short life until `SHORT_LIFE_S` have passed."""
         self._last_s, self._short_lives, self._failure = now_s, self._short_lives + 1, {}
         self._write()
 
@@ -153,17 +149,18 @@ class _Starts:
         self._write()
 
     def _why(self) -> OmidError:
-        count = f"{self._short_lives} in a row ended soon after their start"
+        count = f"{self._short_lives} in a row died soon after their start"
         if self._failure:
             kind = by_code(str(self._failure.get("code")))
             return kind(f"{self._failure.get('message')} ({count})", folder=str(self._folder))
         return Unavailable(
-            f"the TSO of {self._folder}: {count}; {_last_holder(self._folder)}", folder=str(self._folder)
+            f"the TSO of {self._folder} does not stay alive: {count}; {_last_holder(self._folder)}",
+            folder=str(self._folder),
         )
 
     def _write(self) -> None:
         said = {"last_s": self._last_s, "short_lives": self._short_lives, "failure": self._failure}
-        with contextlib.suppress(OSError):  # a full disk: then they are not counted
+        with contextlib.suppress(OSError):  # a full disk: then starts are not counted
             os.pwrite(self._fd, json.dumps(said).encode()[:_STARTS_BYTES].ljust(_STARTS_BYTES), 0)
 
 
@@ -178,62 +175,62 @@ def _start_counted(folder: Path, command: Sequence[str], starts: _Starts, clock:
 
 
 def _start(folder: Path, command: Sequence[str], timeout_s: float) -> bool:
-    """Runs `command`, which returns when its detached child serves. False where another TSO was faster."""
+    """Run `command`, which returns when its detached child serves. False if another TSO was faster."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         )
     except (FileNotFoundError, PermissionError) as error:
         raise Misuse(
-            f"the TSO of {folder} cannot be started: {command[0]} cannot be run: {error.strerror}", folder=str(folder)
+            f"cannot start the TSO of {folder}: cannot run {command[0]}: {error.strerror}", folder=str(folder)
         ) from error
     try:
         _, said = process.communicate(timeout=max(timeout_s, POLL_S))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        # Not read to its end: a child of it that was stopped halfway may hold the other side for ever.
+        # Do not read the pipe to its end: a stopped child of the process may hold the other side for ever.
         assert process.stderr is not None
         process.stderr.close()
         return False
     if process.returncode in (0, LOST_EXIT_CODE):
         return process.returncode == 0
-    raise _error_said(folder, said.decode("utf-8", "replace"), process.returncode)
+    raise _start_error(folder, said.decode("utf-8", "replace"), process.returncode)
 
 
-def _error_said(folder: Path, said: str, code: int) -> OmidError:
-    lines = said.strip().splitlines() or ["it said nothing"]
+def _start_error(folder: Path, said: str, code: int) -> OmidError:
+    lines = said.strip().splitlines() or ["it printed no error"]
     if code == ERROR_EXIT_CODE:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             error = json.loads(lines[-1])
             return by_code(error["code"])(error["message"], **error["values"])
     append_text(folder / LOG_FILE, said)
     return Unavailable(
-        f"the TSO of {folder} could not be started (exit {code}): {lines[-1]} (all of it: {folder / LOG_FILE})",
+        f"could not start the TSO of {folder} (exit code {code}): {lines[-1]} (full output: {folder / LOG_FILE})",
         exit_code=code,
     )
 
 
 def error_line(error: OmidError) -> str:
-    """What the started process writes for `_error_said` to read."""
+    """Return the line that the started process prints and `_start_error` parses."""
     return json.dumps({"code": error.code, "message": error.message, "values": error.values}, default=str)
 
 
-def _nobody_answers(folder: Path, timeout_s: float) -> str:
+def _no_reply_text(folder: Path, timeout_s: float) -> str:
     return f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}"
 
 
 def _last_holder(folder: Path) -> str:
-    """Which process, and what is known of it."""
+    """Return which process held the folder's lock last and what is known of it, for messages."""
     last = holder(folder)
     pid, log_path = last.get("pid"), folder / LOG_FILE
     if not pid:
-        return f"none has held its lock yet; see {log_path}"
+        return f"no process has held its lock yet; see {log_path}"
     if last.get("ended"):
-        return f"process {pid} held its lock last and ended in order; see {log_path}"
+        return f"process {pid} held its lock last and shut down normally; see {log_path}"
     if last.get("died_of"):
         return f"process {pid} held its lock last and died: {last['died_of']}; see {log_path}"
     if is_held(folder):
-        socket_is = "is there" if (folder / SOCKET_FILE).exists() else "is missing"
+        socket_is = "exists" if (folder / SOCKET_FILE).exists() else "is missing"
         return f"process {pid} holds its lock ({process_text(pid)}), its socket {socket_is}; see {log_path}"
-    return f"process {pid} held its lock last and ended without a word (killed?); see {log_path}"
+    return f"process {pid} held its lock last and recorded no end (killed?); see {log_path}"

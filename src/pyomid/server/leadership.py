@@ -1,15 +1,15 @@
-"""Which process is the TSO of a folder: the one that holds the lock in it. And how a leader in doubt ends.
+"""Leadership: the TSO of a folder is the process that holds the folder's lock; a leader in doubt exits at once.
 
-The lock file is never unlinked (T14): a second file of the same name would be a second lock. It is closed at exec,
-so no child holds it by accident; the system drops it when the process dies, however it dies. The socket is unlinked
-before the lock is released, so that a client which finds it finds a process that has not finished yet.
+The lock file is never unlinked (T14): a second file of the same name would be a second lock. It is closed at exec, so
+no child holds it by accident; the system releases it when the process dies. The socket is unlinked before the lock is
+released, so a client that finds the socket finds a process that has not finished yet.
 
-A folder may be removed, or moved, and made again while its TSO lives. Lock and socket are therefore the ones in the
-folder that was opened, whatever lies under its path by now: a TSO removes no socket but its own, and ends when the lock
-under the path is another one.
+A folder may be removed or moved, and created again, while its TSO lives. So the TSO uses lock and socket in the folder
+that it opened, whatever its path leads to later: it removes no socket but its own, and ends when the path leads to
+another lock.
 
-    TSO 1 serves ─► folder removed, made again ─► TSO 2 serves ─► TSO 1 sees it (or idles), ends: its socket is gone
-                                                                  already; by path it would have taken TSO 2's
+    TSO 1 serves ─► folder removed, created again ─► TSO 2 serves ─► TSO 1 notices (or idles) and ends. Its own socket
+                                                                     is gone; by path it would have removed TSO 2's
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
 BACKLOG: Final = 1024
 _SIGNATURE_BYTES: Final = 1024
-"""It is always written whole, so that no process reads half of it."""
+"""Every write has this length, so that no process reads a partial one."""
 _REASON_CHARS_MAX: Final = 300
 
 DOUBT_EXIT_CODE: Final = 70
-"""EX_SOFTWARE of sysexits.h: the process ended itself because it could not know whether it still leads."""
+"""EX_SOFTWARE of sysexits.h: the process exited because it could not know whether it still leads."""
 
 
 def die_now(reason: str) -> NoReturn:
-    """Ends the process without sending, flushing or closing anything but its log."""
+    """End the process without sending, flushing or closing anything but its log."""
     try:
         logging.shutdown()
     finally:
@@ -50,22 +50,23 @@ def die_now(reason: str) -> NoReturn:
 
 
 class Leadership(Protocol):
-    """A lease on being the TSO, of those who may (protocol.md, Leadership). The leader state is what really fences."""
+    """A lease on the leadership, for one candidate (protocol.md, Leadership). The actual fence is the leader state."""
 
     def acquire(self, stop: threading.Event) -> float | None:
-        """Waits until this process leads; until when (of `boot_clock`) without a renewal. None where `stop` was set.
+        """Wait until this process leads; return the time (of `boot_clock`) until which it leads without a renewal.
+        None if `stop` was set.
 
         The time counts from before the write that took the lease.
         """
 
     def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
-        """From now on renewed by a thread: `renewed(until_s)` after each renewal, `lost(why)` once."""
+        """Start a thread that renews the lease: `renewed(until_s)` after each renewal, `lost(why)` once."""
 
     def announce(self, epoch: int) -> None:
-        """Clients find this TSO when it returns. `Deposed` where a later one was faster."""
+        """Publish this TSO's address; on return clients find it. `Deposed` if a later TSO was faster."""
 
     def release(self) -> None:
-        """The end in order, when nothing is served any more: a standby may take over at once."""
+        """Give the lease back after serving has ended: a standby may take over at once."""
 
 
 class FolderLock:
@@ -74,17 +75,17 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._folder_fd = -1
-        """The folder itself, whatever its path leads to later."""
+        """The folder that was opened, whatever its path leads to later."""
         self._fd = -1
         self._socket: _SocketId | None = None
 
     def acquire(self) -> bool:
-        """False where another process holds it. `Misuse` where the file is another user's, or a link."""
+        """Take the lock; False if another process holds it. `Misuse` if the file is another user's, or a link."""
         path = self.folder / LOCK_FILE
         try:
             folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Misuse(f"{self.folder} cannot be opened: {error.strerror}", folder=str(self.folder)) from error
+            raise Misuse(f"cannot open {self.folder}: {error.strerror}", folder=str(self.folder)) from error
         try:
             is_mine = self._acquire_in(folder_fd, path)
         except BaseException:
@@ -99,10 +100,10 @@ class FolderLock:
             fd = open_own(LOCK_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(self.folder), dir_fd=folder_fd)
         except PermissionError as error:
             raise Misuse(
-                f"{path} is not yours: {owner_text(path)} runs the TSO here", folder=str(self.folder)
+                f"{path} belongs to {owner_text(path)}, who runs the TSO of this folder", folder=str(self.folder)
             ) from error
         except OSError as error:
-            raise Misuse(f"{path} cannot be opened: {error.strerror}", folder=str(self.folder)) from error
+            raise Misuse(f"cannot open {path}: {error.strerror}", folder=str(self.folder)) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -113,24 +114,24 @@ class FolderLock:
         return True
 
     def listen(self) -> socket.socket:
-        """The folder's socket, anew; who finds it finds this process."""
+        """Create the folder's socket and return it, listening."""
         sock = _listen_at(self._folder_fd, SOCKET_FILE, self.folder, shared=is_shared(self.folder))
         self._socket = _socket_id(self._folder_fd, SOCKET_FILE)
         return sock
 
     def is_in_place(self) -> bool:
-        """Whether the lock under the folder's path is this one: not where the folder was removed, moved or replaced."""
+        """Return whether the folder's path still leads to this lock; False if the folder was removed or replaced."""
         try:
             return id_at(self.folder / LOCK_FILE) == file_id(os.fstat(self._fd))
-        except OSError:  # a disk that does not answer says nothing about the folder
+        except OSError:  # a failing disk does not prove that the folder is gone
             return True
 
     def has_socket(self) -> bool:
-        """Whether clients still find it."""
+        """Return whether the socket file is still this process's, so that clients find it."""
         return _socket_id(self._folder_fd, SOCKET_FILE) == self._socket
 
     def release(self, died_of: str = "") -> None:
-        """The socket goes first, the lock after it; the file stays, and says how its holder ended."""
+        """Remove the socket, then release the lock. The lock file stays and records how its holder ended."""
         if self._fd >= 0:
             if self._socket is not None and self.has_socket():
                 with contextlib.suppress(FileNotFoundError):
@@ -141,34 +142,35 @@ class FolderLock:
             self._fd = self._folder_fd = -1
 
     def disown(self) -> None:
-        """After a fork, in the process that does not serve: its copy of the lock is closed, the child's holds."""
+        """After a fork, in the process that does not serve: close its copy of the lock; the child's copy holds it."""
         os.close(self._folder_fd)
         os.close(self._fd)
         self._fd = self._folder_fd = -1
 
     def sign_again(self) -> None:
-        """After a fork, in the process that serves: the file names it."""
+        """After a fork, in the process that serves: write its pid into the lock file."""
         self._sign()
 
     def _sign(self, end: Mapping[str, object] | None = None) -> None:
-        """For people, for messages and for the pace of restarts; the lock itself is the system's."""
-        said = json.dumps({"pid": os.getpid(), **(end or {})}).encode()
+        """Write pid and `end` into the lock file, for people, messages and the pace of restarts. The lock itself is
+        flock's."""
+        signature = json.dumps({"pid": os.getpid(), **(end or {})}).encode()
         with contextlib.suppress(OSError):  # a full disk
-            os.pwrite(self._fd, said.ljust(_SIGNATURE_BYTES), 0)
+            os.pwrite(self._fd, signature.ljust(_SIGNATURE_BYTES), 0)
 
 
 def holder(folder: Path) -> dict[str, Any]:
-    """What the last holder of the lock wrote into it: `pid`, and at its end `ended` (in order) or `died_of`; empty
-    where nothing is known. One that was killed wrote no end."""
+    """Return what the last holder of the lock wrote into it: `pid`, and at its end `ended` (normal shutdown) or
+    `died_of`; empty if unknown. A killed holder wrote no end."""
     try:
-        said = json.loads((folder / LOCK_FILE).read_text())
+        written = json.loads((folder / LOCK_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return written if isinstance(written, dict) else {}
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the lock at this moment; for messages."""
+    """Return whether a process holds the lock at this moment, for messages."""
     try:
         fd = open_own(folder / LOCK_FILE, os.O_RDONLY)
     except (OSError, Misuse):
@@ -183,7 +185,7 @@ def is_held(folder: Path) -> bool:
 
 
 def owner_text(path: Path) -> str:
-    """The user a file belongs to, by name where it has one."""
+    """Return the owner of a file, for messages."""
     try:
         return user_text(path.stat().st_uid)
     except OSError:
@@ -192,7 +194,7 @@ def owner_text(path: Path) -> str:
 
 @contextlib.contextmanager
 def listening_at(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket of this user's own choice, listening; its name goes at the end, if it is still this socket's."""
+    """Yield a listening Unix socket at `path`. Afterwards the path is removed, if it still is this socket's."""
     folder = path.parent.absolute()
     with _opened(folder) as fd:
         sock = _listen_at(fd, path.name, folder, shared=False)
@@ -206,8 +208,9 @@ def listening_at(path: Path) -> Iterator[socket.socket]:
 
 
 def _listen_at(folder_fd: int, name: str, folder: Path, *, shared: bool) -> socket.socket:
-    """Only its owner may connect (or the folder's group). A leftover is removed, but no file, and no socket that
-    somebody listens at, but for the folder's own, whose lock is held."""
+    """Return a listening socket to which only its owner (or the folder's group) may connect. A leftover socket is
+    removed; a file of another kind is not. Nor is a socket with a listener, except the folder's own: its lock is held.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o777 & ~file_mode(shared))
     try:
@@ -228,7 +231,7 @@ def _listen_at(folder_fd: int, name: str, folder: Path, *, shared: bool) -> sock
 
 
 _SocketId = tuple[int, int, int]
-"""Device, inode, and when it was bound: not every system keeps the inode of a removed name from being used again."""
+"""Device, inode and time of bind: some systems reuse the inode of a removed socket."""
 
 
 def _socket_id(folder_fd: int, name: str) -> _SocketId | None:
@@ -245,7 +248,7 @@ def _remove_leftover(folder_fd: int, name: str, folder: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise Misuse(f"{folder / name} is there, and is not a socket: remove it", path=str(folder / name))
+        raise Misuse(f"{folder / name} exists and is not a socket: remove it", path=str(folder / name))
     if name != SOCKET_FILE and _answers(folder_fd, folder, name):
         raise Misuse(f"another process listens at {folder / name}", path=str(folder / name))
     os.unlink(name, dir_fd=folder_fd)
@@ -265,8 +268,8 @@ def _answers(folder_fd: int, folder: Path, name: str) -> bool:
 
 
 def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
-    """A connection to the folder's TSO. `OSError` as the system raises it: nobody there is no error of the caller;
-    `Misuse` where the process behind it is of another user who does not share the folder."""
+    """Return a connection to the folder's TSO. `OSError` as the system raises it, also if no TSO listens; `Misuse` if
+    the listening process belongs to another user who does not share the folder."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)

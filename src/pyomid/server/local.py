@@ -1,13 +1,14 @@
 """A whole TSO inside this process: the machine under a lock; the calling thread makes its store calls.
 
-For tests, for the memory store, and as the reference a service is held against. One request at a time, so nothing
-is gathered into batches; every rule of the machine applies all the same.
+For tests, for the memory store, and as the reference that a service is compared with. It serves one request at a time,
+so every batch has one request; all rules of the machine apply.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import TypeVar
 
@@ -27,11 +28,11 @@ T = TypeVar("T")
 
 
 class LocalTso(TsoCalls):
-    """`ports.Tso` in process. Takes the epoch over when it is made; a second one on the same stores deposes it.
+    """`ports.Tso` in process. It takes over when it is constructed; a second one on the same stores deposes it.
 
-    Thread-safe. After `Deposed`, or another death of the machine, every call raises `Unavailable`; a commit that was
-    under way raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the state of
-    the machine is unknown: the next call takes over anew, as the next process would (C9).
+    Thread-safe. After the machine has died (`Deposed` or another error), every call raises `Unavailable`; a commit in
+    flight raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the machine's state
+    is unknown: the next call takes over anew, as a new process would (C9).
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class LocalTso(TsoCalls):
         self._closed = False
         self._tag = 0
         self._died = ""
-        self._settings = settings or TsoSettings()
+        one_step = stores.commit_table.one_step_bytes_max
+        self._settings = replace(settings or TsoSettings(), one_step_bytes_max=one_step)
         self._is_in_step = False
         self._open_starts = OpenStarts(client=b"here", slack_s=0.0, holder="this process", clock=clock)
         self.machine = self._new_machine()
@@ -61,6 +63,7 @@ class LocalTso(TsoCalls):
             ceiling_elsewhere=settings.ceiling_elsewhere,
             retention_s=settings.retention_s,
             wall_ms=time.time_ns() // 1_000_000,
+            changed_ms=self._stores.changed_ms,
         )
         machine = TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
         self._open_starts.connected(settings.max_transaction_age_s, machine.epoch)
@@ -74,17 +77,19 @@ class LocalTso(TsoCalls):
     def write_set_ids_max(self) -> int:
         return self.machine.settings.write_set_ids_max
 
+    @property
+    def one_step_bytes_max(self) -> int:
+        return self.machine.settings.one_step_bytes_max
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        ticket = self._open_starts.expect()
+        held = self._open_starts.expect()
         try:
             reply = super().begin(not_before=not_before)
-            self._open_starts.received(reply.start_ts)
-        finally:
-            self._open_starts.expect_no_more(ticket)
-        return reply
-
-    def note_ended(self, start_ts: int) -> None:
-        self._open_starts.ended(start_ts)
+            self._open_starts.received(held, reply.start_ts)
+            return replace(reply, hold=held)
+        except BaseException:
+            held.end()
+            raise
 
     def complete(self, starts: Sequence[int]) -> None:
         with self._lock:
@@ -92,7 +97,7 @@ class LocalTso(TsoCalls):
             self._check_alive()
 
     def tick(self) -> None:
-        """Lets time work without a request: leases expire, W is published."""
+        """Do what is due without a request: expire leases, publish W."""
         with self._lock:
             self._step()
             self._check_alive()
@@ -108,14 +113,15 @@ class LocalTso(TsoCalls):
             raise answer.as_error()
         if isinstance(answer, kind):
             return answer
-        why = f"the TSO in this process gave no answer to {type(request).__name__}: {self._died or 'it goes on'}"
+        kind_of_request = type(request).__name__
+        why = f"the TSO in this process returned no reply to {kind_of_request}: {self._died or 'it still runs (a bug)'}"
         if isinstance(request, CommitRequest):
             raise OutcomeUnknown(why, start_ts=request.start_ts)
         raise Unavailable(why)
 
     def _step(self, *events: Event) -> dict[int, Answer]:
-        """Feeds the events and every store call that follows from them; the answers that came, by tag, also where the
-        machine died behind them."""
+        """Feed the events and the results of all store calls that follow; return the replies by tag, also if the
+        machine died after it sent them."""
         self._check_alive()
         if self._is_in_step:
             self.machine = self._new_machine()
@@ -140,7 +146,7 @@ class LocalTso(TsoCalls):
 
     def _check_alive(self) -> None:
         if self._closed or self._died:
-            raise Unavailable(f"the TSO in this process ended: {self._died or 'closed'}")
+            raise Unavailable(f"the TSO in this process has ended: {self._died or 'it was closed'}")
 
     def _handle(self, *events: Event) -> list[Instruction]:
         return self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000)

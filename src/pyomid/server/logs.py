@@ -1,4 +1,4 @@
-"""Log lines of the service: one JSON object a line, for files and collectors."""
+"""The service's log: one JSON object a line, for files and log collectors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pyomid.owned_files import is_shared, open_own
 
 LOG_FILE: Final = "tso.log"
 LOG_BYTES_MAX: Final = 16 << 20
-"""A log larger than this is set aside (one generation), also while the service lives."""
+"""A larger log is rotated (one old generation is kept), also while the service runs."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, logger, message, and whatever was given as `extra`."""
+    """Formats a record as JSON: time, level, logger, pid, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -39,9 +39,9 @@ class JsonLines(logging.Formatter):
 
 
 class BoundedLog:
-    """Lines that other processes cause: at most `lines_max` of a kind per interval, the rest counted and told.
+    """Log lines that peers cause: at most `lines_max` of a kind per interval; the rest are counted and summed up.
 
-    A peer that is refused a million times fills no disk, and hides no other kind of line.
+    So a peer that is refused a million times neither fills the disk nor hides other kinds of lines.
     """
 
     def __init__(
@@ -51,43 +51,43 @@ class BoundedLog:
         self._clock = clock
         self._interval_s = interval_s
         self._lines_max = lines_max
-        self._said: Counter[str] = Counter()
-        self._unsaid: Counter[str] = Counter()
+        self._logged: Counter[str] = Counter()
+        self._counted: Counter[str] = Counter()
         self._texts: dict[str, str] = {}
         self._until_s = clock() + interval_s
 
     def warning(self, kind: str, message: str, **extra: object) -> None:
-        if self._said[kind] < self._lines_max:
-            self._said[kind] += 1
+        if self._logged[kind] < self._lines_max:
+            self._logged[kind] += 1
             self._log.warning("%s", message, extra={"kind": kind, **extra})
         else:
-            self._unsaid[kind] += 1
+            self._counted[kind] += 1
             self._texts[kind] = f"more of these, the last: {message}"
 
     def count(self, kind: str, count: int, text: str) -> None:
-        """For what happens too often for lines of their own: the first at once, then sums."""
-        if not self._said[kind]:
-            self._said[kind] = 1
+        """Log events too frequent for separate lines: the first at once, then sums."""
+        if not self._logged[kind]:
+            self._logged[kind] = 1
             self._log.warning("%d %s", count, text, extra={"kind": kind, "count": count})
         else:
-            self._unsaid[kind] += count
+            self._counted[kind] += count
             self._texts[kind] = text
 
-    def tell(self, now_s: float) -> None:
-        """Once per interval: what was counted and not said."""
+    def log_counts(self, now_s: float) -> None:
+        """Once per interval, log what was only counted."""
         if now_s < self._until_s:
             return
         self._until_s = now_s + self._interval_s
-        for kind, count in self._unsaid.items():
+        for kind, count in self._counted.items():
             self._log.warning("%d %s", count, self._texts[kind], extra={"kind": kind, "count": count})
-        self._said.clear()
-        self._unsaid.clear()
+        self._logged.clear()
+        self._counted.clear()
         self._texts.clear()
 
 
 def log_to(path: Path | None, *, level: str = "info", standard_too: bool = False) -> None:
-    """All of pyomid's log lines go to `path`, or to the standard error. `standard_too`: so does whatever this process
-    says on its standard output and error, and nothing is read from its input."""
+    """Send all log lines to `path`, or to standard error. `standard_too`: redirect standard output and error to the
+    file too, and standard input from /dev/null."""
     handler = logging.StreamHandler() if path is None else LogFile(path, standard_too=standard_too)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -96,7 +96,7 @@ def log_to(path: Path | None, *, level: str = "info", standard_too: bool = False
 
 
 class LogFile(logging.Handler):
-    """Appends to a file; one that has grown beyond `LOG_BYTES_MAX` is set aside (one generation) and begun anew."""
+    """Appends to a file, and rotates it when it exceeds `LOG_BYTES_MAX` (one old generation is kept)."""
 
     def __init__(self, path: Path, *, standard_too: bool = False) -> None:
         super().__init__()
@@ -114,7 +114,8 @@ class LogFile(logging.Handler):
             self.handleError(record)
 
     def _open(self) -> None:
-        """Keeps the descriptor's number, so that a thread that writes at this moment writes to one of the two files."""
+        """Open the file, rotated if it is too large. The descriptor keeps its number, so that a thread which writes at
+        this moment writes to one of the two files."""
         with contextlib.suppress(FileNotFoundError):
             if os.stat(self._path, follow_symlinks=False).st_size > LOG_BYTES_MAX:
                 os.replace(self._path, self._path.with_suffix(self._path.suffix + ".1"))
@@ -143,7 +144,7 @@ def _replace_standard_streams(fd: int) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """For a process that died before it could log anything: what it said."""
+    """Append the output of a process that died before it could log anything."""
     with contextlib.suppress(OSError, OmidError):
         fd = open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, shared=is_shared(path.parent))
         try:

@@ -1,4 +1,4 @@
-"""A TSO's counters and gauges as Prometheus' client library wants them; `metrics` serves them."""
+"""A TSO's counters and gauges as metrics of Prometheus' client library; `metrics` serves them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pyomid.oracle.instructions import FORMER_COUNTERS
 from pyomid.server.service import TsoService
 from pyomid.server.watched import Watched
 from pyomid.types import AbortReason
@@ -24,7 +23,7 @@ def registry_of(watched: Watched) -> CollectorRegistry:
 
 
 class MachineCollector(Collector):
-    """Reads the machine's report at each scrape; nothing is counted twice."""
+    """Reads the machine's report at each scrape, so that no counter exists twice."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -48,6 +47,7 @@ class MachineCollector(Collector):
 COUNTERS: Final = {
     "begins": "Start timestamps handed out",
     "commits": "Transactions committed",
+    "commits_failed": "Commits whose cells could not be written",
     "begin_waits": "Begins that waited for a window",
     "flushes": "Flushes of the commit table",
     "fences": "Fences",
@@ -56,14 +56,14 @@ COUNTERS: Final = {
     "completions_left": "Entries of complete transactions left to the sanitizer",
     "stalls": "Stalls after which the leader state was read",
     "refused": "Requests refused with an error",
-    "protocol_errors": "Peers closed because they broke the rules of the wire",
-    "slow_readers": "Peers cut off because they did not read their answers",
-    "overdue_peers": "Peers cut off because they owed a handshake, half a frame, or any request at all",
-    "memory_hogs": "Peers cut off because they held most of the memory",
+    "protocol_errors": "Peers closed for protocol errors",
+    "slow_readers": "Peers closed because they did not read replies",
+    "overdue_peers": "Peers closed for a missing handshake, frame or request",
+    "memory_hogs": "Peers closed because they held most of the memory",
     "refused_connections": "Connections closed because there were too many",
-    "store_failures": "Store calls that failed and were repeated",
+    "store_failures": "Store calls that failed and were retried",
     "leases_granted": "Leases granted",
-    "leases_shared": "Shared leases promised: many to a lease that is granted once",
+    "leases_shared": "Shared leases promised; one granted lease serves many promises",
     "leases_expired": "Leases expired",
     "retries_found": "Retries whose first attempt was found committed",
     "entries_sanitized": "Commit-table entries deleted below the horizon",
@@ -71,21 +71,21 @@ COUNTERS: Final = {
 }
 
 UPKEEP: Final = {
-    "passes": "Passes of a folder's compaction in the background",
-    "versions_dropped": "Versions of rows that they dropped",
-    "entries_deleted": "Commit-table entries that sanitizing in the background deleted",
-    "failures": "Looks, passes and sanitizings in the background that failed",
-    "busy_seconds": "Time that upkeep in the background worked, rests between its batches aside",
+    "passes": "Passes of background compaction over a folder",
+    "versions_dropped": "Versions deleted by background compaction",
+    "entries_deleted": "Commit-table entries deleted by background sanitizing",
+    "failures": "Checks, compactions and sanitizings in the background that failed",
+    "busy_seconds": "Working time of background upkeep, without its pauses",
 }
 
 GAUGES: Final = {
-    "epoch": "Every timestamp at or below it is of an earlier TSO",
+    "epoch": "Every timestamp at or below it is an earlier TSO's",
     "last_timestamp": "The latest timestamp handed out",
     "low_watermark": "LWM: no transaction at or below it can commit",
     "low_watermark_lag": "Timestamps between LWM and the latest: what the conflict map remembers",
     "watermark": "W: compaction may clean up to here",
-    "retention_seconds": "For how long history is kept; 0: no longer than somebody reads it",
-    "horizon": "H: the commit table says nothing below it",
+    "retention_seconds": "How long history is kept; 0: only while a reader needs it",
+    "horizon": "H: below it the commit table is not consulted",
     "leases": "Leases that hold W back",
     "pending_large_commits": "Large commits not yet finished",
     "commits_in_flight": "Commits being made durable",
@@ -94,7 +94,7 @@ GAUGES: Final = {
     "conflict_map_entries": "Slots of the conflict map that are filled",
 }
 
-WATERMARK_LAG: Final = "Timestamps between W and the latest, by what W waits for and whose it is"
+WATERMARK_LAG: Final = "Timestamps between W and the latest, by what holds W back and by its holder"
 
 
 def _counters(service: TsoService) -> Iterator[Metric]:
@@ -105,8 +105,6 @@ def _counters(service: TsoService) -> Iterator[Metric]:
     yield aborts
     for name, text in COUNTERS.items():
         yield CounterMetricFamily(PREFIX + name, text, value=counters[name])
-    for name, former in FORMER_COUNTERS.items():
-        yield CounterMetricFamily(PREFIX + former, f"The former name of {name}", value=counters[name])
 
 
 def _gauges(service: TsoService) -> Iterator[Metric]:

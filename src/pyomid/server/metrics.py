@@ -1,5 +1,5 @@
-"""A port for Prometheus (/metrics) and health checks: is the process well (/health), does it serve (/ready), or could
-it at once (/ready?standby=yes)?"""
+"""HTTP port for Prometheus (/metrics) and health checks: /health (is the process well?), /ready (does it serve?) and
+/ready?standby=yes (does it serve, or could it at once?)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_S_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 32
-"""At once; beyond it the oldest is closed: an idle connection must not keep a health check from its answer."""
+"""Open connections; beyond it the oldest is closed, so that idle connections cannot block a health check."""
 REST_S: Final = 0.01
-"""Between two answers: writing one costs the TSO's clients some milliseconds, and the asking side chooses how often."""
+"""Pause between two replies: each delays the TSO's clients by some milliseconds, and the peers choose the rate."""
 
 
 async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
-    """Listens on HOST:PORT; answers GET /metrics, /health (is it well?) and /ready (does it serve?), with ?standby=yes
-    also where it could at once."""
+    """Listen on HOST:PORT and serve GET /metrics, /health and /ready[?standby=yes]."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise Misuse(f"--metrics {address!r} is not HOST:PORT")
@@ -55,10 +54,10 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
         while (await reader.readline()).strip():
-            pass  # headers are ignored, but unread bytes would reset the connection under our answer
+            pass  # headers are ignored, but unread bytes would reset the connection before the reply arrives
         async with one_at_a_time:
             if writer.transport.is_closing():
-                return  # it was closed meanwhile
+                return  # the peer or the limit closed it meanwhile
             writer.write(_response(line[:REQUEST_BYTES_MAX], watched, registry))
             await asyncio.sleep(REST_S)
         await writer.drain()
@@ -75,7 +74,9 @@ def _registry(watched: Watched) -> CollectorRegistry:
     try:
         from pyomid.server.metric_families import registry_of
     except ModuleNotFoundError as error:
-        raise Misuse("--metrics needs prometheus-client: install pyomid with its extra, pyomid[server]") from error
+        raise Misuse(
+            "--metrics needs the package prometheus-client, which is not installed: pip install 'pyomid[server]'"
+        ) from error
     return registry_of(watched)
 
 

@@ -1,13 +1,13 @@
-"""One peer of the service: its bytes are cut into requests, its answers put on the wire. A peer's mistake ends that
-peer's connection only.
+"""One peer of the service: splits its bytes into requests and writes its replies. A peer's error ends only its own
+connection.
 
-Limits are per peer: frame size, unanswered requests (reading pauses), unread answers (the peer is cut off), time
-until the handshake, time that half a frame may take however its bytes drip in (slow-loris), time without a request.
-The service bounds what all peers hold together.
+Limits per peer: frame size, unanswered requests (reading pauses), unread replies (the peer is cut off), time until the
+handshake, time for the rest of a partial frame however its bytes drip in (slow-loris), time without a request. The
+service limits what all peers hold together.
 
-Fair shares: a request on the slow path costs a thousand times as much as one that compiled code decides. So a peer has
-a quantum of slow-path work; the rest of what it sent waits here, unread, until its next turn (decision 0040). A
-request that is more work than a quantum (it has many ids) is done at once, and its peer rests for as many turns.
+Fair shares: a request on the slow path costs a thousand times as much as one that compiled code decides. So each turn
+of a peer has a quantum of slow-path work; the rest of its bytes wait here, undecoded, until its next turn (decision
+0040). A request that exceeds a quantum (it has many ids) is performed at once, and its peer then skips as many turns.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import os
 import socket
 import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid import platforms
+from pyomid.errors import Unavailable
 from pyomid.oracle.chunk_oracle import DONE, RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
 from pyomid.types import CommitRequest
@@ -30,92 +33,92 @@ from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, Frame
 from pyomid.wire.messages import Answer, AskStatus, Refused, Seal, is_answered
 
 if TYPE_CHECKING:
-    from pyomid.server.native.socket_loop import SocketLoop
     from pyomid.server.service import TsoService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLimits:
-    """What one peer may ask of the service."""
+    """Limits of one peer."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     requests_outstanding_max: int = 65_536
     """Beyond it the service stops reading from this peer until it has answered half of them."""
     unread_bytes_max: int = 64 << 20
-    """Answers that the peer does not read; beyond it the peer is cut off."""
+    """Replies that the peer has not read; beyond it the peer is cut off."""
     parts_bytes_max: int = 256 << 20
-    """Ids of commits sent in several frames and not yet complete."""
+    """Ids of commits that are sent in several frames and not yet complete."""
     handshake_s_max: float = 10.0
     frame_s_max: float = 30.0
-    """How long half a frame may wait for its rest."""
+    """How long a partial frame may wait for its rest."""
     idle_s_max: float = float("inf")
-    """How long a peer that waits for no answer may be silent."""
+    """How long a peer that waits for no reply may be silent."""
     keepalive_s: float = 60.0
-    """A half-open connection, whose peer is gone without closing it, is noticed within about so many seconds."""
+    """A half-open connection, whose peer vanished without closing it, is detected after about this time."""
 
 
 QUANTUM: Final = 32
 """Work of one turn, in requests on the slow path: about a millisecond."""
 
 WORK_BYTES: Final = 256
-"""So many bytes of a request (some thirty ids) are as much work as a request without ids."""
+"""This many bytes of a request (some thirty ids) count as much as a request without ids."""
 
 STATUS_WORK: Final = 8
 
 SEALS_WORK: Final = 8
-"""So many starts to be sealed are as much work as a request."""
+"""Sealing this many starts counts as much as a request."""
 
 LONG_BYTES: Final = 64 << 10
-"""Compiled code parses requests of this length and more, whose frames are too long for a chunk."""
+"""Longer requests, whose frames are too long for a chunk, are parsed by compiled code."""
 
 ASKED_MAX: Final = 256
-"""Slow-path requests of one peer without an answer (begins without a window, fences, seals, …), beyond which no more of
-its requests are taken: the answers cost as much as the requests, and all come at once."""
+"""Unanswered slow-path requests of one peer (begins without a window, fences, seals, …), beyond which it waits: the
+replies cost as much as the requests, and all are sent at once."""
+
+CARRIED_BYTES_MAX: Final = 64 << 20
+"""Cells of unanswered commits of all peers, beyond which a peer that waits for a reply is not read."""
 
 HANDSHAKE_BYTES_MAX: Final = 16 << 10
-"""The first frame: capabilities and a token. Longer ones are refused before their bytes are kept."""
+"""The first frame: capabilities and a token. A longer one is refused before it is buffered."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Lives as long as its transport. Receives into the service's buffer; keeps half a frame between two chunks."""
+    """One peer's connection; it lives as long as its transport. Receives into the service's buffer, and keeps a partial
+    frame between two chunks."""
 
     def __init__(self, service: TsoService, limits: PeerLimits, address: str = "unix") -> None:
         self._service = service
         self._limits = limits
         self.address = address
         self.arriving: asyncio.Task[None] | None = None
-        """TLS's handshake, until it has a transport."""
+        """The TLS handshake, until the connection has a transport."""
         self.has_arrived = False
         self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
         self._tail = b""
-        """The unfinished end of the last chunk, if compiled code takes this peer's frames."""
+        """The partial frame at the end of the last chunk, if compiled code takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
-        self._slot: int | None = None
-        """Its slot while the native socket loop reads and writes its socket (`server.native.socket_loop`) and the
-        transport rests."""
         self._held: list[bytes] = []
-        """Answers of this step of the loop; they leave in one write after it."""
+        """Replies of this step of the loop, sent in one write after it."""
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
         self._asked = 0
-        """Of these, requests on the slow path."""
+        """The unanswered requests that took the slow path."""
         self._spent = 0
-        """Work since its last turn; its peer rests for what is more than a quantum."""
+        """Work since the last turn; the peer skips turns for work beyond a quantum."""
         self._run = 1
-        """Frames that go the slow path together with one that compiled code does not decide."""
+        """Number of frames that take the slow path together with one that compiled code does not decide."""
         self._unread = b""
-        """The rest of a chunk, begun in its last turn."""
+        """The rest of the chunk that the last turn began."""
         self._is_cut_short = False
-        """The cutter holds whole frames that wait for the next turn."""
+        """Whether the cutter holds whole frames that wait for the next turn."""
         self._is_in_turn = False
-        """The service has it on its list of turns."""
+        """Whether the connection is in the service's queue of turns."""
         self._paused = False
         self._has_handshake = False
         self._may_use_native = False
-        """Not while the slow path holds bytes that come before those that arrive now."""
+        """False while the slow path holds bytes that precede the next ones to arrive."""
         self._is_ending = False
         self._since_s = self._heard_s = service.now_s()
-        """When the handshake or the rest of a frame began to be due; when its last bytes came."""
+        """Since when the handshake or the rest of a frame is due; when the last bytes arrived."""
         self.extended = False
         self.name = "?"
 
@@ -134,8 +137,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         self._service.connected(self)
 
+    @property
+    def is_of_this_process(self) -> bool:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return sock is not None and platforms.is_of_this_process(sock)
+
     def failed_to_arrive(self) -> None:
-        """TLS's handshake failed, or lasted for too long."""
+        """Called if the TLS handshake failed or took too long."""
         self._is_ending = True
         self._service.disconnected(self)
 
@@ -154,19 +162,19 @@ class Connection(asyncio.BufferedProtocol):
             end = len(self._tail) + nbytes
             self._take(end)
             self._rest_if_due()
-            if end == self._service.receive.bytes_max and self._slot is None and not self._is_ending:
-                self._let_others_be_read()
-            self._attach_if_plain()
+            if end == self._service.receive.bytes_max and not self._is_ending:
+                self._yield_to_others()
         except Exception as error:
             self._service.fail(error)
 
-    def _let_others_be_read(self) -> None:
-        """More follows a chunk that filled the buffer. libuv would receive 32 of them before those of others."""
+    def _yield_to_others(self) -> None:
+        """Wait for a turn after a chunk that filled the buffer. More follows, and libuv would receive 32 such chunks
+        before those of other peers."""
         self.stop_reading()
         self._wait_for_turn()
 
     def _take(self, end: int) -> None:
-        """Takes what lies in the receive buffer, as far as this turn allows."""
+        """Process the first `end` bytes of the receive buffer, as far as this turn allows."""
         service, begin = self._service, 0
         if self._may_use_native and service.chunk_oracle is not None:
             begin = self._decide(service.chunk_oracle, end)
@@ -175,9 +183,10 @@ class Connection(asyncio.BufferedProtocol):
         if begin < end:
             self._decode_requests(bytes(service.receive.view[begin:end]))
 
-    def _decide(self, oracle: ChunkOracle, end: int, begin: int = 0) -> int:
-        """By the chunk oracle; a frame that it hands back goes the slow path. Returns where that has to go on."""
-        service = self._service
+    def _decide(self, oracle: ChunkOracle, end: int) -> int:
+        """Process bytes with the chunk oracle; frames that it hands back take the slow path. Return where the slow path
+        must continue."""
+        service, begin = self._service, 0
         went_on = bool(self._tail)
         self._tail = b""
         while begin < end and self._may_use_native and service.may_decide():
@@ -202,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         return begin
 
     def _end_of_run(self, begin: int, end: int) -> int:
-        """The end of the rare frame at `begin` and of as many more whole frames as were rare in a row: one step of the
+        """Return the end of the rare frame at `begin` and of up to `_run - 1` whole frames after it. One step of the
         machine for all of them costs little more than for one."""
         receive, count = self._service.receive, max(1, min(self._run, QUANTUM - self._spent))
         stop = begin + HEADER_BYTES + receive.frame_bytes(begin)
@@ -222,18 +231,25 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _has_unread(self) -> bool:
-        """Bytes that came and wait for this peer's next turn."""
+        """Whether received bytes wait for this peer's next turn."""
         return bool(self._unread) or self._is_cut_short
 
     def _rest_if_due(self) -> None:
-        """Nothing more is received before what came was read and its work is paid for."""
+        """Stop receiving until all received bytes are processed and their work is within the quantum."""
         if self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
             self.stop_reading()
             self._wait_for_turn()
-        elif self._outstanding > self._limits.requests_outstanding_max or self._asked >= ASKED_MAX:
+        elif self._awaits_too_much:
             self.stop_reading()
+
+    @property
+    def _awaits_too_much(self) -> bool:
+        """Whether replies must be sent before more of this peer's bytes are read."""
+        if self._outstanding > self._limits.requests_outstanding_max or self._asked >= ASKED_MAX:
+            return True
+        return self._outstanding > 0 and self._service.machine.carried_bytes > CARRIED_BYTES_MAX
 
     def _wait_for_turn(self) -> None:
         if not self._is_in_turn and not self._is_ending and self._asked < ASKED_MAX:
@@ -242,14 +258,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def rests(self) -> bool:
-        """Its next turn only pays for work that was done."""
+        """Whether its next turn only pays for work already done."""
         return self._spent >= 2 * QUANTUM
 
     def take_turn(self) -> bool:
-        """Goes on where the last turn ended. Whether it waits for another one."""
+        """Continue where the last turn ended. Return whether another turn is needed."""
         self._spent = max(0, self._spent - QUANTUM)
         if self._transport is None or self._is_ending or self._asked >= ASKED_MAX:
-            self._is_in_turn = False  # if it waits for answers, it goes on with them
+            self._is_in_turn = False  # if it waits for replies, it continues after them
             return False
         if self._spent < QUANTUM and self._has_unread:
             self._go_on()
@@ -266,17 +282,18 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._decode_requests(b"")
         if not self._has_unread:
-            self._since_s = self._service.now_s()  # from now on the rest of a frame is due from the peer
+            self._since_s = self._service.now_s()  # from now on the peer owes the rest of a frame
 
-    def _hold(self, data: bytes, *, first: bool = False) -> None:
+    def _hold(self, data: bytes) -> None:
         if not self._held:
             self._service.holding.append(self)
-        self._held.insert(0 if first else len(self._held), data)
+        self._held.append(data)
 
     def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
-        """Half a frame waits here for its rest; a long one is gathered (or refused) by the slow path.
+        """Keep a partial frame until its rest arrives; the slow path gathers (or refuses) a long one. Return where the
+        slow path must continue.
 
-        `is_older`: it waited before, and a few more bytes give it no more time.
+        `is_older`: the frame was already waiting, and a few more bytes do not extend its time.
         """
         receive = self._service.receive
         longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
@@ -287,90 +304,14 @@ class Connection(asyncio.BufferedProtocol):
             self._since_s = self._service.now_s()
         return end
 
-    # ── the native socket loop ───────────────────────────────────────────────────────────────────────────────────
-
-    def _attach_if_plain(self) -> None:
-        """The native socket loop takes over a plain peer: no TLS, no half frame, nothing left to write."""
-        socket_loop, transport = self._service.socket_loop, self._transport
-        if self._slot is not None or socket_loop is None or transport is None or not self._may_use_native:
-            return
-        if self._tail or self._paused or self._is_ending or transport.get_write_buffer_size():
-            return
-        sock: socket.socket | None = transport.get_extra_info("socket")
-        if sock is None or transport.get_extra_info("sslcontext") is not None:
-            return
-        self._slot = self._service.attach(self, sock.fileno())
-        if self._slot is not None:
-            transport.pause_reading()
-
-    def _detach(self) -> None:
-        """What the native socket loop holds of this peer is held here again."""
-        socket_loop, slot = self._service.socket_loop, self._slot
-        if slot is None or socket_loop is None:
-            return
-        self._slot = None
-        self._take_tail(socket_loop, slot)
-        out = socket_loop.take_out(slot)
-        self._outstanding += socket_loop.detach(slot)
-        if out:
-            self._hold(out, first=True)
-        if self._transport is not None and not self._paused and not self._is_ending:
-            self._transport.resume_reading()
-
-    def _take_tail(self, socket_loop: SocketLoop, slot: int) -> None:
-        """The beginning of a frame, and since when it waits for its rest."""
-        since_s = socket_loop.tail_since_s(slot)
-        tail = socket_loop.take_tail(slot)
-        if tail:
-            self._tail, self._since_s = tail, since_s
-
-    def write_rest(self) -> None:
-        """The socket did not take all: the transport keeps the rest, and notices if the peer is gone."""
-        self._detach()
-        self.write_held()
-
-    def read_slow_path(self) -> None:
-        """The native socket loop hands this peer over: its bytes go the slow path, or the connection has ended."""
-        socket_loop, slot = self._service.socket_loop, self._slot
-        if slot is None or socket_loop is None:
-            return
-        self._take_tail(socket_loop, slot)
-        try:
-            count = os.readv(socket_loop.descriptor(slot), [self.get_buffer(-1)])
-        except (BlockingIOError, InterruptedError):
-            self._note_slow_path()
-            return
-        except OSError:
-            count = 0
-        if count:
-            self.buffer_updated(count)
-            self._note_slow_path()
-        else:
-            self._detach()  # the transport meets the same, and ends the connection
-
-    def finish_on_slow_path(self, begin: int, end: int) -> None:
-        """The rest of a chunk of which compiled code took the beginning."""
-        service = self._service
-        assert service.chunk_oracle is not None
-        self._spent = 0
-        begin = self._decide(service.chunk_oracle, end, begin)
-        if begin < end:
-            self._decode_requests(bytes(service.receive.view[begin:end]))
-        self._rest_if_due()
-        self._note_slow_path()
-
-    def _note_slow_path(self) -> None:
-        if self._slot is not None and self._service.socket_loop is not None:
-            self._service.socket_loop.use_slow_path(self._slot, bool(self._tail) or not self._may_use_native)
-
     def release(self, replies: EncodedReplies) -> None:
-        """Answers of commits whose batch is durable."""
+        """Send replies of commits whose batch is durable."""
         self.hold(replies.data, replies.count)
 
     # ── the slow path ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _decode_requests(self, data: bytes) -> None:
-        """By the decoder, request by request; the bytes that it still holds come before all later ones."""
+        """Decode requests one by one. Bytes that the cutter still holds precede all later ones."""
         try:
             self._read_events(data)
         finally:
@@ -388,13 +329,13 @@ class Connection(asyncio.BufferedProtocol):
                     self._read(payload, events)
                     if self._is_spent:
                         break
-        except ProtocolError as error:
+        except (ProtocolError, Unavailable) as error:
             self._service.feed(events)
             self._refuse(error)
             return
-        except Exception as error:  # T11: only its bytes were read so far, so no other peer is affected
+        except Exception as error:  # T11: only this peer's bytes were decoded so far, so no other peer is affected
             self._service.feed(events)
-            self._service.said.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
+            self._service.peer_log.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
             self.abort()
             return
         self._is_cut_short = self._is_spent and self._cutter.holds_frame
@@ -406,22 +347,21 @@ class Connection(asyncio.BufferedProtocol):
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         self._transport = None
         try:
-            self._detach()
             self._unread = b""
             self._service.disconnected(self, sock)
         except Exception as error:
             self._service.fail(error)
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers."""
-        self._service.said.warning("slow reader", "cut off a slow reader", peer=self.name)
+        """Called if the peer does not read its replies: cut it off."""
+        self._service.peer_log.warning("slow reader", "cut off a slow reader", peer=self.name)
         self._service.machine.count("slow_readers")
         self.abort()
 
     # ── the service's side ───────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, answers: list[tuple[int, Answer]]) -> None:
-        """All answers of one step, in one write. Nothing if the peer is gone."""
+        """Send all replies of one step in one write; do nothing if the peer is gone."""
         self._outstanding -= len(answers)
         self._asked -= len(answers)
         if self._transport is None:
@@ -429,92 +369,67 @@ class Connection(asyncio.BufferedProtocol):
         frames = [encode_answer(answer, request_id=tag, extended=self.extended) for tag, answer in answers]
         for _, answer in answers:
             if isinstance(answer, Refused):
-                self._service.said.warning(answer.code, f"refused a request: {answer.message}", peer=self.name)
+                self._service.peer_log.warning(answer.code, f"refused a request: {answer.message}", peer=self.name)
         self._write(b"".join(frame for frame in frames if frame is not None))
         self._resume_if_drained()
 
     def hold(self, data: bytes, count: int) -> None:
-        """Answers that are bytes already: they are written after this step."""
+        """Keep encoded replies; they are written after this step."""
         self._outstanding -= count
         self._hold(data)
         if self._paused:
             self._resume_if_drained()
 
     def write_held(self) -> None:
-        """Writes the encoded answers of this step of the loop, unless they left together with other answers."""
+        """Write the encoded replies of this step of the loop, unless they were sent with other replies."""
         if self._held:
             self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        """In one write with what was held, after it. Nothing if the peer is gone."""
+        """Write the held replies and then `data`, in one write; do nothing if the peer is gone."""
         if self._held:
             self._held.append(data)
             data = b"".join(self._held)
             self._held.clear()
         if self._transport is None:
             return
-        if self._slot is not None and self._service.socket_loop is not None:
-            if self._service.socket_loop.put_out(self._slot, data):
-                return
-            self._detach()
-            data, self._held = b"".join((*self._held, data)), []
         self._transport.write(data)
 
     def overdue(self, now_s: float) -> str:
-        """What it has not sent for too long: its handshake, the rest of a frame, any request at all; empty: none."""
+        """Return what the peer failed to send in time (handshake, rest of a frame, any request); empty if nothing."""
         if self._is_ending:
             return ""
-        tail_waits = bool(self._tail)
-        if self._slot is not None and self._service.socket_loop is not None:
-            socket_loop = self._service.socket_loop
-            if socket_loop.heard(self._slot):
-                self._heard_s = now_s
-            if (since_s := socket_loop.tail_since_s(self._slot)) < now_s:
-                self._since_s, tail_waits = since_s, True
         waited_s = now_s - self._since_s
         if self._has_unread:
             return ""
         if not self._has_handshake:
             return f"sent no handshake for {waited_s:.1f} s" if waited_s > self._limits.handshake_s_max else ""
-        if (self._cutter.unfinished_bytes or tail_waits) and waited_s > self._limits.frame_s_max:
+        if (self._cutter.unfinished_bytes or self._tail) and waited_s > self._limits.frame_s_max:
             return f"left half a frame unfinished for {waited_s:.1f} s"
         silent_s = now_s - self._heard_s
-        if silent_s > self._limits.idle_s_max and self._unanswered <= 0:
+        if silent_s > self._limits.idle_s_max and self._outstanding <= 0:
             return f"was silent for {silent_s:.1f} s"
         return ""
 
     @property
-    def _unanswered(self) -> int:
-        socket_loop, slot = self._service.socket_loop, self._slot
-        return self._outstanding + (
-            socket_loop.outstanding(slot) if slot is not None and socket_loop is not None else 0
-        )
-
-    @property
     def held_bytes(self) -> int:
-        """Memory that this peer occupies: unfinished requests and unread answers."""
+        """Memory that this peer occupies: unfinished requests and unread replies."""
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        if self._slot is not None and self._service.socket_loop is not None:
-            unread += self._service.socket_loop.held_bytes(self._slot)
         return len(self._tail) + len(self._unread) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._paused:
             self._paused = True
-            if self._slot is None:
-                self._transport.pause_reading()
-            self._detach()
+            self._transport.pause_reading()
 
     def close(self) -> None:
-        """After what was written has left."""
+        """Close the connection after all written bytes have been sent."""
         self._is_ending = True
-        self._detach()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         self._is_ending = True
-        self._detach()
         if self._transport is not None:
             self._transport.abort()
         elif self.arriving is not None:
@@ -553,11 +468,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._has_handshake:
             raise ProtocolError("a second handshake on one connection")
         self._check_token(handshake)
+        self.extended = handshake.extensions == EXTENSIONS_VERSION
+        self._service.check_capacity(self)
         self._has_handshake = True
         self._service.welcome(self)
         self._cutter.frame_bytes_max = self._limits.frame_bytes_max
         self._service.note_commit_retry(handshake.commit_retry_s)
-        self.extended = handshake.extensions == EXTENSIONS_VERSION
         reply = HandshakeReply(
             handshake.compatible,
             extensions=EXTENSIONS_VERSION,
@@ -566,6 +482,7 @@ class Connection(asyncio.BufferedProtocol):
             database_id=self._service.machine.database_id,
             write_set_ids_max=self._service.machine.settings.write_set_ids_max,
             max_transaction_age_s=self._service.machine.settings.max_transaction_age_s,
+            one_step_bytes_max=self._service.machine.settings.one_step_bytes_max,
         )
         frame = encode_answer(reply, extended=self.extended)
         if self._transport is not None and frame is not None:
@@ -579,26 +496,28 @@ class Connection(asyncio.BufferedProtocol):
             self.extended = handshake.extensions > 0
             raise ProtocolError("the handshake's token is not this TSO's: set the client's option tokenFile")
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def _refuse(self, error: ProtocolError | Unavailable) -> None:
+        """Refuse the peer for a protocol error, or with `Unavailable` because too many peers are connected."""
         self._is_ending = True
-        self._detach()
-        self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
-        self._service.machine.count("protocol_errors")
+        self._service.peer_log.warning(error.code, f"refused a peer: {error}", peer=self.name)
+        self._service.machine.count("protocol_errors" if isinstance(error, ProtocolError) else "refused_connections")
         if self._service.machine.step.in_doubt:
-            self._held.clear()  # in doubt no begin is answered either
+            self._held.clear()  # in doubt, begins are not answered either
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
             self._write(frame or b"")
             self._transport.close()
 
     def _resume_if_drained(self) -> None:
-        """First what waits for its turn, then what the peer sends."""
+        """After replies were sent: process the bytes that wait for a turn, or read from the peer again."""
         if self._asked > ASKED_MAX // 2 or self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
             self._wait_for_turn()
             return
         is_drained = self._outstanding <= self._limits.requests_outstanding_max // 2
+        if self._awaits_too_much:
+            return
         if self._paused and is_drained and self._transport is not None and not self._is_in_turn:
             self._paused = False
             self._transport.resume_reading()
@@ -609,7 +528,8 @@ def _traceback(error: Exception) -> str:
 
 
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
-    """Half the time until the first probe, the rest in three probes; unacknowledged data may wait all of it."""
+    """Detect a vanished peer within `keepalive_s`: half of it until the first probe, the rest in three probes.
+    Unacknowledged data may wait for all of it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", max(1, int(keepalive_s / 2))),
@@ -622,7 +542,7 @@ def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
 
 
 class ReceiveBuffer:
-    """The bytes of the peer that is being read, until that call returns."""
+    """Holds the bytes of the peer that is being read, until that call returns."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -630,12 +550,12 @@ class ReceiveBuffer:
         self.view = self.array.data
 
     def frame_bytes(self, at: int) -> int:
-        """The length that the frame header at `at` announces."""
+        """Return the length in the frame header at `at`."""
         return int.from_bytes(self.view[at : at + HEADER_BYTES], "big")
 
 
 class CommitParts:
-    """Ids of commits that come in several frames, by start; bounded in bytes."""
+    """Ids of commits that arrive in several frames, by start; limited in bytes."""
 
     _ID_BYTES: Final = 40
 
@@ -650,31 +570,24 @@ class CommitParts:
 
     @property
     def pending(self) -> bool:
-        """Whether a commit has begun to come in parts."""
+        """Whether a commit has arrived in part."""
         return bool(self._parts)
 
     def add(self, part: CommitPart) -> None:
         self._ids += len(part.cell_ids) + len(part.branches)
         if self._ids > self._ids_max:
             raise FrameTooLong(
-                f"the parts of unfinished commits hold more than {self._ids_max} ids: commit at table level",
+                f"the incomplete commits of a connection have over {self._ids_max} ids: commit smaller transactions",
                 ids_max=self._ids_max,
             )
         self._parts.setdefault(part.start_ts, []).append(part)
 
     def completed(self, last: CommitRequest) -> CommitRequest:
-        """The commit with the ids of all parts that came before it."""
+        """Return the commit with the ids of all earlier parts."""
         parts = self._parts.pop(last.start_ts, ())
         if not parts:
             return last
         cell_ids = [cell_id for part in parts for cell_id in part.cell_ids]
         branches = [branch for part in parts for branch in part.branches]
         self._ids -= len(cell_ids) + len(branches)
-        return CommitRequest(
-            last.start_ts,
-            (*cell_ids, *last.cell_ids),
-            last.table_ids,
-            (*branches, *last.branches),
-            last.level,
-            last.is_retry,
-        )
+        return replace(last, cell_ids=(*cell_ids, *last.cell_ids), branches=(*branches, *last.branches))

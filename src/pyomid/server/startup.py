@@ -1,4 +1,4 @@
-"""From stores and settings to a service that answers: take over, make the machine, serve, drain."""
+"""The life of a TSO process: take over, build the machine, serve, drain."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.errors import Deposed, OmidError, Unavailable
-from pyomid.kernels.cache import cache_folders, python_tag
-from pyomid.kernels.loading import are_kept, can_compile
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
@@ -32,6 +28,7 @@ from pyomid.server.metrics import serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
+from pyomid.server.switch import ready_map
 from pyomid.server.watched import UpkeepReport, Watched
 
 log = logging.getLogger(__name__)
@@ -41,15 +38,15 @@ T = TypeVar("T")
 Listener = tuple[socket.socket, ssl.SSLContext | None]
 
 FILES_BESIDE_CONNECTIONS: Final = 128
-"""Stores, logs, listeners, modules that are loaded late, and connections that are about to be refused."""
+"""File descriptors for stores, logs, listeners, late imports, and connections that are about to be refused."""
 
-FOLDER_LOOK_S = 0.5
-"""How often the folder and its socket are looked at: so long a client may find no socket."""
+FOLDER_CHECK_S = 0.5
+"""Interval between checks of the folder and its socket: so long clients may find no socket."""
 
 UPKEEP_AFTER_S = 1.0
 
 SWITCH_INTERVAL_S = 0.0005
-"""A store thread that holds the interpreter must not keep the event loop waiting for Python's default 5 ms."""
+"""A store thread that holds the GIL must not delay the event loop for Python's default of 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +62,11 @@ class ServiceOptions:
     token: bytes = b""
     metrics: str = ""
     kernel: bool = False
-    """Compiled decisions from the first request on."""
-    kernel_soon: bool = False
-    """Compiled decisions once they are loaded, a second later, while the first clients are served already."""
+    """Compiled code decides ordinary begins and commits; otherwise the reference implementation does."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], token: bytes) -> ServiceOptions:
-        """From the command's options, by name."""
+        """Return the options of `pyomid tso`, given by name."""
         return cls(
             TsoSettings(
                 conflict_map_entries=options["conflict-map-entries"],
@@ -87,7 +82,6 @@ class ServiceOptions:
                 unknown_tables_max=options["unknown-tables"],
                 leases_max=options["leases"],
                 retention_s=options["retention"],
-                entries_kept_max=options["memory-entries"] if options["store"] == "memory" else 0,
             ),
             PeerLimits(
                 frame_bytes_max=options["frame-bytes"],
@@ -103,13 +97,12 @@ class ServiceOptions:
             idle_exit_s=options["idle-exit"] or float("inf"),
             token=token,
             metrics=options["metrics"],
-            kernel=options["kernel"] == "on" and can_compile(),
-            kernel_soon=options["kernel"] == "auto" and can_compile(),
+            kernel=options["kernel"] == "on",
         )
 
 
 def connections_possible(wanted: int) -> int:
-    """So many, or as many as the system lets this process have files open; that limit is raised as far as it goes."""
+    """Raise the limit of open files as far as needed and allowed; return `wanted`, or as many as the limit permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -118,43 +111,32 @@ def connections_possible(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     possible = max(1, soft - FILES_BESIDE_CONNECTIONS)
-    log.warning("serves at most %d connections: this process may open %d files", possible, soft)
+    log.warning("limited to %d connections: this process may open only %d files (ulimit -n)", possible, soft)
     return possible
 
 
-def is_compiled() -> bool:
-    """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
-    takes 20 s. Whether it is this version's is told when it is loaded."""
-    if not can_compile():
-        return False
-    folders = cache_folders(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
-    return any(True for folder in folders for _ in folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))
-
-
 def empty_map(options: ServiceOptions) -> ConflictMap:
-    """The map of a TSO that begins. The kernel, if it is to decide from the first request on, is loaded (or compiled)
-    here, and the map's memory taken: more than a second, which a standby has spent when the leader dies. Blocking."""
+    """Return an empty conflict map. Allocating a compiled map of several gigabytes takes seconds; a standby does it
+    before the leader dies. Blocking."""
     entries_max = options.settings.conflict_map_entries
-    if not options.kernel:
-        return BucketMap(entries_max)
-    if not is_compiled():
-        log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
-    from pyomid.server.native.switch import ready_map
-
-    return ready_map(entries_max)
+    return ready_map(entries_max) if options.kernel else BucketMap(entries_max)
 
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
-    """The machine of a new leader; `Deposed` where another was faster. Blocking."""
+    """Take over and return the machine of the new leader; `Deposed` if another TSO was faster. Blocking."""
     flushes_in_flight_max = min(settings.flushes_in_flight_max, stores.commit_table.flushes_in_flight_max)
     settings = replace(
-        settings, ceiling_elsewhere=stores.ceiling is not None, flushes_in_flight_max=flushes_in_flight_max
+        settings,
+        ceiling_elsewhere=stores.ceiling is not None,
+        flushes_in_flight_max=flushes_in_flight_max,
+        one_step_bytes_max=stores.commit_table.one_step_bytes_max,
     )
     steps = take_over_steps(
         ceiling_step=settings.ceiling_step,
         ceiling_elsewhere=settings.ceiling_elsewhere,
         retention_s=settings.retention_s,
         wall_ms=time.time_ns() // 1_000_000,
+        changed_ms=stores.changed_ms,
     )
     taken_over = take_over(stores, steps)
     stores.commit_table.serve_epoch(taken_over.epoch)
@@ -164,7 +146,8 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
 
 
 class LeaderTerm:
-    """Until when this process leads, told by the thread that renews the lease. Law: never past what it last wrote."""
+    """The time until which this process leads, set by the thread that renews the lease. Law: never later than the last
+    renewal permits."""
 
     def __init__(self, until_s: float = float("inf")) -> None:
         self._until_s = until_s
@@ -178,24 +161,24 @@ class LeaderTerm:
 
 @dataclass(frozen=True, slots=True)
 class _Duty:
-    """What a process that wants to lead was told, handed from the standby to the leader."""
+    """The parameters of a process that is to lead, handed from the standby to the leader."""
 
     stores: TsoStores
     options: ServiceOptions
     conflict_map: asyncio.Future[ConflictMap]
-    """On its way since the process began."""
+    """Allocated in the background since the process started."""
     listeners: Sequence[Listener]
     ready: Callable[[], None]
     stop_signals: Sequence[signal.Signals]
     stop: threading.Event
-    """Set by a signal that came before the service was there."""
+    """Set by a signal that arrives before the service exists."""
     watched: Watched
     folder_lock: FolderLock | None
     upkeep: MakeUpkeep | None
 
 
 class Upkeep(Protocol):
-    """`client.background_upkeep.BackgroundUpkeep`, as a service sees it."""
+    """The interface of `client.background_upkeep.BackgroundUpkeep` that a service uses."""
 
     @property
     def report(self) -> UpkeepReport: ...
@@ -208,7 +191,7 @@ class Upkeep(Protocol):
 
 
 MakeUpkeep = Callable[[], Upkeep]
-"""Called on a thread once the service serves: its modules take a tenth of a second to load."""
+"""Called on a thread once the service serves: importing its modules takes a tenth of a second."""
 
 
 async def serve(
@@ -222,10 +205,10 @@ async def serve(
     folder_lock: FolderLock | None = None,
     upkeep: MakeUpkeep | None = None,
 ) -> None:
-    """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
-    and listening as the last of `listeners`. What `upkeep` makes runs next to it while it leads.
+    """Serve until a signal or idleness; on return everything decided is durable and answered.
 
-    With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
+    `leadership` (clusters only): wait as a standby until this process leads. `folder_lock` (folders only): must be
+    held; its socket is the last of `listeners`. `upkeep` runs in the background while this process leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
@@ -248,29 +231,29 @@ async def serve(
 
 
 async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
-    """Stands by until it leads (or is told to stop); gives the lease back at the end, however it comes.
+    """Stand by until this process leads or `stop` is set; then serve. Releases the lease in every case.
 
-    At its start it waits for a store that does not answer for `--store-retry` seconds; then `Unavailable`. One that
-    fails the take-over for so long costs it the lease, which another candidate may do more with; it waits without an
-    end for a store that answers, and stands by again.
+    At startup an unavailable store is retried for `--store-retry` seconds, then `Unavailable` is raised. If a takeover
+    fails for that long, the process releases the lease, so that another candidate may try, waits without a limit until
+    the store answers, and stands by again.
     """
     loop, retry_s = asyncio.get_running_loop(), duty.options.settings.store_retry_s
     patience_s = retry_s
-    while await loop.run_in_executor(None, patiently, duty.stores.check, duty.stop, patience_s):
-        log.info("stands by")
+    while await loop.run_in_executor(None, retry_unavailable, duty.stores.check, duty.stop, patience_s):
+        log.info("standing by")
         duty.watched.is_prepared = duty.conflict_map.done
         leading = await loop.run_in_executor(None, leadership.acquire, duty.stop)
         if leading is None:
             return
         term = LeaderTerm(leading)
         try:
-            # From here on, not from the first request on: reading a large store, finishing jobs and loading the kernel
-            # may last longer than a lease, and a leader that lets it end meanwhile dies as if it had been replaced.
+            # Renew from here on, not from the first request on: the takeover of a large store may last longer than a
+            # lease, and a leader whose lease expires dies as if it had been replaced.
             leadership.keep(term.renewed, die_now)
             try:
                 machine = await _taken_over(duty, retry_s)
             except Unavailable as error:
-                log.warning("could not take over: gives its lease back and stands by again: %s", error)
+                log.warning("could not take over: releases the lease and stands by again: %s", error)
                 patience_s = float("inf")
                 continue
             if machine is not None:
@@ -281,23 +264,24 @@ async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
 
 
 async def _taken_over(duty: _Duty, retry_s: float = 0.0) -> TsoMachine | None:
-    """The machine of a new leader; None if it was told to stop while the store did not answer. A take-over that failed
-    halfway is like that of a TSO which died there: the next one begins anew. `Unavailable` after `retry_s`, or
-    `Deposed`: another TSO is faster. Runs outside of the loop, which handles signals meanwhile.
+    """Return the machine of the new leader; None if `stop` was set while the store did not answer. `Unavailable` after
+    `retry_s`, `Deposed` if another TSO was faster. Runs on a thread; the loop handles signals meanwhile.
+
+    A takeover that fails halfway is like that of a TSO which died there: the next one begins anew.
     """
     conflict_map = await duty.conflict_map
-    gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
+    gc.freeze()  # modules and the map live for ever: scanning them in each collection would delay begins
     made: list[TsoMachine] = []
 
     def take_over() -> None:
         made.append(take_over_and_build(duty.stores, duty.options.settings, conflict_map))
 
-    await asyncio.get_running_loop().run_in_executor(None, patiently, take_over, duty.stop, retry_s)
+    await asyncio.get_running_loop().run_in_executor(None, retry_unavailable, take_over, duty.stop, retry_s)
     return made[0] if made else None
 
 
-def patiently(call: Callable[[], None], stop: threading.Event, patience_s: float) -> bool:
-    """Makes the call; one that is `Unavailable` is repeated for `patience_s`. False if `stop` ended that. Blocking."""
+def retry_unavailable(call: Callable[[], None], stop: threading.Event, patience_s: float) -> bool:
+    """Make the call, and retry it for `patience_s` while it raises `Unavailable`. False if `stop` was set. Blocking."""
     ends_s, pause_s = boot_clock() + patience_s, RETRY_DELAY_S
     while True:
         try:
@@ -310,13 +294,13 @@ def patiently(call: Callable[[], None], stop: threading.Event, patience_s: float
                 raise
             if stop.is_set():
                 return False
-            log.warning("waits for its store: %s", error)
+            log.warning("waiting for the store: %s", error)
         stop.wait(pause_s)
         pause_s = min(2 * pause_s, RETRY_DELAY_S_MAX)
 
 
 async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
-    """Announces itself, serves, drains."""
+    """Announce this TSO, serve, drain."""
     loop = asyncio.get_running_loop()
     options = duty.options
     service = TsoService(
@@ -342,31 +326,31 @@ async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce:
     duty.watched.service = service
     report = machine.report()
     log.info("leads", extra={"epoch": report.epoch, "watermark": report.watermark, "horizon": report.horizon})
-    beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
+    background: list[asyncio.Task[None]] = []
     if duty.folder_lock is not None:
-        beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
+        background.append(asyncio.create_task(_watch_folder(service, duty.folder_lock, duty.listeners[-1][0])))
     if duty.upkeep is not None:
-        beside.append(asyncio.create_task(_keep_up(duty.upkeep, machine, duty.watched)))
+        background.append(asyncio.create_task(_run_upkeep(duty.upkeep, machine, duty.watched)))
     await service.run(duty.listeners, ready=duty.ready)
-    for task in beside:
+    for task in background:
         task.cancel()
-    if beside:
-        await asyncio.wait(beside)
+    if background:
+        await asyncio.wait(background)
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
 
 
-async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket) -> None:
-    """Clients find the service, or it ends: a folder that is gone, or another one under its path, is not served."""
+async def _watch_folder(service: TsoService, lock: FolderLock, sock: socket.socket) -> None:
+    """Keep the folder's socket in place, and end the process if the folder was removed, moved or replaced."""
     while True:
-        await asyncio.sleep(FOLDER_LOOK_S)
+        await asyncio.sleep(FOLDER_CHECK_S)
         try:
             if not lock.is_in_place():
-                log.error("ends at once: the folder %s was removed, moved or replaced", lock.folder)
+                log.error("exits: the folder %s was removed, moved or replaced", lock.folder)
                 die_now("the folder is gone")
             if not lock.has_socket():
-                log.warning("its socket in %s was removed, or replaced: listens at a new one", lock.folder)
+                log.warning("the socket in %s was removed or replaced: listens at a new one", lock.folder)
                 old, sock = sock, lock.listen()
                 service.listen(sock)
                 service.stop_listening(old)
@@ -376,14 +360,14 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
             service.fail(error)
 
 
-async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> None:
-    """Upkeep, from a moment after the first clients were served. When this is cancelled, it has ended on return."""
+async def _run_upkeep(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> None:
+    """Run upkeep, from shortly after the first clients were served until this is cancelled; on return it has ended."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(UPKEEP_AFTER_S)
     try:
         upkeep = await loop.run_in_executor(None, make)
     except Exception:  # no thread, no memory
-        log.exception("no upkeep in the background")
+        log.exception("could not start background upkeep")
         return
     watched.upkeep = upkeep.report
     upkeep.start(machine.progress, lambda: machine.longest_retry_s, lambda: machine.commits_counted)
@@ -391,58 +375,3 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
         await asyncio.Event().wait()
     finally:
         await loop.run_in_executor(None, upkeep.stop)
-
-
-async def _switch_to_native_soon(service: TsoService) -> None:
-    """Loads the kernels on another thread, after a process has compiled those that are not kept, and switches between
-    two steps of the loop."""
-    try:
-        is_loaded = await _by_a_daemon(_load_kept_kernels)
-    except Exception:  # no thread, no memory
-        log.exception("decides by the reference: its kernels could not be loaded")
-        return
-    if not is_loaded:
-        log.warning("decides by the reference: its kernels are not kept; `pyomid warm-up` makes them")
-        return
-    try:
-        service.switch_to_native()
-    except Exception as error:
-        service.fail(error)
-    else:
-        log.info("decides by compiled code")
-    gc.freeze()
-
-
-async def _by_a_daemon(call: Callable[[], T]) -> T:
-    """The result of `call`, on a thread that the end of this process does not wait for: it may compile."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T | None, error: Exception | None) -> None:
-        if ended.done():  # cancelled
-            return
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(cast("T", result))
-
-    def work() -> None:
-        result, failed = None, None
-        try:
-            result = call()
-        except Exception as error:
-            failed = error
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(tell, result, failed)
-
-    threading.Thread(target=work, name="pyomid-kernels", daemon=True).start()
-    return await ended
-
-
-def _load_kept_kernels() -> bool:
-    from pyomid.server.native.socket_loop import KERNELS, load_kernels
-
-    if not are_kept(KERNELS):
-        return False
-    load_kernels()
-    return True

@@ -1,5 +1,5 @@
-"""The machine's store operations, performed on the ports. Blocking; a service calls it off its event loop, and submits
-its flushes (`server.flush`)."""
+"""Performs the machine's store operations on the ports. Blocking: a service calls it on a thread, but submits its
+flushes (`server.flush`)."""
 
 from __future__ import annotations
 
@@ -31,26 +31,33 @@ from pyomid.oracle.instructions import (
 from pyomid.oracle.takeover import TakenOver, TakeOverSteps
 from pyomid.ports import Catalog, CeilingStore, CommitTable, LeaderState
 from pyomid.protocol.hashing import table_id
+from pyomid.server.flush import rows_of
 
 
 @dataclass(frozen=True, slots=True)
 class TsoStores:
-    """What a TSO writes to. `ceiling` only where it is kept outside the leader state. `check`: `Unavailable`
-    while the store does not answer, and the error of a database that was never made."""
+    """The stores of a TSO. `ceiling`: only if it is kept outside the leader state. `check` raises `Unavailable` while
+    the store does not answer, or the error of a database that was never created."""
 
     commit_table: CommitTable
     leader_state: LeaderState
     catalog: Catalog
     ceiling: CeilingStore | None = None
     check: Callable[[], None] = lambda: None
+    changed_ms: int = 0
+    """See `oracle.takeover.TakenOver`."""
 
 
 def perform(stores: TsoStores, operation: StoreOperation) -> object:
-    """Returns what the operation's docstring names; raises the ports' errors."""
+    """Perform the operation; return the result that its docstring names. Raises the ports' errors."""
     table, row = stores.commit_table, stores.leader_state
     match operation:
-        case Flush(entries, block):
+        case Flush(entries, block, cells, epoch):
             crash_point("tso.flush.before")
+            if cells:
+                end = table.put_with_cells(rows_of(operation), cells, epoch)
+                crash_point("tso.flush.after")
+                return Flushed(frozenset(end.refused), end.epoch, end.failed)
             refused = frozenset(table.put(entries)) if entries else frozenset()
             if block is not None and len(block):
                 refused |= frozenset(table.put_block(block))
@@ -105,7 +112,7 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
 
 
 def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
-    """Runs a take-over to its end; `Deposed` where another TSO is faster."""
+    """Run a takeover to its end and return its result; `Deposed` if another TSO is faster."""
     result: object = None
     try:
         while True:
@@ -116,5 +123,5 @@ def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
 
 
 def _ceiling(stores: TsoStores) -> CeilingStore:
-    assert stores.ceiling is not None, "the machine was told that the ceiling is kept elsewhere"
+    assert stores.ceiling is not None, "the machine's settings say that the ceiling is kept elsewhere"
     return stores.ceiling

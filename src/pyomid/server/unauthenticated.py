@@ -1,11 +1,11 @@
-"""Peers without a handshake: their number, time and memory are bounded.
+"""Peers before their handshake: their number, time and memory are bounded.
 
-    accepted ─► TLS's handshake, if the socket asks for it ─► Connection ─► its own handshake ─► `welcome`
-       └──────────── at most so many; the oldest of the address with most of them is closed ──────┘
+    accepted ─► TLS handshake, if the socket uses TLS ─► Connection ─► pyomid's handshake ─► `welcome`
+       └──────────── bounded number; the oldest of the address with most of them is closed ──────┘
 
-A peer that opens connections and sends nothing must not use up the descriptors of others. If there are too many, the
-oldest one of the address that has most of them is closed. So a rightful client gets in, and its handshake is done long
-before it would be closed.
+A peer that opens connections and sends nothing must not exhaust the process's descriptors. If there are too many, the
+oldest one of the address that has most of them is closed. So a legitimate client gets in, and finishes its handshake
+long before it would be closed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pyomid.server.peer import Connection
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted before other peers are read again."""
+"""Connections accepted in a row before other peers are read again."""
 
 NO_DESCRIPTOR_S: Final = 0.1
-"""Until accepting is tried again if the system had no descriptor for it."""
+"""Pause in accepting after the system ran out of descriptors."""
 
 BACKLOG: Final = 1024
 
 
 class UnauthenticatedPeers:
-    """Peers whose handshake is not done, by address, in the order of their arrival."""
+    """Peers that have not finished their handshake, by address, in the order of arrival."""
 
     def __init__(self, peers_max: int) -> None:
         self.peers_max = peers_max
@@ -46,7 +46,7 @@ class UnauthenticatedPeers:
         self._count += 1
 
     def remove(self, peer: Connection, address: str) -> None:
-        """Its handshake is done, or it left."""
+        """Remove a peer that finished its handshake or disconnected."""
         of_address = self._addresses.get(address, {})
         if peer in of_address:
             del of_address[peer]
@@ -54,14 +54,14 @@ class UnauthenticatedPeers:
             if not of_address:
                 del self._addresses[address]
 
-    def who_gives_way(self) -> Connection | None:
-        """The oldest one of the address that has most. None if there is none."""
-        crowd = max(self._addresses.values(), key=len, default=None)
-        return None if crowd is None else next(iter(crowd))
+    def peer_to_close(self) -> Connection | None:
+        """Return the oldest peer of the address that has most peers. None if there is none."""
+        most = max(self._addresses.values(), key=len, default=None)
+        return None if most is None else next(iter(most))
 
 
 class Acceptor:
-    """One listening socket. The service bounds each peer from before TLS's handshake on."""
+    """One listening socket. The service bounds each peer from before its TLS handshake."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Acceptor:
         make_room: Callable[[], bool],
         handshake_s_max: float,
     ) -> None:
-        """`arrive` gives the connection of a peer at this address, or None if it is to be closed; `make_room` closes
+        """`arrive` returns the connection for a peer at this address, or None to close the peer; `make_room` closes
         another peer."""
         self._sock = sock
         self._tls = tls
@@ -110,7 +110,7 @@ class Acceptor:
                 connection.arriving = self._loop.create_task(self._connect(connection, peer))
 
     def _wait_for_room(self) -> None:
-        """There is no descriptor: the listener would be readable all the time."""
+        """Pause accepting: while there is no descriptor, the listener stays readable and would keep the loop busy."""
         self._make_room()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.call_later(NO_DESCRIPTOR_S, self._go_on)

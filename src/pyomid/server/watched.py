@@ -1,4 +1,4 @@
-"""The state of a TSO's process that its port for metrics and health checks reports."""
+"""The state of a TSO process that its port for metrics and health checks reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyomid.server.service import TsoService
 
 
 class UpkeepReport(Protocol):
-    """What the upkeep of a folder's TSO did since the process began."""
+    """Counts of the upkeep of a folder's TSO since the process started."""
 
     passes: int
     versions_dropped: int
@@ -19,17 +19,17 @@ class UpkeepReport(Protocol):
 
 
 class Watched:
-    """The process that the port reports: it stands by, and has a service from the moment it leads."""
+    """The reported process: it stands by, and has a service from the moment it leads."""
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
         self.upkeep: UpkeepReport | None = None
         self.is_prepared: Callable[[], bool] = lambda: False
-        """Whether it could lead at once: it stands by, and its code and memory are loaded."""
+        """Returns whether a standby could lead at once: its code and memory are loaded."""
 
     @property
     def state(self) -> str:
-        """serving, standing by (alive, may lead later), or not serving (ends, or is dead)."""
+        """Return "serving", "standing by" (alive, may lead later), or "not serving" (ending or dead)."""
         if self.service is None:
             return "standing by"
         return "serving" if self.service.is_serving else "not serving"

@@ -1,7 +1,7 @@
 """PySpark over the client: data source, transactions over DataFrames, compaction, sanitising and verification jobs.
 
 May import `client`, `protocol`, `ports` and PySpark; opens databases through `wiring` and knows no store by name.
-Importing this package imports neither PySpark nor numba: each name brings its module when it is first used.
+Importing this package does not import PySpark: each name imports its module at its first use.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
     from pyomid.spark.schema import alter_columns
     from pyomid.spark.streaming import stream_sink
-    from pyomid.spark.time_travel import history, read, restore
+    from pyomid.spark.time_travel import MomentOf, RestoreCommit, history, moment, read, restore
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
     from pyomid.spark.views import register_views
 
 __all__ = [
     "Merge",
     "MergeResult",
+    "MomentOf",
+    "RestoreCommit",
     "RunOutcome",
     "RunState",
     "SparkTransaction",
@@ -38,6 +40,7 @@ __all__ = [
     "compact",
     "history",
     "look_up_run",
+    "moment",
     "original_error",
     "original_errors",
     "read",
@@ -63,7 +66,10 @@ _MODULES: Final = {
     "verify": "jobs.upkeep",
     "Merge": "frames.merge",
     "MergeResult": "frames.merge",
+    "MomentOf": "time_travel",
+    "RestoreCommit": "time_travel",
     "history": "time_travel",
+    "moment": "time_travel",
     "read": "time_travel",
     "restore": "time_travel",
     "register": "registration",

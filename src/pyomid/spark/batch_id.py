@@ -9,19 +9,20 @@ if TYPE_CHECKING:
     from pyomid.types import TableInfo
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's name for it, in the thread that runs the query and calls us."""
+"""Local property that holds the query's id in the thread that runs the query."""
 
 _SHOWN_MAX: Final = 100
-"""Longer table names go into an id by their hash: an id has 200 bytes."""
+"""A longer table name is replaced by its hash in an id: an id has at most 200 bytes."""
 
 
 def batch_transaction_id(query: str, batch_id: int, name: str | None) -> str:
-    """A sink without a name has the id that it always had. No name makes one id of two: it has no space in it."""
+    """Return the idempotency key of one batch. Ids of distinct sinks differ, because a sink's name has no space; the
+    id of a sink without a name keeps its former format."""
     return f"stream {query} batch {batch_id}" + ("" if name is None else f" sink {name}")
 
 
 def table_sink_name(info: TableInfo) -> str:
-    """The name of the sink that `writeStream` is: one life of a table (decision 0096). No name of `stream_sink` has
-    an '@' in it."""
+    """Return the sink name that `writeStream` uses for one life of a table (decision 0096). A name given to
+    `stream_sink` cannot equal it: it has no '@'."""
     shown = info.name if len(info.name) <= _SHOWN_MAX else blake2b(info.name.encode(), digest_size=16).hexdigest()
     return f"{shown}@{info.generation}"

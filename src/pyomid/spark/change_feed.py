@@ -1,4 +1,4 @@
-"""What commits did to a table, as a DataFrame with Delta's columns."""
+"""The changes of a table as a DataFrame with the columns of Delta's change feed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyomid.client.changes import place
+from pyomid.row_codec.schema import names_text
 from pyomid.spark.errors import original_errors
-from pyomid.spark.registration import register
+from pyomid.spark.registration import reader_of
 from pyomid.spark.source.changes import place_text
-from pyomid.spark.source.datasource import FORMAT
+from pyomid.spark.source.options import names_of
 from pyomid.types import Bookmark
 
 if TYPE_CHECKING:
@@ -23,21 +24,20 @@ def changes(
     *,
     starting: Bookmark | int,
     ending: Bookmark | int | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """The changes of a table by commits after `starting`, and not after `ending` (None: now).
+    """Return the changes that commits after `starting`, up to and including `ending` (None: now), made to a table.
 
-    The table's columns, and `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`,
-    `_commit_timestamp`. Exact at both ends, whatever ran there. Places are bookmarks (`db.bookmark`), or timestamps;
-    `SnapshotTooOld` where the changes are not kept any more.
+    Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
+    and `_commit_timestamp`. Both ends are exact, even if transactions ran at that time. `starting` and `ending` are
+    bookmarks (`db.bookmark`) or timestamps. `SnapshotTooOld` if the changes are no longer kept.
     """
-    register(spark)
-    reader = spark.read.format(FORMAT).option("url", url).option("table", table).option("readChangeFeed", "true")
+    reader = reader_of(spark, url, table).option("readChangeFeed", "true")
     reader = reader.option("starting", place_text(place(starting, "starting")))
     if ending is not None:
         reader = reader.option("ending", place_text(place(ending, "ending")))
     if columns is not None:
-        reader = reader.option("columns", ",".join(columns))
+        reader = reader.option("columns", names_text(names_of(columns)))
     with original_errors():
         frame: DataFrame = reader.load()
     return frame

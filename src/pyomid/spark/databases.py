@@ -1,6 +1,6 @@
-"""One open database a process and URL: what a driver, a task or a data source's planner works with.
+"""One open database per process and URL, shared by the driver, the tasks or the data source's planner.
 
-Spark's Python workers live for many tasks; each opens a database once. A forked child opens its own (C5).
+A Python worker of Spark runs many tasks and opens a database once. A forked child opens its own (C5).
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from pyomid.client.drive import Driver
@@ -19,16 +19,16 @@ from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
 from pyomid.protocol.reading import CommitCache
 from pyomid.spark.task_urls import TaskUrl, sent_token, user_of
-from pyomid.types import TableInfo
+from pyomid.types import BeginReply, TableInfo
 from pyomid.wiring import is_made, open_deployment
 
 _open: dict[tuple[int, str, str], Connection] = {}
-"""By process, URL, and the user whose token came with it."""
+"""Connections by process, URL, and the user whose token came with the URL."""
 _opening = threading.Lock()
 
 
 def _after_fork_in_child() -> None:
-    """Another thread of the parent may hold the lock, and is not here to release it."""
+    """Replace the lock: another thread of the parent may hold it, and cannot release it in the child."""
     global _opening
     _opening = threading.Lock()
 
@@ -38,66 +38,80 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 @dataclass(slots=True)
 class Connection:
-    """Deployment with a driver over them, what is known of commits, and the leases of this process."""
+    """An open database: deployment, driver, cache of commits, and the leases of this process."""
 
     url: str
     deployment: Deployment
     driver: Driver
     cache: CommitCache
     leases: LeaseKeeper
-    """Of transactions that begin and end in this process."""
+    """Leases of transactions that begin and end in this process."""
     database_id: bytes = b""
-    """What plans name it by: the one in whose timestamps they are written."""
+    """Id that plans carry: their timestamps are valid only in this database."""
     _renewed_s: dict[int, float] = field(default_factory=dict)
     _shared: dict[float | None, tuple[int, float]] = field(default_factory=dict)
-    """By term: a start that is leased for sharers, and until when most of a term is left of it."""
+    """By term: a start under a shared lease, and the time when the lease must be requested again."""
 
     @property
     def task_url(self) -> TaskUrl:
-        """For a plan, made now: the URL, with what its tasks need to come by it. It may ask the store."""
+        """Return the URL for a plan, with the delegation token that its tasks need. May call the store."""
         return TaskUrl(self.url, self.deployment.task_token, user_of(self.url))
 
     @property
     def has_leases(self) -> bool:
-        """Without leases (a Java TSO) a snapshot is readable until what it sees is cleaned away."""
+        """Whether the TSO grants leases. Under a Java TSO, which does not, a snapshot is readable until compaction
+        removes versions that it sees."""
         return self.deployment.tso.extended
 
     @property
     def write_set_ids_max(self) -> int:
-        """The most ids that the TSO takes in one commit; where it does not tell, what one of these settings takes."""
+        """The most ids that the TSO accepts in one commit; if not reported, what a TSO with these settings accepts."""
         return self.deployment.tso.write_set_ids_max or self.deployment.settings.conflict_map_entries // 4
 
     def require_branches(self) -> None:
-        """`Misuse`, before anything is written, where the TSO cannot decide a write of many tasks."""
+        """`Misuse`, before anything is written, if the TSO does not support branches."""
         if not self.deployment.tso.extended:
             raise Misuse(
-                f"the TSO of {self.url} is Apache Omid's, which knows no branches: a write from many tasks cannot be "
-                "one commit there. Reading works. To write from Spark let `pyomid tso` serve this database; to write "
-                "under this TSO use pyomid.connect in one process"
+                f"the TSO of {self.url} is Apache Omid's, which does not support branches, so tasks cannot write one "
+                "transaction. Reads work. To write from Spark, serve this database by `pyomid tso`; to write under "
+                "this TSO, use pyomid.connect in one process"
             )
 
     def table(self, name: str) -> TableInfo:
-        """Its catalog entry, fresh, for a snapshot to read. `Misuse` where no lease would keep what that sees."""
+        """Return the table's current catalog entry. `Misuse` if leases cannot protect snapshots of the table."""
         info = find_table(self.deployment.catalog, name)
         if self.has_leases:
             self.deployment.store.check_leases(name)
         return info
 
-    def note_ended(self, start_ts: int) -> None:
-        """A start that was begun here is held no more, or by a lease. Told at once: Spark ends its Python processes
-        without a word."""
-        self.deployment.tso.note_ended(start_ts)
+    @contextmanager
+    def begun(self, not_before: int = 0) -> Iterator[BeginReply]:
+        """Begin a transaction, and end its start after the block."""
+        begun = self.deployment.tso.begin(not_before=not_before)
+        try:
+            yield begun
+        finally:
+            self.end(begun)
+
+    def end(self, begun: BeginReply) -> None:
+        """End a start that was begun here, or that a lease now holds. Reported to the TSO at once: Spark may kill its
+        Python processes at any time."""
+        begun.end()
         self.deployment.tso.tell_open()
 
-    def hold_by_lease(self, start_ts: int, term_s: float | None) -> None:
-        """A lease holds what `begin` gave from now on. Where it is refused nothing does."""
+    def hold_by_lease(self, begun: BeginReply, term_s: float | None) -> None:
+        """Replace the hold of `begin` by a lease for one term, so that other processes can continue under the start.
+        If the lease is refused, or the call is interrupted, nothing holds the start."""
         try:
-            self.deployment.tso.grant_lease(start_ts, term_s)
-        finally:
-            self.note_ended(start_ts)
+            lease = self.leases.grant_lasting(begun.start_ts, term_s)
+            self.end(begun)
+            self.leases.keep(lease)
+        except BaseException:
+            begun.end()
+            raise
 
     def renew(self, leases: Iterable[int]) -> None:
-        """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""
+        """Renew each lease that this process last renewed a third of a term ago. SnapshotTooOld: the lease is gone."""
         now = self.deployment.clock()
         for start_ts in leases:
             if now >= self._renewed_s.get(start_ts, 0.0):
@@ -110,12 +124,12 @@ class Connection:
         return renewal_pause_s(term_s, self.deployment.settings.lease_seconds)
 
     def share_lease(self, start_ts: int, term_s: float | None) -> int:
-        """Keeps a snapshot whose end is never reported, for two thirds of the term at least; a reader that goes on asks
-        again. SnapshotTooOld: W has passed it. Returns the start that the lease is on.
+        """Keep a snapshot whose end is never reported, for at least two thirds of the term; a reader that continues
+        calls this again. SnapshotTooOld: W has passed the snapshot. Returns the start that the lease is on.
 
-        W stays below a leased start, so what the TSO promised for one start counts for every later one: of thousands
-        of loads one asks in a third of a term. A W that has passed the leased start tells that the lease was ended
-        (by an operator, say): the TSO is asked anew.
+        W stays below a leased start, so a lease on one start covers every later start: of thousands of loads, one in
+        a third of a term calls the TSO. If W has passed the leased start, the lease was ended (for example by an
+        operator), and the TSO is asked again.
         """
         now = self.deployment.clock()
         leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
@@ -129,19 +143,19 @@ class Connection:
 
 
 def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Connection:
-    """This process's connection to `url`, opened at the first call. It is never closed: the process's end does, or the
-    database's, where another was made in its place.
+    """Return this process's connection to `url`, opened at the first call. It stays open until the process ends, or
+    until another database replaces this one.
 
-    `database_id`: of the database that a plan was made for. `Misuse` where it is not there any more: the plan's
-    timestamps mean other commits in another one. `create`: whether a new one may be made.
+    `database_id`: the database that a plan was made for. `Misuse` if it was replaced: the plan's timestamps mean
+    other commits in another database. `create`: whether a missing database may be created.
     """
     found = _connection(url, create=create and not database_id)
-    if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
+    if not found.database_id:  # read at the first use, outside the lock: later the database may be gone
         found.database_id = found.deployment.leader_state.database_id()
     if database_id and found.database_id != database_id:
         raise Misuse(
-            f"this was planned for the database {database_id.hex()[:8]}, which was dropped; at {url} there is "
-            f"{found.database_id.hex()[:8]} now, which was made in its place: begin again"
+            f"this was planned for database {database_id.hex()[:8]}, but {url} now holds database "
+            f"{found.database_id.hex()[:8]}, created after the first was dropped: begin again"
         )
     return found
 
@@ -173,7 +187,7 @@ def _connection(url: str, *, create: bool) -> Connection:
 
 
 def close_connections() -> None:
-    """Closes the databases that this process opened: for a driver that is done, and for tests."""
+    """Close the databases that this process opened; for a driver that has finished, and for tests."""
     with _opening:
         for key in [key for key in _open if key[0] == os.getpid()]:
             closed = _open.pop(key)

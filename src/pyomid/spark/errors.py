@@ -1,6 +1,6 @@
-"""pyomid's errors through Spark, which turns every exception of a Python worker into text.
+"""pyomid's errors across Spark, which turns every exception of a Python worker into text.
 
-On the way out a worker puts the stable code and the numbers into the message; `original_error` finds them again:
+The worker puts the error's stable code and values into the message; `original_error` parses them in the driver:
 
     [OMID-CONFLICT {"commit_ts": 150}] transaction 100 aborted: another transaction committed a cell …
 """
@@ -21,14 +21,14 @@ _JSON: Final = json.JSONDecoder()
 
 @contextmanager
 def coded_errors() -> Iterator[None]:
-    """Around everything that Spark calls in another process."""
+    """Encode pyomid's errors into their messages; wraps everything that Spark calls in another process."""
     try:
         yield
     except OmidError as error:
         if _CODED.match(error.message):
             raise
         coded = type(error)(coded_message(error), **error.values)
-        raise coded.with_traceback(error.__traceback__) from error.__cause__  # the sentence once, its frames with it
+        raise coded.with_traceback(error.__traceback__) from error.__cause__  # one message, with the original frames
 
 
 def coded_message(error: OmidError) -> str:
@@ -38,7 +38,7 @@ def coded_message(error: OmidError) -> str:
 
 
 def original_error(error: BaseException) -> OmidError | None:
-    """The pyomid error inside an exception that Spark raised; None where there is none."""
+    """Return the pyomid error inside an exception that Spark raised, or None."""
     if isinstance(error, OmidError):
         return error
     text = str(error)
@@ -50,7 +50,7 @@ def original_error(error: BaseException) -> OmidError | None:
 
 
 def _numbers(text: str, at: int) -> tuple[dict[str, Any], int]:
-    """The values that follow a code, if any do, and where they end. A text among them may hold any brackets."""
+    """Return the values that follow a code, if any, and where they end. A string value may contain brackets."""
     try:
         return _JSON.raw_decode(text, at + 1) if text.startswith(" {", at) else ({}, at)
     except ValueError:  # some other text that looks like a code
@@ -59,8 +59,8 @@ def _numbers(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """A context manager for Spark actions: raises the pyomid error that Spark shows as text, without the frames of JVM
-    and workers: Spark's error is its `__context__`, and is not printed with it."""
+    """Context manager for Spark actions that raises the pyomid error which Spark reports as text. The traceback omits
+    the frames of JVM and workers; Spark's error stays available as `__context__`."""
     try:
         yield
     except OmidError:

@@ -1,23 +1,23 @@
-"""A large transaction: one snapshot, branches that many tasks write, one commit. `transaction(…)` and `df.write` are
-its front ends: the first holds it from begin to end, the second goes on with it in every process that Spark calls.
+"""A large transaction: one snapshot, branches that many tasks write, one commit. It has two front ends:
+`transaction(…)` holds it in one process; `df.write` continues it in every process that Spark calls.
 
-    start, lease → earlier run under its id? → table made or fitted → tasks write branches → `note` → `commit`
+    start, lease → earlier run under its id? → table created or fitted → tasks write branches → `note` → `commit`
 
-    commit   tables are those that were written → idempotency key durable under the start
-             → request (start, branches, write set) → answer → lease ends, the key's shadow cell
+    commit   the written tables still exist → idempotency key durable under the start
+             → request (start, branches, write set) → reply → lease ends, the key's shadow cell
 
-After the answer only repair follows. Its failure is not raised: the caller would take it for a commit
-that did not happen: readers look the key up in the commit table, and compaction writes the shadow cell.
+After the reply only repair follows. Its failure is not raised, because the caller would take it for a failed commit:
+readers find the key's commit in the commit table, and compaction writes the shadow cell.
 
-level    by the ids of each table's own level, while the TSO takes so many; beyond that the written tables as a whole,
-         unless a level was given: then the write is refused as soon as it is known (decision 0048)
+level    the ids of each table's own level, up to as many as the TSO accepts; with more, the written tables as a whole,
+         or, if the caller gave a level, the write is refused as soon as that is known (decision 0048)
 
-A commit is decided once. One that lost is not decided again with the cells that its tasks wrote: the work begins anew
-under a new snapshot (decision 0030).
+A commit is decided once. A transaction that lost is not decided again with the cells that its tasks wrote: the work
+starts again under a new snapshot (decision 0030).
 
-The cells of the branches get their shadow cells from compaction. A reader resolves each branch once, whatever its
-size, so an unhealed scan costs one look-up more than a healed one a branch and process (`docs/spark.md` has the
-measurement); a follow-up job that wrote them at once would write every cell's record twice.
+Compaction writes the shadow cells of the branches. A reader resolves each branch once, whatever its size, so scanning
+an unhealed table costs one look-up more per branch and process (`docs/spark.md` has the measurement); a follow-up job
+that wrote them at once would write every cell's record twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
 from pyomid.protocol.expiry import seen_steps
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.reading import Snapshot
+from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
@@ -53,13 +53,14 @@ from pyomid.spark.schema import WriteOptions, extended, prepared_table, table_or
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, sees_rows
 from pyomid.spark.source.write_task import BranchReport, WritePlan, check_distinct, span_of, too_many_ids
-from pyomid.spark.source.written_rows import TOLD_MAX, Look, Seen, look_at, together
+from pyomid.spark.source.written_rows import REPORTED_MAX, Found, Lookup, combined, look_up
 from pyomid.types import (
     BeginReply,
     CellVersion,
     Column,
     CommitRequest,
     KeyRange,
+    RowWrite,
     ShadowWrite,
     TableInfo,
     WriteSetLevel,
@@ -68,44 +69,46 @@ from pyomid.types import (
 logger = logging.getLogger(__name__)
 
 _CLAIMS: Final = (
-    "transaction %d writes more than the %d conflict ids that this TSO takes in one commit, so it claims as a whole "
-    "every table that it writes (%s): it commits only if no other transaction commits to them first, and whoever began "
-    "before its commit and writes them loses; beside steady writers it may lose every time (the TSO counts that in "
-    'pyomid_tso_aborts_total{reason="table"}). A write that needs fewer ids (fewer rows at once, or a larger '
-    "conflictMapEntries) conflicts by row or cell again"
+    "transaction %d writes more than the %d conflict ids that this TSO accepts in one commit, so it claims every table "
+    "that it writes (%s) as a whole: it commits only if no other transaction commits to them first, and every other "
+    "writer that began before its commit aborts. Against steady writers it may abort every time (the TSO counts that "
+    'in pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a '
+    "larger conflictMapEntries"
 )
 
 _NO_IDS: Final = np.empty(0, np.int64)
-"""In place of what is needed no more: a part of an array would keep the whole."""
+"""Replaces arrays that are no longer needed; an empty slice of an array would keep the whole array alive."""
 
 
 @dataclass(slots=True)
 class TableWrites:
-    """What a transaction wrote into one table: its branches in the order in which they were written."""
+    """A transaction's writes to one table: its branches, in the order in which they were written."""
 
     info: TableInfo
     reports: list[BranchReport] = field(default_factory=list)
 
 
 class BranchWrites:
-    """What the tasks of a transaction wrote, and its idempotency key: what its commit is about."""
+    """The writes that a commit covers: those of the transaction's tasks, and its idempotency key."""
 
     def __init__(self, conn: Connection, start_ts: int, level: str, transaction_id: str | None) -> None:
         self.start_ts: Final = start_ts
         self.tables: Final[dict[str, TableWrites]] = {}
         self.claims_tables = False
-        """The commit names no ids, but the written tables as a whole."""
+        """The commit claims the written tables as a whole and names no ids."""
         self.may_claim_tables = True
-        """No level was given: more ids than the TSO takes make it claim the tables."""
+        """No level was given: with more ids than the TSO accepts, the commit claims the tables."""
         self.transaction_id = transaction_id
+        self.checkpoint: RowWrite | None = None
+        """Written with the idempotency key: the checkpoint that a stream's sink belongs to from this commit on."""
         self.is_torn = False
-        """A write began and did not end."""
+        """A write began and has not ended."""
         self._conn = conn
         self._key_cells: tuple[CellVersion, ...] = ()
         self.note_level(level)
 
     def note_level(self, level: str) -> None:
-        """Of the transaction, or of one write in it: the commit has one for all of them."""
+        """Apply the level of the transaction, or of one write in it: a commit has one level for all its writes."""
         self.check_level(level)
         if level == TABLE_LEVEL:
             self.claims_tables = True
@@ -113,17 +116,21 @@ class BranchWrites:
             self.may_claim_tables = False
 
     def check_level(self, level: str) -> None:
-        """`Misuse` where ids were asked for and the tables are claimed already."""
+        """`Misuse` if the level needs ids and the tables are already claimed."""
         if self.claims_tables and level not in (AUTO_LEVEL, TABLE_LEVEL):
             raise Misuse(
-                f"conflict level {level!r} cannot be kept: an earlier write of this transaction claims the written "
-                "tables as a whole, and a commit has one level; write this frame first, or in a transaction of its own"
+                f"conflict level {level!r} is not possible: an earlier write of this transaction claims the written "
+                "tables as a whole, and a commit has one level; write this frame first, or in a separate transaction"
             )
 
     @property
     def ids_count(self) -> int:
-        """Of the ids that the commit would name, at least. The idempotency key's is one of them."""
-        return (self.transaction_id is not None) + sum(report.ids_count for report in self.reports)
+        """A lower bound on the number of ids that the commit would name, including the idempotency key's."""
+        return (
+            (self.transaction_id is not None)
+            + (self.checkpoint is not None)
+            + sum(report.ids_count for report in self.reports)
+        )
 
     @property
     def reports(self) -> list[BranchReport]:
@@ -131,33 +138,40 @@ class BranchWrites:
 
     @property
     def wrote(self) -> bool:
-        return bool(self.transaction_id is not None or self.reports)
+        return bool(self.transaction_id is not None or self.checkpoint is not None or self.reports)
 
-    def flush_steps(self) -> Steps[None]:
-        """What the branches wrote is durable already; the tables are looked at, and the key is written."""
+    def settle_steps(self) -> Steps[None]:
+        """Check the written tables and write the key; the branches' cells are already durable."""
         for table in self._written():
             extended(self._conn, table.info, schema_of(table.info))
-        if self.transaction_id is None:
+        writes = [] if self.checkpoint is None else [self.checkpoint]
+        if self.transaction_id is not None:
+            write = idempotency.key_write(self.transaction_id, self.start_ts)
+            branches = idempotency.branches_value([report.branch for report in self.reports])
+            if 0 < len(branches) <= self._conn.deployment.store.limits.value_bytes_max:
+                write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
+            writes.append(write)
+        if not writes:
             return
         ensure_keys_table(self._conn.deployment)
-        write = idempotency.key_write(self.transaction_id, self.start_ts)
-        branches = idempotency.branches_value([report.branch for report in self.reports])
-        if 0 < len(branches) <= self._conn.deployment.store.limits.value_bytes_max:
-            write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
-        yield WriteCells(idempotency.KEYS_TABLE, self.start_ts, (write,))
-        self._key_cells = tuple(CellVersion(write.row, *column, self.start_ts) for column, _ in write.cells)
+        yield WriteCells(idempotency.KEYS_TABLE, self.start_ts, tuple(writes))
+        self._key_cells = tuple(
+            CellVersion(write.row, *column, self.start_ts) for write in writes for column, _ in write.cells
+        )
 
     def commit_request(self) -> CommitRequest:
-        """After the flush."""
+        """Return the commit request; valid after `settle_steps`."""
         written = self._written()
         tables = [table_id(table.info.name.encode()) for table in written]
         ids: list[int] = []
         if not self.claims_tables:
             ids = _distinct([report.ids for report in self.reports]).tolist()
-        if self.transaction_id is not None:
-            ids.append(idempotency.key_cell_id(self.transaction_id))
-            if not self.claims_tables:
-                tables.append(idempotency.KEYS_TABLE_ID)
+        key_ids = [] if self.transaction_id is None else [idempotency.key_cell_id(self.transaction_id)]
+        if self.checkpoint is not None:
+            key_ids.append(idempotency.checkpoint_cell_id(self.checkpoint.row))
+        if key_ids and not self.claims_tables:
+            tables.append(idempotency.KEYS_TABLE_ID)
+        ids += key_ids
         return CommitRequest(
             self.start_ts,
             cell_ids=tuple(ids),
@@ -167,16 +181,19 @@ class BranchWrites:
         )
 
     def write_set(self) -> WriteSet:
-        """One cell of each branch, and the idempotency key."""
+        """Return evidence for looking up a lost outcome: one cell of each branch, and the idempotency key."""
         evidence: dict[str, Sequence[CellVersion]] = {
             table.info.name: [report.witness for report in table.reports if report.witness is not None]
             for table in self._written()
         }
         return {**evidence, idempotency.KEYS_TABLE: self._key_cells} if self._key_cells else evidence
 
+    def shown_writes(self) -> WriteSet:
+        return self.write_set()
+
     def fix_level(self) -> None:
-        """After a write: ids, or whole tables. A larger part of the conflict map in one commit would push everybody
-        else's history out of it (`TsoSettings.write_set_fraction_max`). `Misuse` where the level was given."""
+        """After a write, choose ids or whole tables. A commit with more ids would evict the history of all other
+        transactions from the conflict map (`TsoSettings.write_set_fraction_max`). `Misuse` if the level was given."""
         most = self._conn.write_set_ids_max
         if not self.claims_tables and self.ids_count > most:
             if not self.may_claim_tables:
@@ -188,14 +205,14 @@ class BranchWrites:
                 table.reports = [replace(report, ids=_NO_IDS) for report in table.reports]
 
     def repair_key(self, commit_ts: int) -> None:
-        """Runs after the answer: an error here is not the commit's."""
+        """Write the key's shadow cells after the reply; an error here is logged, because the commit has succeeded."""
         if not self._key_cells:
             return
         shadows = tuple(ShadowWrite(cell, commit_ts) for cell in self._key_cells)
         try:
             self._conn.driver.perform(WriteShadowCells(idempotency.KEYS_TABLE, shadows))
         except Exception as error:
-            logger.warning("the idempotency key of commit %d has no shadow cell yet: %s", commit_ts, error)
+            logger.warning("cannot write the shadow cell of commit %d's idempotency key yet: %s", commit_ts, error)
 
     def _written(self) -> list[TableWrites]:
         return [table for table in self.tables.values() if table.reports]
@@ -204,18 +221,18 @@ class BranchWrites:
 class LargeTransaction(TransactionBase[BranchWrites]):
     """The driver's side of a transaction whose cells Spark's tasks write.
 
-    `lease`: None under a TSO that grants none; there it can only read. `level`: "table" claims the written tables as a
-    whole; "auto" does so from the write on with which the ids become too many for the TSO; "cell" and "row" must be
-    the tables' own, and are never given up for the table.
+    `lease`: None under a TSO that grants none; there the transaction can only read. `level`: "table" claims the
+    written tables as a whole; "auto" does so once there are more ids than the TSO accepts; "cell" and "row" must equal
+    the tables' level, and never change to a claim of the tables.
     """
 
-    told_max: int = TOLD_MAX
+    reported_max: int = REPORTED_MAX
 
     def __init__(
         self, conn: Connection, begun: BeginReply, *, level: str | None, transaction_id: str | None, lease: Lease | None
     ) -> None:
         self._level: Final = level or AUTO_LEVEL
-        super().__init__(BranchWrites(conn, begun.start_ts, self._level, transaction_id), lease=lease)
+        super().__init__(BranchWrites(conn, begun.start_ts, self._level, transaction_id), begun, lease=lease)
         self.transaction_id: Final = transaction_id
         self._conn = conn
         self._begun = begun
@@ -223,38 +240,50 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """The starts under which its tasks wrote, as the commit will name them."""
+        """The starts under which its tasks wrote; the commit will name them."""
         return tuple(report.branch for report in self.writes.reports)
 
     @property
     def claims_tables(self) -> bool:
-        """Its commit will claim every table that it wrote as a whole, and name no rows or cells of them."""
+        """Whether its commit will claim every written table as a whole, instead of naming rows or cells."""
         return self.writes.claims_tables
+
+    def belong_to(self, checkpoint: str, row: bytes, *, adopts: str | None) -> str:
+        """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint, effective at the commit, if it has
+        no owner or its owner is `adopts`. Returns the owner so far, empty if none."""
+        snapshot = Snapshot(self._begun.start_ts, self._begun.epoch)
+        (found,) = self._conn.driver.run(
+            read_rows_steps(idempotency.KEYS_TABLE, [row], None, snapshot, self._conn.cache)
+        )
+        owner = found.get(idempotency.CHECKPOINT_COLUMN, b"").decode()
+        if owner != checkpoint and owner in ("", adopts):
+            self.writes.checkpoint = RowWrite(row, ((idempotency.CHECKPOINT_COLUMN, checkpoint.encode()),))
+        return owner
 
     # Before the tasks
 
     def snapshot(self, table: str) -> Snapshot:
-        """What it sees of a table: all that was committed before its start, and what its tasks wrote there so far."""
+        """Return its snapshot of a table: all that was committed before its start, and its tasks' writes so far."""
         present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
         snapshot, info = Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table)
         return snapshot if info is None else self._conn.driver.run(seen_steps(info, snapshot, self._conn.cache))
 
-    def writes_into(self, table: str, mode: str, *, told: str) -> bool:
-        """Whether `mode` has anything written into the table. False: ignored. `Misuse` with `told`: refused."""
+    def writes_into(self, table: str, mode: str, *, option: str) -> bool:
+        """Whether a write with `mode` proceeds; False: it is ignored. `Misuse`, which names `option`: it is refused."""
         if mode not in ("error", "errorifexists", "ignore"):
             return True
         if not is_there(self._conn, table_or_none(self._conn, table), self.snapshot(table)):
             return True
         if mode == "ignore":
             return False
-        raise Misuse(f"table {table!r} has rows, and {told}", table=table)
+        raise Misuse(f"table {table!r} has rows, and {option} refuses to write to it", table=table)
 
     def prepared(
         self, table: str, fields: Sequence[Field], options: WriteOptions, *, level: str | None = None
     ) -> WritePlan:
-        """What the tasks of one write share. The table is made, or fitted; `level`: this write's, else the
-        transaction's. `Misuse` where a table that is there has another one."""
+        """Create or fit the table, and return what the tasks of one write share. `level`: this write's; None: the
+        transaction's. `Misuse` if an existing table has another level."""
         level = level or self._level
         self.writes.check_level(level)
         info = self.noticed(prepared_table(self._conn, table, fields, options, level))
@@ -262,27 +291,27 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return self.plan(info, tuple(each.name for each in fields), options)
 
     def noticed(self, info: TableInfo) -> TableInfo:
-        """`ConflictError` where a name is another column's by now than when this transaction first looked: what was
-        computed by the one schema would be written by the other."""
+        """Return `info`. `ConflictError` if a name now belongs to another column than when this transaction first read
+        the table: values computed by one schema would be written by the other."""
         places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}
         seen = self._places.setdefault(info.name, {})
         for name, place in seen.items():
             if places.get(name, place) != place:
                 raise ConflictError(
-                    f"table {info.name!r}: {name!r} is another column than when this transaction began; begin anew",
+                    f"table {info.name!r}: {name!r} is another column than when this transaction began; begin again",
                     table=info.name,
                 )
         seen.update(places)
         return info
 
     def plan(self, info: TableInfo, written: tuple[str, ...] = (), options: WriteOptions | None = None) -> WritePlan:
-        """The same for a table that is there; `written`: the columns, none to delete rows."""
+        """Return the plan of a write to an existing table. `written`: the columns; none to delete rows."""
         options = options or WriteOptions()
         work = self.writes
         if info.indexes:
             raise Misuse(
-                f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not keep: write "
-                "the table by pyomid.connect, or drop its indexes and build them anew after the write",
+                f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not maintain: "
+                "write the table by pyomid.connect, or drop its indexes and rebuild them after the write",
                 table=info.name,
             )
         return WritePlan(
@@ -298,12 +327,12 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             work.ids_count,
             work.may_claim_tables,
             self._conn.database_id,
-            self.told_max,
+            self.reported_max,
             options.whole,
         )
 
     def read_plan(self, info: TableInfo) -> ReadPlan:
-        """How its tasks find the rows that they delete."""
+        """Return the plan by which its tasks find the rows that they delete."""
         return ReadPlan(
             self._conn.task_url,
             info.name,
@@ -315,45 +344,50 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             database_id=self._conn.database_id,
         )
 
-    # When they are done
+    # After the tasks
 
     def note(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-        """These branches count: of each task that of one attempt. `Misuse` where two rows have one key, or the write
-        set becomes too large for its level."""
+        """Add these branches, one attempt's for each task, to the commit. `Misuse` if two rows have one key, or the
+        write set is too large for its level."""
         check_distinct(self._conn, plan, reports)
-        reports = self._with_untold(plan, reports)
+        reports = self._with_unreported(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += [replace(report, keys=_NO_IDS) for report in reports]
         self.writes.fix_level()
         crash_point("spark.write.noted")
 
-    def _with_untold(self, plan: WritePlan, reports: Sequence[BranchReport]) -> Sequence[BranchReport]:
-        """What tasks had too much of to tell is looked up: keys, and the ids where the commit will name them."""
+    def _with_unreported(self, plan: WritePlan, reports: Sequence[BranchReport]) -> Sequence[BranchReport]:
+        """Return the reports, after looking up what tasks had too many of to report: keys, and ids that the commit
+        will name."""
         keyed = [report for report in reports if report.keys_count]
-        known = all(report.told_keys for report in keyed)
+        known = all(report.all_keys_reported for report in keyed)
         ids_count = self.writes.ids_count + sum(report.ids_count for report in reports)
         named = not self.writes.claims_tables and ids_count <= self._conn.write_set_ids_max
-        untold = [report for report in reports if named and not report.told_ids]
-        if known and not untold:
+        unreported = [report for report in reports if named and not report.all_ids_reported]
+        if known and not unreported:
             return reports
-        branches, missing = (tuple(report.branch for report in each) for each in (() if known else keyed, untold))
-        look = Look(plan.url, plan.info.name, plan.database_id, branches, missing, plan.ids, plan.start_ts)
-        seen = together(self._look_up(look, span_of(untold if known else reports)))
+        branches, missing = (tuple(report.branch for report in each) for each in (() if known else keyed, unreported))
+        lookup = Lookup(plan.url, plan.info.name, plan.database_id, branches, missing, plan.ids, plan.start_ts)
+        seen = combined(self._look_up(lookup, span_of(unreported if known else reports)))
         if seen.doubled is not None:
             raise duplicate_key(seen.doubled, key_layout(plan.schema), plan.duplicates)
-        return [replace(each, ids=seen.ids) if each is untold[0] else each for each in reports] if untold else reports
+        return (
+            [replace(each, ids=seen.ids) if each is unreported[0] else each for each in reports]
+            if unreported
+            else reports
+        )
 
-    def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:
-        """In this process; where there are tasks, by those."""
-        return [look_at(look, [span])]
+    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
+        """Scan in this process; `SparkTransaction` does it by tasks."""
+        return [look_up(lookup, [span])]
 
     def commit(self) -> None:
-        """Durable, and visible to every later begin, on return. Errors as `pyomid.Transaction.commit`."""
+        """Commit; on return it is durable and visible to every later begin. Errors as `pyomid.Transaction.commit`."""
         self._conn.driver.run(self.commit_steps())
 
     def commit_or_find(self) -> None:
-        """`commit`, for a caller that cannot begin anew: one that lost to a run under its own id is done."""
+        """`commit`, for a caller that cannot begin again: if the winner had the same id, the write has succeeded."""
         try:
             self.commit()
         except ConflictError as error:
@@ -364,12 +398,10 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         if self.transaction_id is None:
             return None
         try:
-            begun = self._conn.deployment.tso.begin(not_before=cause_of(error))
-            found = find_run(self._conn, begun, self.transaction_id)
-            self._conn.deployment.tso.note_ended(begun.start_ts)
-            return found
+            with self._conn.begun(not_before=cause_of(error)) as begun:
+                return find_run(self._conn, begun, self.transaction_id)
         except OmidError as failed:
-            logger.warning("who won against a run under %r cannot be looked up: %s", self.transaction_id, failed)
+            logger.warning("cannot look up which run won against the run under %r: %s", self.transaction_id, failed)
             return None
 
     def rollback(self) -> None:
@@ -377,8 +409,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         self._conn.driver.run(self.rollback_steps())
 
     def abort(self, branches: Sequence[int]) -> None:
-        """For a caller that does not know how far the transaction came in another process. What was committed stays;
-        what was not is left to compaction, and its lease ends."""
+        """End a transaction whose progress in another process is unknown. If it has committed, nothing changes; else
+        its lease ends, and compaction deletes its cells."""
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
 
@@ -387,7 +419,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         try:
             yield from super()._commit_steps()
         except ConflictError:
-            if self._state is State.ROLLBACK_ONLY:  # a table was dropped or made anew: nothing was asked
+            if self._state is State.ROLLBACK_ONLY:  # a table was dropped or recreated: no request was sent
                 yield from self.rollback_steps()
             raise
         crash_point("spark.commit.after")
@@ -396,14 +428,14 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         yield Blocking(partial(self.writes.repair_key, decided.reply.commit_ts))
 
     def shown_key(self, table: str, row: bytes) -> str:
-        """The values of the key columns, where the table's schema tells them."""
+        """Return the values of the key columns, if the table has a schema."""
         written = self.writes.tables.get(table)
         if written is None or written.info.schema is None:
             return super().shown_key(table, row)
         return shown_key(row, key_layout(written.info.schema))
 
     def _give_back(self, lease: Lease) -> None:
-        """Where the outcome is unknown the lease is renewed no longer, but not ended: a commit may still be decided."""
+        """End the lease; if the outcome is unknown, only stop renewing it, because the commit may still be decided."""
         if self._state is State.UNKNOWN:
             self._conn.leases.abandon(lease)
         else:
@@ -411,15 +443,16 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
 
 def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bool:
-    """What the modes `error` and `ignore` mean by a table that exists: one of which the snapshot sees a row.
+    """Whether a table exists for the modes `error` and `ignore`: whether the snapshot sees a row of it.
 
-    Not the catalog: a table is durable there before the transaction that made it commits, and stays when that one
-    fails. Its next attempt would take its own table for another writer's and drop its rows (decision 0031).
+    The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if that
+    fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot)
 
 
 def _distinct(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Ascending, so that the TSO walks its conflict map in order. (`np.unique` hashes: 100 times slower at 1 M.)"""
+    """Return the distinct ids, ascending, so that the TSO walks its conflict map in order. (`np.unique` hashes: 100
+    times slower at 1 M.)"""
     together = np.sort(np.concatenate([_NO_IDS, *ids]))
     return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together

@@ -1,4 +1,4 @@
-"""What became of a run: by its idempotency key, or by the starts that it used (protocol.md, Outcome)."""
+"""The outcome of a run, found by its idempotency key or by the starts that it used (protocol.md, Outcome)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyomid.types import BeginReply, Cell
 
 
 class RunState(StrEnum):
-    """COMMITTED and ROLLED_BACK are for ever. OPEN: a run wrote its key and may still commit. ABSENT: no run
-    under this id got as far as its commit, or its key was deleted by an operator."""
+    """Outcome of a run. COMMITTED and ROLLED_BACK are final. OPEN: a run wrote its key and may still commit. ABSENT:
+    no run under this id reached its commit, or an operator deleted its key."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -27,7 +27,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """`start_ts` is the run's; `commit_ts` is known where it committed and its key still says so."""
+    """Outcome of the runs under one id. `start_ts` is the run's; `commit_ts` is 0 unless the run committed and the
+    store still records its commit timestamp."""
 
     transaction_id: str
     state: RunState
@@ -36,13 +37,12 @@ class RunOutcome:
 
 
 def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOutcome:
-    """What became of the runs under an id. With `settle` a run that is still open is sealed, so that it never
-    commits: only where its driver is known to be dead."""
+    """Return the outcome of the runs under an id. `settle` seals a run that is still open, so that it never commits:
+    use it only if the run's driver is known to be dead."""
     idempotency.check_transaction_id(transaction_id)
     conn = connection(url, create=False)
-    begun = conn.deployment.tso.begin()
-    done = find_run(conn, begun, transaction_id)
-    conn.deployment.tso.note_ended(begun.start_ts)
+    with conn.begun() as begun:
+        done = find_run(conn, begun, transaction_id)
     cells = _key_cells(conn, transaction_id)
     if done is not None:
         return RunOutcome(transaction_id, RunState.COMMITTED, done.start_ts, _commit_ts(conn, cells, done.start_ts))
@@ -60,7 +60,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
 
 
 def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> AlreadyDone | None:
-    """The run under this id that this snapshot sees committed."""
+    """Return the run under this id that the snapshot sees as committed, or None."""
     ensure_keys_table(conn.deployment)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
     rows = idempotency.key_rows(transaction_id)
@@ -69,7 +69,7 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
-    """Whether any of these starts has a commit, or may have one that was sanitised already."""
+    """Whether any of these starts has a commit, or may have one whose entry was already sanitized."""
     states = conn.deployment.commit_table.lookup(starts)
     _, horizon = conn.deployment.leader_state.read_watermarks()
     return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))

@@ -1,7 +1,7 @@
-"""A table's catalog schema and the schemas of Spark, each fitted to the other with errors that name the column; and the
-table itself, made or extended for a frame before the first row of a write.
+"""Conversion between a table's catalog schema and Spark's schemas, with errors that name the column; and creation or
+extension of the table for a frame, before the first row of a write.
 
-A frame's fields are pairs (name, Spark's JSON type name), so that nothing here needs Spark.
+A frame's fields are pairs (name, Spark's JSON type name), so most of this module does not need Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.types import ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,15 @@ class WriteOptions:
     duplicates: Duplicates = Duplicates.ERROR
     nulls: Nulls = Nulls.TOMBSTONE
     merge_schema: bool = False
+    any_case: bool = True
+    """The writer's Spark ignores case in names; assumed if its settings are unknown."""
     whole: bool = False
-    """Protects what the rows were: at level cell the write conflicts with one that makes or deletes one of them."""
+    """Protect the rows' former state: at level cell the write conflicts with one that creates or deletes such a row."""
 
 
 def fields_of(struct: StructType) -> tuple[Field, ...]:
-    """The fields of a Spark schema; MisuseType where two have one name."""
-    fields = tuple(Field(each.name, type_name(each.dataType.jsonValue())) for each in struct.fields)
+    """Return the fields of a Spark schema; MisuseType if two have one name."""
+    fields = tuple(Field(each.name, spark_type(each.dataType)) for each in struct.fields)
     names = [each.name for each in fields]
     for name in names:
         if names.count(name) > 1:
@@ -64,20 +66,80 @@ def fields_of(struct: StructType) -> tuple[Field, ...]:
     return fields
 
 
+def spark_type(kind: DataType) -> str:
+    """Return the name of a Spark type, with the collations of nested strings: Spark's own JSON of a struct keeps its
+    fields' collations in their metadata."""
+    return type_name(_json_of(kind))
+
+
+def _json_of(kind: DataType) -> Any:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        names = ("name", "nullable")
+        fields = [{n: getattr(f, n) for n in names} | {"type": _json_of(f.dataType), "metadata": {}} for f in kind]
+        return {"type": "struct", "fields": fields}
+    if isinstance(kind, ArrayType):
+        return {"type": "array", "elementType": _json_of(kind.elementType), "containsNull": kind.containsNull}
+    if isinstance(kind, MapType):
+        key, value = _json_of(kind.keyType), _json_of(kind.valueType)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": kind.valueContainsNull}
+    return kind.jsonValue()
+
+
+def check_case(table: str, known: Sequence[str], fields: Sequence[Field]) -> None:
+    """`Misuse` if a column that a frame would add, or a field inside it, differs only by case from another one: Spark
+    could then resolve neither."""
+    names = list(known)
+    for field in fields:
+        if field.name not in known:
+            _check_new_name(table, "column", field.name, names)
+            names.append(field.name)
+            if field.spark_type.startswith("{"):
+                _check_field_names(table, field.name, json.loads(field.spark_type))
+
+
+def _check_new_name(table: str, what: str, name: str, others: Sequence[str]) -> None:
+    same = next((other for other in others if other.lower() == name.lower()), None)
+    if same is not None:
+        raise Misuse(
+            f"table {table!r}: {what} {name!r} of the frame and {same!r} differ only by case, and Spark ignores case: "
+            f"rename {name!r} in the frame (with spark.sql.caseSensitive=true, tx.write accepts both)",
+            column=name,
+        )
+
+
+def _check_field_names(table: str, path: str, spark: Any) -> None:
+    if isinstance(spark, dict) and "fields" in spark:
+        names: list[str] = []
+        for field in spark["fields"]:
+            _check_new_name(table, f"field of {path!r}", field["name"], names)
+            names.append(field["name"])
+            _check_field_names(table, f"{path}.{field['name']}", field["type"])
+    elif isinstance(spark, dict):
+        for part in ("elementType", "keyType", "valueType"):
+            _check_field_names(table, path, spark.get(part))
+
+
 def check_same_columns(what: str, schema: TableSchema, names: Sequence[str]) -> None:
-    """`Misuse` where the table's frame has these names, others than the schema that was planned with."""
+    """`Misuse` if a frame of the table has other columns than the planned schema."""
     if list(names) != [column.name for column in schema.columns]:
         raise Misuse(
-            f"{what}: another transaction changed the columns of the table meanwhile; begin the transaction anew"
+            f"{what}: another transaction changed the columns of the table meanwhile; begin the transaction again"
         )
 
 
 def struct_of(schema: TableSchema, names: Sequence[str]) -> StructType:
-    """The Spark schema of these columns; all nullable."""
+    """Return the Spark schema of these columns, all nullable."""
+    types = {column.name: column.spark_type for column in schema.columns}
+    return struct_of_types({name: types[name] for name in names})
+
+
+def struct_of_types(types: Mapping[str, str]) -> StructType:
+    """Return a Spark schema made of names and Spark types."""
     from pyspark.sql.types import StructType
 
-    types = {column.name: column.spark_type for column in schema.columns}
-    return StructType.fromJson({"type": "struct", "fields": [_json_field(name, types[name]) for name in names]})
+    return StructType.fromJson({"type": "struct", "fields": [_json_field(*each) for each in types.items()]})
 
 
 def _json_field(name: str, spark_type: str) -> dict[str, Any]:
@@ -86,8 +148,8 @@ def _json_field(name: str, spark_type: str) -> dict[str, Any]:
 
 
 def arrow_of(struct: StructType) -> pa.Schema:
-    """The Arrow form of a Spark schema, down to what may be null: Spark compares it with what a reader yields.
-    PySpark's own function for it is not public, and another one in each of its versions."""
+    """Return the Arrow schema of a Spark schema, nullability included: Spark compares it with what a reader yields.
+    PySpark's own function is not public and differs between versions."""
     return pa.schema(
         [
             pa.field(field.name, nested_arrow_type(field.dataType.jsonValue(), field.name), nullable=field.nullable)
@@ -97,12 +159,17 @@ def arrow_of(struct: StructType) -> pa.Schema:
 
 
 def check_read_fields(info: TableInfo, schema: TableSchema, fields: Sequence[Field]) -> tuple[str, ...]:
-    """The columns of a schema that a reader gave for a table which has one of its own."""
+    """Return the table's columns named by a reader's schema, after checking the types."""
     known = {column.name: column for column in schema.columns}
     names = select_columns(info.name, schema, [field.name for field in fields])
     for field in fields:
         check_type(info, known[field.name], field)
     return names
+
+
+def column_types(info: TableInfo) -> dict[str, str]:
+    """Return the Spark types of its columns by name; empty if it has no schema."""
+    return {column.name: column.spark_type for column in info.schema.columns} if info.schema is not None else {}
 
 
 def table_or_none(conn: Connection, name: str) -> TableInfo | None:
@@ -115,12 +182,17 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
 def prepared_table(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
 ) -> TableInfo:
-    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it. A table
-    that another client made first is fitted as any other.
+    """Return the table's catalog entry, fit for a frame of these fields; the table is created or extended if the
+    options allow it. A table that another client created first is treated like any existing one.
 
-    Both are durable at once, and stay where the transaction rolls back: others may have begun to use them.
+    Creation and extension are durable at once, and stay if the transaction rolls back: other transactions may use them.
     """
-    info = table_or_none(conn, name) or _made(conn, name, fields, options, level)
+    info = table_or_none(conn, name)
+    if options.any_case:
+        schema = None if info is None else info.schema
+        check_case(name, [column.name for column in schema.columns] if schema is not None else [], fields)
+    if info is None:
+        info = _made(conn, name, fields, options, level)
     conn.deployment.store.check_leases(name)
     check_level(info, level)
     if info.schema is None:
@@ -129,24 +201,24 @@ def prepared_table(
         check_row_key(info, options.row_key)
     schema = fit_frame(info, fields, merge=options.merge_schema, mapping=options.mapping)
     info = extended(conn, info, schema)
-    fit_frame(info, fields, merge=False)  # a column may have been renamed since: it would be left out in silence
+    fit_frame(info, fields, merge=False)  # a column renamed meanwhile would be omitted silently
     return info
 
 
 def check_level(info: TableInfo, level: str | None) -> None:
-    """`Misuse` where a level was asked for that is not the table's (T9)."""
+    """`Misuse` if the requested level is not the table's (T9)."""
     if level not in (None, AUTO_LEVEL, TABLE_LEVEL, *(each.value for each in info.id_levels)):
         raise Misuse(
             f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table has one "
-            "level, because transactions of two levels would not see each other's writes; leave the conflict level "
-            "away, give 'table', or change the table's by `pyomid tables URL alter NAME --conflict-level`",
+            "level, because transactions of two levels would not detect each other's writes; omit the conflict level, "
+            "give 'table', or change the table's by `pyomid tables URL alter NAME --conflict-level`",
             table=info.name,
         )
 
 
 def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInfo:
-    """The table with at least the columns of `schema`, also where another writer adds columns at the same time. Columns
-    are known by their places: one that was renamed, widened or dropped since `info` was read is not missing (X1)."""
+    """Return the table with at least the columns of `schema`, even if another writer adds columns at the same time.
+    A column is identified by its place: one renamed, widened or dropped since `info` was read is not missing (X1)."""
     known = {column.column for column in schema_of(info).columns}
 
     def with_missing(info: TableInfo) -> TableInfo:
@@ -176,10 +248,10 @@ def alter_columns(
     order: Iterable[str] = (),
     mapping: Mapping[str, str | bytes] | None = None,
 ) -> TableSchema:
-    """As `pyomid.Database.alter_columns`; types may be Spark's own (`LongType()`), and `add` a `StructType`.
+    """Change a table's columns, as `pyomid.Database.alter_columns`; types may be Spark's own (`LongType()`), and `add`
+    may be a `StructType`.
 
-    Frames that were loaded before keep the columns that they had. A write whose frame has a column's former name or
-    type is refused.
+    Frames loaded before keep their columns. A write whose frame has a column's former name or type is refused.
     """
     from pyomid.client.admin import table_schema
 
@@ -194,21 +266,21 @@ def _type_names(columns: Any) -> Any:
         columns = {field.name: field.dataType for field in columns.fields}
     if not isinstance(columns, Mapping):
         return columns
-    return {name: type_name(kind.jsonValue()) if hasattr(kind, "jsonValue") else kind for name, kind in columns.items()}
+    return {name: spark_type(kind) if hasattr(kind, "jsonValue") else kind for name, kind in columns.items()}
 
 
 def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None) -> TableInfo:
     if options.row_key is None:
         find_table(conn.deployment.catalog, name)
-        raise Misuse(f"there is no table {name!r}; a write makes one where it names its row key", table=name)
+        raise Misuse(f"there is no table {name!r}; a write with a row key creates it", table=name)
     schema = make_schema(fields, options.row_key, options.mapping, family=options.family)
     families = families_of(schema, family=options.family)
     return make_table(conn.deployment, name, families, conflict_level=_level_of_new(conn, level), schema=schema)
 
 
 def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
-    """By rows, which is what a write of a frame replaces. Where Java clients make tables too it is the deployment's:
-    their commits name the ids of one level, which is cell unless they are all set otherwise."""
+    """Return the level of a new table: row, because a write of a frame replaces rows. If Java clients create tables
+    too, it is the deployment's level: their commits name the ids of one level, cell unless all are set otherwise."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):
         if conn.deployment.store.capabilities.foreign_tables:
             return conn.deployment.catalog.tables_level() or ConflictLevel.CELL
@@ -217,7 +289,7 @@ def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
 
 
 def _with_schema(conn: Connection, info: TableInfo, fields: Sequence[Field], options: WriteOptions) -> TableInfo:
-    """A table that a program without Spark made gets its schema from the first frame that names the row key."""
+    """Give a table that was created without a schema the schema of the first frame that comes with a row key."""
     if options.row_key is None:
         schema_of(info)
     family = options.family if options.family in info.families else info.families[0]

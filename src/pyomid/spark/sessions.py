@@ -1,6 +1,6 @@
-"""Sessions of two kinds, told apart in one place: Spark in this process, and Spark Connect, whose Spark is elsewhere.
+"""The two kinds of sessions: classic, with Spark in this process, and Spark Connect, with Spark in another process.
 
-Over Connect there is no context: what a job is called stays Spark's, what its tasks must know of it goes as a tag.
+Over Connect there is no SparkContext: jobs keep Spark's own names, and properties for their tasks are sent as tags.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 JOB_TAGS: Final = "spark.job.tags"
-"""Spark's name for the local property that holds a job's tags, those of Connect with a prefix."""
+"""Local property in which Spark keeps a job's tags; tags set over Connect have a prefix there."""
 
 _DESCRIPTION: Final = "spark.job.description"
 _PARALLELISM: Final = "_pyomid_parallelism"
@@ -31,12 +31,17 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def any_case(spark: SparkSession) -> bool:
+    """Whether the session ignores case in column names."""
+    return spark.conf.get("spark.sql.caseSensitive", "false") != "true"
+
+
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks the session runs at a time, as far as Spark knows."""
+    """Return how many tasks the session runs at a time, as far as Spark knows."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     found: int | None = getattr(spark, _PARALLELISM, None)
-    if found is None:  # a range has so many parts, unless it is told
+    if found is None:  # Connect does not report it; a range has this many partitions by default
         from pyspark.sql import functions as f
 
         parts = spark.range(1 << 16).select(f.spark_partition_id().alias("part"))
@@ -47,20 +52,20 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def check_same_machine(spark: SparkSession, url: str) -> None:
-    """`Misuse` where a folder of this machine is meant, and the session's Spark is seen to be on another one."""
+    """`Misuse` if `url` is a folder and the session's Spark is known to run on another machine."""
     if not is_connect(spark) or not isinstance(parse_url(url)[0], EmbeddedAddress):
         return
     host = spark.client.host
     if not _is_here(host):
         raise Misuse(
-            f"{url} is a folder of this machine, and this session's Spark runs on {host!r}, which does not see it: run "
-            "the program there, or keep the database in a cluster (omid+hbase://…)",
+            f"{url} is a folder of this machine, but this session's Spark runs on {host!r} and cannot read it: run the "
+            "program there, or keep the database in a cluster (omid+hbase://…)",
             host=host,
         )
 
 
 def _is_here(host: str) -> bool:
-    """Whether one of its addresses is this machine's; True where that cannot be told."""
+    """Whether one of the host's addresses is this machine's; True if that is unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except OSError:
@@ -72,13 +77,13 @@ def _is_here(host: str) -> bool:
     return False
 
 
-# What jobs are told
+# Properties of jobs
 
 
 @contextmanager
 def local_property(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Of the jobs that this thread runs inside, of whichever session they are; what the caller set is back behind it.
-    Their tasks see it. Over Connect it is a tag `name=value` of this session's jobs."""
+    """Set a local property for the jobs, of any session, that this thread runs inside the block, and restore the
+    caller's value after it. Tasks can read it. Over Connect it is a tag `name=value` of this session's jobs."""
     if is_connect(spark):
         tag = f"{name}={value}"
         spark.addTag(tag)
@@ -93,14 +98,14 @@ def local_property(spark: SparkSession, name: str, value: str) -> Iterator[None]
     try:
         yield
     finally:
-        with suppress(Exception):  # of a context that was stopped: what the block raised is the error
+        with suppress(Exception):  # the context may be stopped; the block's own exception is the error
             context.setLocalProperty(name, before)
 
 
 @contextmanager
 def job_named(spark: SparkSession, *words: str) -> Iterator[None]:
-    """What Spark's UI and its progress bar call the jobs that this thread runs inside, "omid write flights"; over
-    Connect they are Spark's own names."""
+    """Set the name that Spark's UI and progress bar show for jobs inside the block, such as "omid write flights".
+    Over Connect jobs keep Spark's own names."""
     if is_connect(spark):
         yield
         return
@@ -108,16 +113,16 @@ def job_named(spark: SparkSession, *words: str) -> Iterator[None]:
         yield
 
 
-# A task for each
+# One task per item
 
 
 def numbered(spark: SparkSession, items: pa.RecordBatch) -> DataFrame:
-    """A frame with a task for each row of `items`, whose work is `of_items(items, …)`."""
+    """Return a frame with one task for each row of `items`; the task runs `of_items(items, …)`."""
     return spark.range(0, items.num_rows, 1, max(1, items.num_rows))
 
 
 def of_items(
     items: pa.RecordBatch, work: Callable[[Iterator[pa.RecordBatch]], T], batches: Iterator[pa.RecordBatch]
 ) -> T:
-    """In a task over `numbered(items)`: the work, on this task's rows of them."""
+    """In a task over `numbered(items)`, apply `work` to this task's rows of `items`."""
     return work(items.take(batch.column(0)) for batch in batches)

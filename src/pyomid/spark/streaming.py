@@ -1,4 +1,4 @@
-"""A streaming sink: each micro-batch is one transaction, and counts once however often Spark hands it out (S4).
+"""A streaming sink: each micro-batch is one transaction and is written once, however often Spark delivers it (S4).
 
     def count(tx, batch):
         tx.write(batch, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
@@ -7,15 +7,15 @@
     sink = pyomid.spark.stream_sink(url, count)
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", folder).start()
 
-Spark hands a batch out again, with the same number and the same rows, where it died before it noted in its checkpoint
-that the batch was done. The batch's transaction is therefore made under a durable id: the query's, which lies in the
-checkpoint, and the batch's number. Of all transactions under it one commits, also where two drivers run the same
-query at once. A query with a new checkpoint is another query, and counts everything it reads.
+If Spark dies before its checkpoint records a batch as done, it delivers the batch again, with the same number and the
+same rows. The batch's transaction therefore has an idempotency key: the query's id, which is in the checkpoint, and the
+batch's number. Of all transactions under this key one commits, even if two drivers run the same query at once. A query
+with a new checkpoint is another query, and writes everything that it reads.
 
-Two sinks in one `foreachBatch` are two transactions, and each needs an id of its own: a sink is named by `name`. With
-one id for both the second would find the first one's key, and its rows would be left out as counted already; a
-second function under one id is therefore refused, before it is skipped for the first time. So is a second frame: two
-parts of one batch, given to one sink, are two sinks' work too.
+Two sinks in one `foreachBatch` are two transactions, and each needs its own key: give each sink a `name`. With one key
+for both, the second would find the first one's key and skip its rows as already committed. pyomid refuses this before
+anything is skipped: a second function under one key, or a second frame (two parts of one batch given to one sink). It
+also refuses a second checkpoint under one `query_id`: the id belongs to the checkpoint that commits first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.idempotency import AlreadyDone, check_transaction_id
+from pyomid.client.idempotency import AlreadyDone, check_transaction_id, checkpoint_row
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
 from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RUN_ID: Final = "spark.jobGroup.id"
-"""The query's run, from one start to its end, is the group of its jobs."""
+"""Local property with the job group of a query's run, from its start to its stop."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 SINKS_REMEMBERED_MAX: Final = 1_000
-"""Sinks whose last batch is remembered: those of queries that run in this process, and more."""
+"""Claims that are remembered; above the number of sinks whose queries run in one process."""
 
 
 def stream_sink(
@@ -57,52 +57,99 @@ def stream_sink(
     *,
     query_id: str | None = None,
     name: str | None = None,
+    adopt_checkpoint: str | None = None,
     conflict_level: str | None = None,
     lease_seconds: float | None = None,
     retries: int | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch`: calls `function(tx, batch)` in one transaction a batch, and again on conflict.
+    """Return a function for `foreachBatch` that calls `function(tx, batch)` in one transaction per batch, and again
+    on conflict.
 
-    What `function` raises ends the query, and nothing of the batch was written. It is not called for a batch that is
-    committed already. A batch that it uses more than once is computed as often, unless it persists it. `query_id`:
-    where the query's own must not count, such as for one whose checkpoint was lost and made anew by hand, or is not
-    told (Spark Connect). `name`: the
-    sink's, where one query has several; it is a part of the durable id, so it stays what it is as long as the
-    checkpoint. The other options are those of `pyomid.spark.run`.
+    An exception from `function` ends the query, and nothing of the batch is written. `function` is not called for a
+    batch that has already committed. A batch that it uses several times is computed each time, unless it persists it.
+
+    `query_id`: replaces Spark's id of the query, which is in its checkpoint. It belongs to the checkpoint that commits
+    first: batches of another checkpoint raise `Misuse` and are not skipped. `adopt_checkpoint`: Spark's id of the
+    former query, if the new checkpoint delivers the same batches under the same numbers: batches that already
+    committed are skipped, and `query_id` belongs to the new checkpoint from then on. Over Spark Connect a batch does
+    not carry its checkpoint's id, and checkpoints are not compared.
+    `name`: the sink's name, if one query has several sinks; part of the idempotency key, so do not change it while the
+    checkpoint is in use. The other options are those of `pyomid.spark.run`.
     """
     if query_id is not None:
         check_transaction_id(query_id)
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise Misuse(f"sink name {name!r} is not made of letters, digits, '.', '_' and '-'", value=name)
+        raise Misuse(f"invalid sink name {name!r}: use letters, digits, '.', '_' and '-'", value=name)
+    if adopt_checkpoint is not None and (query_id is None or not isinstance(adopt_checkpoint, str)):
+        raise Misuse(
+            f"invalid adopt_checkpoint {adopt_checkpoint!r}: it must be Spark's id of a query and needs query_id; "
+            "without query_id a new checkpoint is a new query",
+            value=adopt_checkpoint,
+        )
     check_function(function)
 
     how = {"conflict_level": conflict_level, "lease_seconds": lease_seconds, "retries": retries}
-    return _Sink(url, function, query_id, name, how)
+    return _Sink(url, function, query_id, name, adopt_checkpoint, how)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """Spark Connect pickles it, and calls it in another process."""
+    """The function given to `foreachBatch`; Spark Connect pickles it and calls it in another process."""
 
     url: str
     function: Callable[[SparkTransaction, DataFrame], Any]
     query_id: str | None
     name: str | None
+    adopt_checkpoint: str | None
     how: Mapping[str, Any]
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
         transaction_id = batch_transaction_id(self.query_id or _running_query(spark), batch_id, self.name)
         run_id = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
+        checkpoint = "" if self.query_id is None else _checkpoint(spark)
+
+        def count(tx: SparkTransaction) -> Any:
+            self._own(tx, checkpoint)
+            return self.function(tx, batch)
+
         with _claims.claimed(self.url, transaction_id, run_id, self.function, batch):
-            done = run(spark, self.url, lambda tx: self.function(tx, batch), transaction_id=transaction_id, **self.how)
+            done = run(spark, self.url, count, transaction_id=transaction_id, **self.how)
         if isinstance(done, AlreadyDone):
-            logger.info("%s was committed before, by start %d", done.transaction_id, done.start_ts)
+            if checkpoint:
+                run(spark, self.url, lambda tx: self._own(tx, checkpoint, counted=transaction_id), **self.how)
+            logger.info("skipped %s: already committed by start %d", done.transaction_id, done.start_ts)
+
+    def _own(self, tx: SparkTransaction, checkpoint: str, *, counted: str = "") -> None:
+        """Claim the sink for this checkpoint. `Misuse` if it belongs to another one, whose batches have the same
+        numbers but other rows (S4). `counted`: id of a batch that is about to be skipped."""
+        if self.query_id is None or not checkpoint:
+            return
+        row = checkpoint_row(self.query_id, self.name)
+        owner = tx.belong_to(checkpoint, row, adopts=self.adopt_checkpoint)
+        if owner not in ("", checkpoint, self.adopt_checkpoint):
+            raise Misuse(
+                f"query_id {self.query_id!r} belongs to the checkpoint of Spark's query {owner}, but this checkpoint "
+                f"is of Spark's query {checkpoint}: batches with committed numbers would be skipped. Give another "
+                "query_id to write all batches; or, if this checkpoint delivers the same batches as the former one, "
+                f"adopt_checkpoint={owner!r} to skip the committed ones",
+                query_id=self.query_id,
+                checkpoint=checkpoint,
+                owner=owner,
+            )
+        if not owner and counted:
+            logger.warning(
+                "skipped %r: already committed, under a checkpoint that was not recorded. From now on query_id %r "
+                "belongs to the checkpoint of Spark's query %s",
+                counted,
+                self.query_id,
+                checkpoint,
+            )
 
 
 @dataclass(slots=True)
 class _Claim:
-    """Who runs, or ran, under an id in one run of a query."""
+    """The function and the frame that run, or ran, under an id in one run of a query."""
 
     function: Callable[..., Any]
     batch: weakref.ref[Any]
@@ -111,12 +158,12 @@ class _Claim:
 
 
 class _Claims:
-    """One function and one frame an id in one run of a query.
+    """Allows one function and one frame per id in one run of a query.
 
-    In one run Spark hands a batch to `foreachBatch` once. A second function under the batch's id is therefore another
-    sink, and never the same one in a newer form: that comes in a later run, when a batch is handed out again, and is
-    the first there. A second frame is another part of the batch. What a failed function claimed is free again. Outside
-    of a query's run it is unknown whether a batch is handed out again: there frames are not compared.
+    In one run Spark calls `foreachBatch` once per batch. So a second function under the batch's id is another sink,
+    never a changed version of the same one: that would come first in a later run. A second frame is another part of
+    the batch. A failed function frees its claim. Outside a query's run, frames are not compared, because a batch may
+    be delivered again there.
     """
 
     def __init__(self) -> None:
@@ -132,16 +179,16 @@ class _Claims:
             claim = self._claims.setdefault(key, _Claim(function, weakref.ref(batch)))
             if claim.function != function:
                 raise Misuse(
-                    f"two functions under one id, {transaction_id!r}: {_shown(claim.function)} has it, and "
-                    f"{_shown(function)} would be left out as counted already; give each sink of the query its own "
+                    f"two functions under one id, {transaction_id!r}: it belongs to {_shown(claim.function)}, and "
+                    f"{_shown(function)} would be skipped as already committed; give each sink of the query its own "
                     "name: stream_sink(url, function, name=…)",
                     transaction_id=transaction_id,
                 )
             if run_id is not None and claim.batch() is not batch:
                 raise Misuse(
-                    f"two frames under one id, {transaction_id!r}: the rows of the second would be left out as counted "
-                    "already; write both in one function, or give each part of the batch a sink with a name of its "
-                    "own: stream_sink(url, function, name=…)",
+                    f"two frames under one id, {transaction_id!r}: the rows of the second would be skipped as already "
+                    "committed; write both in one function, or give each part of the batch a sink with its own name: "
+                    "stream_sink(url, function, name=…)",
                     transaction_id=transaction_id,
                 )
             claim.running += 1
@@ -170,13 +217,18 @@ def _shown(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or repr(function)
 
 
+def _checkpoint(spark: SparkSession) -> str:
+    """Return Spark's id of the running query, which its checkpoint stores; empty if unknown."""
+    return "" if is_connect(spark) else spark.sparkContext.getLocalProperty(QUERY_ID) or ""
+
+
 def _running_query(spark: SparkSession) -> str:
     if is_connect(spark):
         raise Misuse(
-            "over Spark Connect a batch does not tell of which query it is: name one that is the checkpoint's alone, "
+            "over Spark Connect a batch does not carry the id of its query: give one that no other checkpoint uses, "
             "stream_sink(url, function, query_id=…)"
         )
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
-        raise Misuse("no streaming query runs in this thread: give the sink to foreachBatch, or name a query_id")
+        raise Misuse("no streaming query runs in this thread: pass the sink to foreachBatch, or give a query_id")
     return found

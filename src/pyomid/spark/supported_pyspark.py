@@ -1,4 +1,4 @@
-"""PySpark's classes for data sources, after a check of its version: one that is too old is refused by name."""
+"""PySpark's data source classes, imported after a check of PySpark's version."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PYSPARK_LEAST: Final = (4, 1)
 
 
 def check_pyspark(version: str) -> None:
-    """`Misuse` where this PySpark is older than what pyomid works with."""
+    """`Misuse` if PySpark is older than the oldest supported version."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < PYSPARK_LEAST:
         least = ".".join(map(str, PYSPARK_LEAST))
         raise Misuse(
-            f"this is PySpark {version}, and pyomid needs {least} or later, whose Python data sources write Arrow "
-            f"batches: pip install 'pyspark>={least}'",
+            f"this is PySpark {version}, but pyomid needs {least} or later (Python data sources that write Arrow "
+            f"batches): pip install 'pyspark>={least}'",
             version=version,
         )
 
@@ -39,10 +39,10 @@ from pyspark.sql.datasource import (  # noqa: E402 - an older PySpark lacks some
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsAvailableNow
-except ImportError:  # PySpark 4.1: a source knows no limits there
+except ImportError:  # PySpark 4.1 has no read limits for Python sources
 
     class SupportsAvailableNow:  # type: ignore[no-redef]
-        """Spark runs its trigger availableNow as one batch."""
+        """Placeholder: PySpark 4.1 runs the trigger availableNow as one batch."""
 
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
 

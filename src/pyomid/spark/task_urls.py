@@ -1,12 +1,12 @@
-"""By what tasks reach a database: its URL, and beside it what stands for the program's user where they have no ticket.
+"""How tasks reach a database: its URL, with a delegation token of the program's user if tasks have no Kerberos ticket.
 
     driver, planner       plan.url = conn.task_url ── pickled with the newest delegation token ──→ task
-    task                  connection(plan.url)         shows the newest one that this process was sent
+    task                  connection(plan.url)         presents the newest token that this process received
 
-Each job that is sent brings a token with nine tenths of its life before it: so an application goes on for longer than a
-token lives. What a token stands for is its user, so a process that works for several keeps them apart.
+Each job carries a token with at least nine tenths of its life left, so an application may outlive a token. A process
+that works for several users keeps their tokens apart.
 
-A token is a part of pickled plans, and of nothing that is shown: no option, no text of a plan, no `repr`.
+A token is part of pickled plans only, and appears in no option, no printed plan and no `repr`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 TokenSource = Callable[[], TaskToken | None]
 
 _sent: Final[dict[tuple[str, str], TaskToken]] = {}
-"""The newest by URL and user, in a process that was sent some."""
+"""The newest token received, by URL and user."""
 
 
 class TaskUrl(str):
-    """The URL, for a plan. Where it is pickled, the newest token of `source` goes along; `user`: whose token this
-    process was sent with it, empty where none was."""
+    """The URL of a database, for a plan. Pickling it adds the newest token of `source`. `user`: the user of the token
+    that this process received with it; empty if none."""
 
     user: str
     _source: TokenSource
     _last: TaskToken | None
 
     def __new__(cls, url: str, source: TokenSource, user: str = "") -> TaskUrl:
-        """Asks the source: its error is raised here, and not amid a pickle."""
+        """Fetch a first token, so that the source's error is raised here and not during pickling."""
         made = super().__new__(cls, url)
         made.user, made._source, made._last = user, source, source()
         return made
@@ -44,7 +44,7 @@ class TaskUrl(str):
         try:
             self._last = self._source()
         except OmidError as error:
-            log.warning("no new delegation token for the tasks: the last one is sent again: %s", error)
+            log.warning("cannot get a new delegation token; sending the previous one to the tasks: %s", error)
         return _received, (str(self), self._last)
 
 
@@ -58,12 +58,12 @@ def _received(url: str, token: TaskToken | None) -> TaskUrl:
 
 
 def user_of(url: str) -> str:
-    """Whose token was sent with this URL; empty where none was."""
+    """Return the user whose token came with this URL; empty if none."""
     return url.user if isinstance(url, TaskUrl) else ""
 
 
 def sent_token(url: str) -> TokenSource | None:
-    """For a database that is opened by this URL: the newest token that was sent with it; None where none was."""
+    """Return a source of the newest token received with this URL; None if no token came with it."""
     key = (str(url), user_of(url))
     return (lambda: _sent[key]) if key[1] else None
 

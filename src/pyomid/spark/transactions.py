@@ -5,13 +5,14 @@
         tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
         tx.write(new_totals, "totals", row_key=["day", "origin"])
 
-The transaction lives in the program's own driver process: tasks write branches and return them, and the commit names
-those of the attempts whose results Spark took. It belongs to the thread that began it.
+The transaction lives in the program's driver process. Tasks write branches and report them; the commit names the
+branches of the attempts whose results Spark accepted. A transaction belongs to the thread that began it.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,19 +38,30 @@ from pyomid.row_codec.schema import (
     DEFAULT_FAMILY,
     column_mapping,
     fit_frame,
+    names_text,
+    near,
     row_key_parts,
+    row_key_text,
     schema_of,
     select_columns,
 )
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.databases import Connection
 from pyomid.spark.errors import coded_errors, original_error, original_errors
-from pyomid.spark.frames.local_frames import LocalFrame, spark_frame
+from pyomid.spark.frames.local_frames import LocalFrame, rows_given, spark_frame
 from pyomid.spark.frames.stale_reads import writes_by
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.registration import register
+from pyomid.spark.registration import opened
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.schema import WriteOptions, check_level, check_same_columns, fields_of, struct_of
-from pyomid.spark.sessions import check_same_machine, job_named, numbered, of_items, parallelism
+from pyomid.spark.schema import (
+    WriteOptions,
+    check_level,
+    check_same_columns,
+    column_types,
+    fields_of,
+    struct_of,
+    table_or_none,
+)
+from pyomid.spark.sessions import any_case, job_named, numbered, of_items, parallelism
 from pyomid.spark.source.datasource import FORMAT
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import LEVELS, checked_choice, names_of
@@ -65,7 +77,7 @@ from pyomid.spark.source.write_task import (
     reporting,
     write_rows,
 )
-from pyomid.spark.source.written_rows import Look, Seen, look_at
+from pyomid.spark.source.written_rows import Found, Lookup, look_up
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
@@ -78,12 +90,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _ALL: Final[Any] = object()
-"""No condition was given."""
+"""Default of `where`: no condition was given."""
 
 MODES: Final = ("append", "overwrite", "error", "errorifexists", "ignore")
 
 HERE_ROWS_MAX: Final = 10_000
-"""So many rows of a frame that is in the driver already are written by it."""
+"""A frame whose rows are already in the driver is written there if it has at most this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,7 @@ class SparkTransaction(LargeTransaction):
     ) -> None:
         lease = conn.leases.grant(begun.start_ts, lease_seconds) if conn.has_leases else None
         if lease is not None:
-            conn.deployment.tso.note_ended(begun.start_ts)  # the lease holds it
+            begun.end()  # the lease holds the start
         super().__init__(conn, begun, level=conflict_level, transaction_id=transaction_id, lease=lease)
         self._spark = spark
 
@@ -121,7 +133,7 @@ class SparkTransaction(LargeTransaction):
         table: str,
         *,
         where: Column | str | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         start: Any = None,
         stop: Any = None,
         prefix: Any = None,
@@ -130,13 +142,13 @@ class SparkTransaction(LargeTransaction):
         mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
         partitions: int | None = None,
     ) -> DataFrame:
-        """A lazy frame of the table: this transaction's snapshot, with what the transaction wrote to it so far.
+        """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
 
-        `where`: the rows that meet this condition, which Spark applies. Of a SQL text what it says of leading key
-        columns also bounds the keys that are read (`pyomid.spark.frames.conditions`): "origin = 'EWR' and hour >= 7".
-        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
-        without a zone is one of the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
-        `mapping`: for a table without one in the catalog.
+        `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
+        "origin = 'EWR' and hour >= 7", also bound the keys that are read (`pyomid.spark.frames.conditions`).
+        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
+        datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
+        `mapping`: for a table without a schema in the catalog.
         Use the frame before the transaction ends.
         """
         self.step(Event.READ)
@@ -146,27 +158,20 @@ class SparkTransaction(LargeTransaction):
         if schema is not None:
             reader = reader.schema(schema)
         if row_key is not None:
-            reader = reader.option("rowKey", _row_key_text(row_key))
+            reader = reader.option("rowKey", row_key_text(row_key))
         if mapping is not None:
             reader = reader.option("columnMapping", _mapping_text(mapping))
-        if columns is not None and where is None:
-            reader = reader.option("columns", ",".join(names_of(columns)))
+        names = None if columns is None else self._columns(info, names_of(columns))
+        by_option = names is not None and where is None and schema is None
+        if names is not None and by_option:
+            reader = reader.option("columns", names_text(names))
         keys = self._key_range(info, start, stop, prefix, where)
         for name, key in _bounds(keys):
             reader = reader.option(name, key)
         with original_errors():
             frame: DataFrame = reader.load().alias(_read_text(table, keys, self.start_ts))
-        if where is None:
-            return frame
-        met = _meeting(frame, where, f"the read of {table!r}")
-        if columns is None:
-            return met
-        from pyomid.spark.frames.expressions import quoted
-
-        names = names_of(columns)
-        if info.schema is not None:
-            select_columns(table, info.schema, names)
-        return met.select(*(quoted(name) for name in names))
+        met = frame if where is None else _meeting(frame, where, f"the read of {table!r}")
+        return met if names is None or by_option else columns_of(met, names, f"the read of {table!r}")
 
     def write(
         self,
@@ -183,14 +188,14 @@ class SparkTransaction(LargeTransaction):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """Writes the frame's rows; the frame is computed now, once. A pandas or Polars frame, an Arrow table and
-        whatever else hands out Arrow data are taken as they are (`pyomid.spark.frames.local_frames`).
+        """Write the frame's rows; the frame is computed now, once. Besides a Spark frame, `frame` may be a pandas or
+        Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.frames.local_frames`).
 
-        `mode`: "append" upserts by row key; "overwrite" deletes the rows that the snapshot sees first; "error" and
-        "ignore" go by whether the snapshot sees a row of the table. `row_key` makes the table where there is none.
-        `conflict_level`: as that of `transaction`, for this table; also the level that a new table gets ("auto": row,
-        over HBase cell). A write that fails leaves the transaction rollback-only. `stale_read="allow"`: the frame may
-        be computed from this table at another snapshot; what was committed in between is then overwritten unseen.
+        `mode`: "append" upserts by row key; "overwrite" first deletes the rows that the snapshot sees; "error" raises
+        and "ignore" does nothing if the snapshot sees a row of the table. `row_key` creates a missing table.
+        `conflict_level`: as in `transaction`, for this table; also the level of a new table ("auto": row; over HBase,
+        cell). A failed write leaves the transaction rollback-only. `stale_read="allow"`: the frame may be computed
+        from this table at another snapshot; commits in between are then overwritten unseen.
         """
         mode = checked_choice("mode", mode, MODES)
         level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
@@ -201,8 +206,11 @@ class SparkTransaction(LargeTransaction):
             duplicates=Duplicates(checked_choice("duplicates", duplicates, ("error", "last"))),
             nulls=Nulls(checked_choice("nulls", nulls, ("tombstone", "keep"))),
             merge_schema=merge_schema,
+            any_case=any_case(self._spark),
         )
-        given = spark_frame(self._spark, frame, f"what is written to {table!r}")
+        rows, what = rows_given(self._spark, frame, f"the data written to {table!r}"), f"the write to {table!r}"
+        info = table_or_none(self._conn, table) if isinstance(rows, pa.Table) else None
+        given = spark_frame(self._spark, rows, what, {} if info is None else column_types(info))
         return self._write(given, table, options, mode=mode, level=level, stale_read=stale_read)
 
     def _write(
@@ -217,7 +225,7 @@ class SparkTransaction(LargeTransaction):
     ) -> WriteResult:
         self.step(Event.WRITE)
         self._conn.require_branches()
-        if not self.writes_into(table, mode, told=f"mode={mode!r}"):
+        if not self.writes_into(table, mode, option=f"mode={mode!r}"):
             return _result(table, [])
         with self.writing(f"a write to {table!r} failed", table, stale_read):
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
@@ -240,20 +248,25 @@ class SparkTransaction(LargeTransaction):
         where: Column | str | None = _ALL,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """`delete(keys, table)` deletes the rows whose key columns the frame names; further columns of it are not
-        looked at, and rows that do not exist are no error. `delete(table, where="count = 0")` deletes the rows that
-        meet the condition; None: all that the snapshot sees.
+        """Delete rows: `delete(keys, table)` deletes the rows with the frame's keys; other columns of the frame are
+        ignored, and keys without a row are not an error. `delete(table, where="count = 0")` deletes the rows that
+        meet the condition; with `where=None`, all rows that the snapshot sees.
         """
         if isinstance(keys, str):
             if table is not None or where is _ALL:
                 raise MisuseType(
-                    f"delete({keys!r}, …) needs where=…, and no frame; give where=None to delete all rows of the table"
+                    f"delete({keys!r}, …) needs where=… and no frame; give where=None to delete all rows of the table"
                 )
             return self._delete_where(keys, where)
         if table is None or where is not _ALL:
-            raise MisuseType("delete(keys, …) needs the table's name; where=… goes with a table's name alone")
-        given = spark_frame(self._spark, keys, f"what is deleted in {table!r}")
-        return self._delete_rows(given, self.writable(table), stale_read)
+            raise MisuseType("delete(keys, table) takes a frame and a table name, delete(table, where=…) a table name")
+        rows = rows_given(self._spark, keys, f"the keys deleted in {table!r}")
+        info = self.writable(table)
+        if isinstance(rows, pa.Table):
+            key = {part.name for part in schema_of(info).row_key}
+            rows = rows.select([name for name in rows.column_names if name in key])
+        given = spark_frame(self._spark, rows, f"the delete in {table!r}", column_types(info))
+        return self._delete_rows(given, info, stale_read)
 
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
@@ -272,30 +285,32 @@ class SparkTransaction(LargeTransaction):
         return _result(info.name, reports)
 
     def update(self, table: str, where: Column | str | None, set: Mapping[str, Any]) -> WriteResult:
-        """Sets columns of the rows that meet the condition (None: of all that the snapshot sees).
+        """Set columns of the rows that meet the condition (None: of all rows that the snapshot sees).
 
-        `set`: column → a Spark column, a SQL text over the table's columns, or a value that is no text. The others stay
-        as they are. What the row was is protected: at level cell the whole row is written.
+        `set`: column → a Spark column, a SQL text over the table's columns, or a value that is not a string. Other
+        columns keep their values, but are protected too: at level cell the whole row is written.
         """
         from pyspark.sql import functions as f
 
-        from pyomid.spark.frames.expressions import expression, fitted, resolved
+        from pyomid.spark.frames.expressions import assignments, expression, fitted, resolved
 
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
-        names = select_columns(table, schema, list(set))
+        given = assignments(set, what)
+        names = self._columns(info, list(given))
         if not names:
             raise Misuse(f"{what} sets no column")
         for name in names:
             if name in key:
                 raise Misuse(
-                    f"{what} sets the row key column {name!r}; a row keeps its key: delete it and write another",
+                    f"{what} sets the row key column {name!r}; a row's key cannot change: delete the row and write "
+                    "another",
                     column=name,
                 )
         rows = self.read(table, where=where)
         check_same_columns(what, schema, rows.columns)
-        values = {name: expression(value, what) for name, value in set.items()}
+        values = {name: expression(value, what) for name, value in zip(names, given.values(), strict=True)}
         kinds = resolved(rows, {f"the value of {name!r}": value for name, value in values.items()}, what)
         types = {column.name: field.dataType for column, field in zip(schema.columns, rows.schema.fields, strict=True)}
         for (name, value), kind in zip(list(values.items()), kinds, strict=True):
@@ -317,16 +332,16 @@ class SparkTransaction(LargeTransaction):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> Merge:
-        """Begins the description of a merge (`pyomid.spark.frames.merge`): rows of the source and of the table with
-        the same values in the columns `on` are pairs. Clauses follow, and `.merge()` performs it:
+        """Return a merge to describe by clauses (`pyomid.spark.frames.merge`). A source row and a table row with equal
+        values in the columns `on` match. `.merge()` performs it:
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
         from pyomid.spark.frames.merge import Merge
 
         level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
-        given = spark_frame(self._spark, source, f"the source of the merge into {table!r}")
-        return Merge(self, given, table, names_of(on), level, stale_read)
+        given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
+        return Merge(self, self._spark, given, table, names_of(on), level, stale_read)
 
     def __enter__(self) -> SparkTransaction:
         self.step(Event.READ)
@@ -353,6 +368,13 @@ class SparkTransaction(LargeTransaction):
             **({"ownBranches": own} if own else {}),
         }
 
+    def _columns(self, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
+        """Return the table's columns of these names, with the session's rule for case; the names themselves if the
+        table has no schema."""
+        if info.schema is None:
+            return names
+        return select_columns(info.name, info.schema, names, any_case=any_case(self._spark))
+
     def _key_range(
         self, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
     ) -> KeyRange:
@@ -370,21 +392,21 @@ class SparkTransaction(LargeTransaction):
     # Writing
 
     def _delete_all(self, plan: WritePlan) -> list[BranchReport]:
-        """Tombstones for every row that the transaction sees, under branches below those of the new rows."""
+        """Write tombstones for every row that the transaction sees, under branches below those of the new rows."""
         ranges = self._ranges(plan.info.name, KeyRange())
         work = functools.partial(_delete_partitions, plan, self.read_plan(plan.info))
         frame = numbered(self._spark, ranges)
         return self.reports(f"overwrite {plan.info.name}", frame, functools.partial(of_items, ranges, work))
 
-    def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:
-        ranges = self._ranges(look.table, span)
-        work = functools.partial(of_items, ranges, functools.partial(_look_at_partitions, look))
-        with job_named(self._spark, "check", look.table), original_errors():
+    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
+        ranges = self._ranges(lookup.table, span)
+        work = functools.partial(of_items, ranges, functools.partial(_look_up_partitions, lookup))
+        with job_named(self._spark, "check", lookup.table), original_errors():
             frame = numbered(self._spark, ranges).mapInArrow(work, _SEEN_DDL)
-            return [Seen(_bytes(row["doubled"]), np.frombuffer(row["ids"], np.int64)) for row in frame.collect()]
+            return [Found(_bytes(row["doubled"]), np.frombuffer(row["ids"], np.int64)) for row in frame.collect()]
 
     def _ranges(self, table: str, span: KeyRange) -> pa.RecordBatch:
-        """Parts of the keys, one for each task."""
+        """Return ranges of keys, one for each task."""
         parts = divided(self._conn.deployment.store, table, span, parallelism(self._spark))
         columns = [binary_array_of([getattr(part, name) for part in parts]) for name in ("start", "stop")]
         return pa.RecordBatch.from_arrays(columns, names=["start", "stop"])
@@ -392,7 +414,7 @@ class SparkTransaction(LargeTransaction):
     # For pyomid's own use
 
     def writable(self, table: str) -> TableInfo:
-        """A table that is there, for a transaction that may write."""
+        """Return the entry of an existing table, after checking that the transaction may write."""
         self.step(Event.WRITE)
         self._conn.require_branches()
         return self.noticed(self._conn.table(table))
@@ -404,12 +426,11 @@ class SparkTransaction(LargeTransaction):
         work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
         columns: Sequence[str] | None = None,
     ) -> list[BranchReport]:
-        """Runs the writing job over these columns, else all; each partition's report counts once, that of the attempt
-        whose result Spark took. The rows of a frame that Spark has in this process already, up to `HERE_ROWS_MAX`, are
-        worked on here: a job that runs Python takes longer to begin than they take to write.
+        """Run the writing job over these columns (None: all). Return one report for each partition: that of the
+        attempt whose result Spark accepted. If the frame's rows are already in this process, at most `HERE_ROWS_MAX`,
+        they are written here: starting a job that runs Python takes longer.
 
-        Spark is told of columns by their place: by name it finds none that has a dot in it, nor one of two that differ
-        by case only.
+        Columns are renamed by position first, as in `columns_of`.
         """
         every = [field.name for field in frame.schema.fields]
         places = range(len(every)) if columns is None else [every.index(name) for name in columns]
@@ -418,17 +439,17 @@ class SparkTransaction(LargeTransaction):
             plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
             wanted = plain if columns is None else plain.select(*(f"c{place}" for place in places))
             if frame.isLocal():
-                rows = wanted.toArrow()
+                rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
                     report = work(named_batches(names, rows.to_batches()))
                     return [] if report is None else [report]
-            told = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
-        return [report_of(row) for row in told]
+            reported = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
+        return [report_of(row) for row in reported]
 
     @contextmanager
     def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
-        """Around a write: whatever goes wrong in it leaves the transaction rollback-only (C1). Its jobs read the table
-        at this transaction's snapshot, or are refused."""
+        """Wrap a write: any exception in it leaves the transaction rollback-only (C1). Its jobs may read the table
+        only at this transaction's snapshot."""
         checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
@@ -450,35 +471,35 @@ def transaction(
     lease_seconds: float | None = None,
     not_before: int = 0,
 ) -> SparkTransaction:
-    """Begins a transaction; a context manager that commits at its end and rolls back on an exception.
+    """Begin a transaction; a context manager that commits at its end and rolls back on an exception.
 
-    `transaction_id`: a durable id; of all transactions under it at most one ever commits, and a begin after that
-    raises `AlreadyCommitted`. `conflict_level`: None and "auto" go by each table's own level, and claim the written
-    tables as a whole, with a warning, once the writes have more conflict ids than the TSO takes; "table" claims them
-    from the first; "cell" and "row" must be the tables' own, and refuse more ids than that.
+    `transaction_id`: a durable id; of all transactions under it at most one ever commits, and a later begin raises
+    `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level, and claim the written tables as a
+    whole, with a warning, once the writes have more conflict ids than the TSO accepts; "table" claims them from the
+    beginning; "cell" and "row" must equal the tables' level, and a write with more ids is refused.
     """
     if transaction_id is not None:
         check_transaction_id(transaction_id)
-    check_same_machine(spark, url)
     level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
-        raise Misuse(f"lease_seconds={lease_seconds!r} is not a number of seconds above 0", value=lease_seconds)
-    register(spark)
-    conn = connection(url)
+        raise Misuse(f"invalid lease_seconds={lease_seconds!r}: give a number of seconds above 0", value=lease_seconds)
+    conn = opened(spark, url)
     begun = conn.deployment.tso.begin(not_before=not_before)
-    crash_point("client.begin.after")
-    if transaction_id is not None:
-        done = find_run(conn, begun, transaction_id)
+    try:
+        crash_point("client.begin.after")
+        done = None if transaction_id is None else find_run(conn, begun, transaction_id)
         if done is not None:
-            conn.deployment.tso.note_ended(begun.start_ts)
             raise AlreadyCommitted(
-                f"a transaction with the id {transaction_id!r} is committed (start {done.start_ts})",
+                f"a transaction with the id {transaction_id!r} has already committed (start {done.start_ts})",
                 transaction_id=transaction_id,
                 start_ts=done.start_ts,
             )
-    return SparkTransaction(
-        spark, conn, begun, transaction_id=transaction_id, conflict_level=level, lease_seconds=lease_seconds
-    )
+        return SparkTransaction(
+            spark, conn, begun, transaction_id=transaction_id, conflict_level=level, lease_seconds=lease_seconds
+        )
+    except BaseException:
+        begun.end()
+        raise
 
 
 def run(
@@ -492,10 +513,11 @@ def run(
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R | AlreadyDone:
-    """Calls `function(tx)` in a transaction and commits it; calls it again on conflict, after a growing pause.
+    """Call `function(tx)` in a transaction, commit, and return its result; on conflict call it again, after a growing
+    pause.
 
-    With a `transaction_id` a lost answer is looked up by running again, and `AlreadyDone` is returned where a run
-    under the id committed before. `on_conflict` is told of each conflict.
+    With a `transaction_id`, a commit whose reply was lost is settled by a rerun, and `AlreadyDone` is returned if a run
+    under the id has committed before. `on_conflict` is called with each conflict.
     """
     check_function(function)
 
@@ -503,7 +525,7 @@ def run(
         begin = functools.partial(transaction, spark, url, transaction_id=transaction_id, not_before=not_before)
         try:
             begun = begin(conflict_level=conflict_level, lease_seconds=lease_seconds)
-        except AlreadyCommitted as done:  # of this id: what `function` raises may be of another one
+        except AlreadyCommitted as done:  # only from this begin: `function` may raise one of another id
             return AlreadyDone(str(done.values["transaction_id"]), int(done.values["start_ts"]))
         with begun as tx:
             return check_result(function(tx), function)
@@ -512,8 +534,7 @@ def run(
         result: R | AlreadyDone = yield CallProgram(functools.partial(one_attempt, not_before))
         return result
 
-    check_same_machine(spark, url)
-    conn = connection(url)
+    conn = opened(spark, url)
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
     return conn.driver.run(attempts_steps(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
 
@@ -530,9 +551,9 @@ def _delete_partitions(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.Rec
 _SEEN_DDL: Final = "doubled binary, ids binary"
 
 
-def _look_at_partitions(look: Look, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look_up_partitions(lookup: Lookup, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with coded_errors():
-        seen = look_at(look, _ranges_in(batches))
+        seen = look_up(lookup, _ranges_in(batches))
     columns = [binary_array_of([value]) for value in (seen.doubled, seen.ids.tobytes())]
     yield pa.RecordBatch.from_arrays(columns, names=["doubled", "ids"])
 
@@ -546,20 +567,31 @@ def _bytes(value: bytearray | None) -> bytes | None:
 
 
 def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
-    """What `explain(True)` calls a read, for its physical plan says "omid" alone."""
+    """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
     return f"omid {table}{bounds} snapshotTimestamp={start_ts}"
 
 
 def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
-    """The rows that meet a condition. `Misuse` where Spark cannot resolve it."""
+    """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
     from pyomid.spark.frames.expressions import expression, resolved
 
     condition = expression(where, what)
     (kind,) = resolved(rows, {"its condition": condition}, what)
     if kind.typeName() != "boolean":
-        raise MisuseType(f"{what}: its condition is {kind.simpleString()} and no boolean")
+        raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
     return rows.where(condition)
+
+
+def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
+    """Return the frame's columns with exactly these names. They are selected by position: by name Spark cannot resolve
+    a name with a dot, or one of two names that differ only by case."""
+    every = frame.columns
+    for name in names:
+        if name not in every:
+            raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
+    plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
+    return plain.select(*(f"c{every.index(name)}" for name in names)).toDF(*names)
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
@@ -569,9 +601,11 @@ def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
         yield "rowStop", f"0x{keys.stop.hex()}"
 
 
-def _row_key_text(row_key: Sequence[str] | str) -> str:
-    return ",".join(f"{part.name} desc" if part.descending else part.name for part in row_key_parts(row_key))
-
-
 def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
-    return ",".join(f"{name}={place}" for name, place in column_mapping(mapping).items())
+    given = column_mapping(mapping)
+    places = {name: str(place) for name, place in given.items()}
+    read_back = column_mapping(places)
+    for name, place in given.items():
+        if read_back[name] != place:
+            raise Misuse(f"columnMapping of {name!r} is {place}, which is not UTF-8: read the table by pyomid.connect")
+    return json.dumps(places)

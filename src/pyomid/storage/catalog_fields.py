@@ -1,4 +1,4 @@
-"""What a catalog stores, alike in every store: fields of a table's entry, watermarks of a range, names of marks."""
+"""The format of a catalog, common to all stores: a table's entry, the watermarks of a range, the names of marks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNCONFIRMED: Final = b"unconfirmed"
 
 
 def entry_fields(entry: TableEntry) -> dict[str, Any]:
-    """The fields for JSON of all but the schema's columns and key, which each store writes in a form of its own."""
+    """Return an entry's JSON fields, without the schema's columns and key: each store has its own form of these."""
     info = entry.info
     changing: dict[str, Any] = {} if info.next_level is None else {"next_level": info.next_level.value}
     if info.is_changing:
@@ -55,8 +55,8 @@ def entry_fields(entry: TableEntry) -> dict[str, Any]:
 
 
 def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntry:
-    """The entry of stored JSON. One written before it had state and nonce is `PRESENT`. ValueError, KeyError or
-    TypeError if a field cannot be read."""
+    """Return the entry of stored JSON. An old entry without state is `PRESENT`. Raise ValueError, KeyError or TypeError
+    if a field is malformed."""
     families = tuple(bytes.fromhex(family) for family in fields["families"])
     level = ConflictLevel(fields["conflict_level"])
     following = fields.get("next_level")
@@ -65,17 +65,17 @@ def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntr
     changing, indexes = bool(fields.get("is_changing", False)), tuple(map(_index_of, fields.get("indexes", ())))
     ttl_seconds = fields.get("ttl_seconds")
     if not isinstance(ttl_seconds, int | float | None):
-        raise TypeError(f"ttl_seconds {ttl_seconds!r} is no number")
+        raise TypeError(f"ttl_seconds {ttl_seconds!r} is not a number")
     generation = fields["generation"]
     info = TableInfo(fields["name"], families, level, generation, schema, next_level, changing, indexes, ttl_seconds)
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
-        raise TypeError(f"nonce {nonce!r} is no text")
+        raise TypeError(f"nonce {nonce!r} is not text")
     return TableEntry(info, TableState(fields.get("state", TableState.PRESENT)), nonce)
 
 
 def _history_fields(schema: TableSchema) -> dict[str, Any]:
-    """What is left of columns that were altered; nothing where none was."""
+    """Return the fields that describe altered columns; empty if no column was altered."""
     earlier = {each.name: list(each.earlier_types) for each in schema.columns if each.earlier_types}
     fields = {
         "earlier_types": earlier,
@@ -111,8 +111,8 @@ def column_of(text: Sequence[str] | None) -> Column | None:
 
 
 def record_fields(records: Sequence[RegionWatermark]) -> dict[str, Any]:
-    """The fields for JSON. `records` are of one range and generation, newest first. An older version reads `watermark`
-    only: it sees fewer records, never a wrong one."""
+    """Return the JSON fields of `records` (one range and generation, newest first). An older pyomid reads only
+    `watermark`: it sees fewer records, never a wrong one."""
     newest = records[0]
     fields: dict[str, Any] = {
         "generation": newest.generation,
@@ -125,13 +125,13 @@ def record_fields(records: Sequence[RegionWatermark]) -> dict[str, Any]:
 
 
 def records_of(fields: Mapping[str, Any], table: str, key_range: KeyRange) -> list[RegionWatermark]:
-    """Newest first."""
+    """Return the records of stored JSON, newest first."""
     found = [(fields["watermark"], fields["recorded_at_s"]), *fields.get("earlier", ())]
     return [RegionWatermark(table, fields["generation"], key_range, watermark, at_s) for watermark, at_s in found]
 
 
 def mark_name(table_id: int) -> bytes:
-    """The name of an unregistered table's mark: its id, or one name that stands for all tables."""
+    """Return the name of an unregistered table's mark: its id, or the name that means "tables not confirmed"."""
     return _UNCONFIRMED if table_id == TABLES_UNCONFIRMED else table_id.to_bytes(8, "big", signed=True)
 
 

@@ -1,6 +1,6 @@
-"""What every store refuses: use in a forked child (C5), what is over its limits, a leader of an earlier epoch.
+"""Checks common to all stores: use in a forked child (C5), size limits, a leader of an earlier epoch.
 
-A row that is refused here was not written at all.
+They run before the first write, so nothing of a refused call was written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHOWN_BYTES_MAX = 60
 
 
 class ProcessGuard:
-    """Remembers the process that made a store; `check` refuses every other process."""
+    """Remembers the process that opened a store; `check` raises `Misuse` in any other."""
 
     __slots__ = ("_made_in", "_name", "_owner")
 
@@ -29,18 +29,18 @@ class ProcessGuard:
         if self._made_in is not platforms.here:
             raise Misuse(
                 f"{self._name} was opened by process {self._owner} and is used in its forked child "
-                f"{os.getpid()}: open it again in the child",
+                f"{os.getpid()}: open another one in the child",
                 owner=self._owner,
             )
 
 
 def deposed(mine: int, found: int) -> Deposed:
-    """The error of a write by the leader of epoch `mine` where the leader state holds `found`."""
+    """Return the error for a leader of epoch `mine` that finds epoch `found` in the leader state."""
     return Deposed(f"the leader state holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found)
 
 
 def shown(key: bytes) -> str:
-    """A key as readable text for a message, shortened if it is long."""
+    """Return a key as readable text for a message, shortened if it is long."""
     text = key[:_SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace")
     printable = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return f"'{printable}'" + (f"… ({len(key)} bytes)" if len(key) > _SHOWN_BYTES_MAX else "")
@@ -61,18 +61,18 @@ def check_row_key(row: bytes, limits: StoreLimits) -> None:
 def check_column(column: Column, families: Collection[bytes], limits: StoreLimits) -> None:
     if column.family not in families:
         known = ", ".join(sorted(shown(family) for family in families))
-        raise Misuse(f"column {column} is of a family that the table does not have; it has {known}")
+        raise Misuse(f"the table has no family for column {column}; its families: {known}")
     if len(column.qualifier) > limits.qualifier_bytes_max:
         raise Misuse(
-            f"a qualifier of {len(column.qualifier)} bytes in family {shown(column.family)} is over this "
-            f"store's limit of {limits.qualifier_bytes_max}"
+            f"a qualifier in family {shown(column.family)} has {len(column.qualifier)} bytes, over this store's limit "
+            f"of {limits.qualifier_bytes_max}"
         )
 
 
 def check_value_length(row: bytes, column: Column, length: int, limits: StoreLimits) -> None:
-    """`length` is that of a value, not of a tombstone."""
+    """Check a value of `length` bytes. Do not call it for a tombstone."""
     if not column.qualifier:
-        raise Misuse(f"row {shown(row)}: an empty qualifier stands for the whole family and holds no value")
+        raise Misuse(f"row {shown(row)}: an empty qualifier stands for the whole family and cannot hold a value")
     if length == 0:
         raise Misuse(f"the value of {column} in row {shown(row)} is empty: an empty stored value is a tombstone")
     if length > limits.value_bytes_max:
@@ -84,7 +84,7 @@ def check_value_length(row: bytes, column: Column, length: int, limits: StoreLim
 
 
 def check_writes(rows: Sequence[RowWrite], families: Collection[bytes], limits: StoreLimits) -> None:
-    """Checks all limits of one `write_cells` before its first write."""
+    """Check keys, columns and values of one `write_cells` before its first write."""
     checked: set[Column] = set()
     for row, cells in rows:
         check_row_key(row, limits)

@@ -1,6 +1,6 @@
-"""All ports in memory: the simplest implementation of their obligations, with which tests compare other stores.
+"""All ports in memory: the simplest implementation of their obligations, which tests compare other stores with.
 
-The data live as long as the object. "Durable" means here: visible to every thread from now on. `close` ends nothing, so
+The data live as long as the object. "Durable" means here: visible to every thread from now on. `close` does nothing, so
 that several clients of one test may share a store and each close it.
 """
 
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import threading
+from ast import literal_eval
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch, batch_of
-from pyomid.errors import UnknownTable
-from pyomid.ports import Catalog, DataStore, LeaderState
+from pyomid.errors import Misuse, UnknownTable
+from pyomid.ports import Capabilities, Catalog, DataStore, LeaderState
 from pyomid.protocol.region_watermarks import with_record
 from pyomid.storage.checks import ProcessGuard, check_version, check_writes, deposed
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
@@ -52,7 +56,7 @@ class _Stored:
 
 
 class _Table:
-    """Rows in a dict, and their keys in order; `splits` are the inner borders of the regions."""
+    """Rows in a dict, and their sorted keys; `splits` are the inner boundaries of the regions."""
 
     def __init__(self) -> None:
         self.families: set[bytes] = set()
@@ -85,7 +89,7 @@ class _Table:
 
 
 class _Wanted:
-    """A `columns` filter: exact columns, whole families, and the family tombstones of both."""
+    """A filter by `columns`: exact columns, whole families, and the family tombstones of both."""
 
     def __init__(self, columns: Sequence[Column] | None) -> None:
         self._all = columns is None
@@ -99,6 +103,8 @@ class _Wanted:
 
 class MemoryStore(DataStore):
     """`DataStore` in memory."""
+
+    capabilities = Capabilities(one_step=True)
 
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self._limits = limits or StoreLimits()
@@ -122,6 +128,38 @@ class MemoryStore(DataStore):
                 content = stored.row_for_writing(row)
                 for column, value in cells:
                     content[(column.family, column.qualifier, version)] = _Stored(value)
+
+    def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
+        self._guard.check()
+        check_version(version)
+        with self._lock:
+            for table, rows in writes:
+                check_writes(rows, self._table(table).families, self._limits)
+        literals = [
+            (table, [(row, [(*column, value) for column, value in cells]) for row, cells in rows])
+            for table, rows in writes
+        ]
+        return repr(literals).encode()
+
+    def write_packed(self, version: int, commit_ts: int, packed: bytes) -> None:
+        """Write the cells of a commit with their shadow cells, all or nothing. Called by the commit table."""
+        try:
+            writes = [
+                (str(table), [RowWrite(_bytes(row), tuple(_cell(*cell) for cell in cells)) for row, cells in rows])
+                for table, rows in literal_eval(packed.decode())
+            ]
+            check_version(version)
+        except (ValueError, SyntaxError, TypeError) as error:
+            raise Misuse(f"the packed cells of transaction {version} are malformed: {error}") from error
+        with self._lock:
+            for table, rows in writes:
+                check_writes(rows, self._table(table).families, self._limits)
+            for table, rows in writes:
+                for row, cells in rows:
+                    content = self._table(table).row_for_writing(row)
+                    for column, value in cells:
+                        content[(column.family, column.qualifier, version)] = stored = _Stored(value)
+                        stored.commit_ts = commit_ts
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         self.write_cells(table, version, [batch.row_write(index) for index in range(batch.rows)])
@@ -177,7 +215,7 @@ class MemoryStore(DataStore):
     def _scan_once(
         self, table: str, key_range: KeyRange, wanted: _Wanted, rows_max: int
     ) -> tuple[list[list[Cell]], bytes | None]:
-        """Rows that have wanted cells, and the key to go on from (None: the range ends)."""
+        """Return rows that have wanted cells, and the key at which to continue (None: end of the range)."""
         self._guard.check()
         rows: list[list[Cell]] = []
         with self._lock:
@@ -233,14 +271,14 @@ class MemoryStore(DataStore):
         return [cut for cut in cuts if cut > key_range.start]
 
     def split_region(self, table: str, key: bytes) -> None:
-        """From now on a region begins at `key`."""
+        """Begin a region at `key`."""
         with self._lock:
             splits = self._table(table).splits
             if key and key not in splits:
                 insort(splits, key)
 
     def merge_regions(self, table: str, key: bytes) -> None:
-        """From now on no region begins at `key`."""
+        """Merge the region that begins at `key` with the one before it."""
         with self._lock:
             self._table(table).splits.remove(key)
 
@@ -281,6 +319,16 @@ class MemoryStore(DataStore):
             raise UnknownTable(f"there is no table {name!r} in this store", table=name) from None
 
 
+def _cell(family: object, qualifier: object, value: object) -> tuple[Column, bytes | None]:
+    return Column(_bytes(family), _bytes(qualifier)), None if value is None else _bytes(value)
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{value!r} is not bytes")
+    return value
+
+
 class MemoryLeaderState(LeaderState):
     """`LeaderState` in memory."""
 
@@ -302,6 +350,15 @@ class MemoryLeaderState(LeaderState):
     def read_watermarks(self) -> tuple[int, int]:
         state = self.read()
         return state.watermark, state.horizon
+
+    @contextmanager
+    def held(self, epoch: int) -> Iterator[None]:
+        """Exclude changes of the epoch inside the block. Raise `Deposed` if the epoch is another one."""
+        self._guard.check()
+        with self._lock:
+            if self._state.epoch != epoch:
+                raise deposed(epoch, self._state.epoch)
+            yield
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         self._guard.check()
@@ -332,7 +389,7 @@ class MemoryLeaderState(LeaderState):
 
 
 def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
-    """`state` after `changes`. What one change both removes and adds is there afterwards."""
+    """Return `state` after `changes`. An item that one change both removes and adds is present afterwards."""
     removed = frozenset(changes.pending_removed) | {pending.start_ts for pending in changes.pending_added}
     pending: tuple[PendingCommit, ...] = tuple(record for record in state.pending if record.start_ts not in removed)
     return LeaderRecord(

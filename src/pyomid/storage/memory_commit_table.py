@@ -1,24 +1,31 @@
-"""`CommitTable` in little memory: entries that come in blocks stay rows of 16 bytes, and are sorted on demand.
+"""A compact `CommitTable` in memory: entries that arrive in blocks stay rows of 16 bytes, sorted on demand.
 
-    dictionary   entries that come one by one, branches
+    dictionary   entries that arrive one by one, branches
     segments     rows (start, commit) in order of arrival, 65 536 each; the last one is being filled
 
-The start of a transaction and those of its neighbours lie close together, so a lookup sorts one or two segments, once.
-A dictionary of all entries would need ten times the memory, and filling it would take longer than the flush.
+Starts that are looked up together are close to each other, so a lookup sorts one or two segments, once. A dictionary
+of all entries would need ten times the memory, and filling it would take longer than the flush.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyomid.arrays import NDArray, np
-from pyomid.ports import CommitTable, FlushEnded, FlushLoop
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import OmidError
+from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
 from pyomid.storage.checks import ProcessGuard
-from pyomid.types import NOT_FOUND, SEALED, SealOutcome
+from pyomid.types import NOT_FOUND, SEALED, CellsOfCommit, SealOutcome
+
+if TYPE_CHECKING:
+    from pyomid.storage.memory import MemoryLeaderState, MemoryStore
 
 SEGMENT_ROWS: Final = 1 << 16
+ONE_STEP_BYTES_MAX: Final = 256 << 10
 
 
 class _Segment:
@@ -33,7 +40,7 @@ class _Segment:
         self._bounds: tuple[int, int] | None = None
 
     def append(self, entries: NDArray[np.int64]) -> int:
-        """Adds rows; returns how many of them found room."""
+        """Add rows until the segment is full; return how many were added."""
         taken = min(len(entries), SEGMENT_ROWS - self.count)
         self.rows[self.count : self.count + taken] = entries[:taken]
         self.count += taken
@@ -53,7 +60,7 @@ class _Segment:
         return self._low_and_high()[1] < horizon
 
     def find(self, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which of `starts` are in this segment, and in which rows."""
+        """Return the indexes in `starts` of those that this segment holds, and their rows."""
         low, high = self._low_and_high()
         asked = np.flatnonzero((starts >= low) & (starts <= high))
         if not self.count or not len(asked):
@@ -66,7 +73,7 @@ class _Segment:
         return asked[is_there], rows[is_there]
 
     def delete(self, starts: NDArray[np.int64]) -> None:
-        """Deletes every row of these starts: a repeated flush leaves two rows of one entry."""
+        """Delete every row of these starts: a retried flush leaves two rows of one entry."""
         while True:
             _, rows = self.find(starts)
             if not len(rows):
@@ -82,7 +89,7 @@ class _Segment:
         return [(start, commit) for start, commit in self.filled.tolist() if commit]
 
     def _clear(self, rows: NDArray[np.int64]) -> None:
-        """Of the rows of one start, deleted ones are sorted last, so that `find` meets the present one first."""
+        """Mark rows as deleted. `_sorted` puts a start's deleted rows last, so `find` returns a live one first."""
         self.rows[rows, 1] = 0
         self.live -= len(rows)
         self._order = None
@@ -93,7 +100,7 @@ class _Segment:
         return self._order
 
     def _low_and_high(self) -> tuple[int, int]:
-        """The range of all starts that were ever in this segment."""
+        """The least and greatest start that was ever in this segment."""
         if self._bounds is None:
             starts = self.filled[:, 0]
             self._bounds = (int(starts.min()), int(starts.max())) if self.count else (0, -1)
@@ -101,9 +108,14 @@ class _Segment:
 
 
 class MemoryCommitTable(CommitTable):
-    """`CommitTable` in memory. `submit` tells the end of a flush within the call."""
+    """`CommitTable` in memory. `submit` calls back before it returns.
 
-    def __init__(self) -> None:
+    With a `store` it writes cells together with their entries, while it locks the leader state's epoch.
+    """
+
+    def __init__(self, store: MemoryStore | None = None, leader_state: MemoryLeaderState | None = None) -> None:
+        self._store = store
+        self._leader_state = leader_state
         self._commits: dict[int, int] = {}
         self._segments: list[_Segment] = []
         self._marks: set[int] = set()
@@ -130,9 +142,31 @@ class MemoryCommitTable(CommitTable):
                 return []
         return self.put([(start, commit) for start, commit in entries.tolist()])
 
+    @property
+    def one_step_bytes_max(self) -> int:
+        return ONE_STEP_BYTES_MAX if self._store is not None else 0
+
+    def put_with_cells(
+        self, entries: NDArray[np.int64], cells: Sequence[CellsOfCommit], epoch: int, *, at_once: bool = False
+    ) -> FlushEnd:
+        self._guard.check()
+        assert self._store is not None
+        assert self._leader_state is not None
+        failed: dict[int, OmidError] = {}
+        with self._lock, self._leader_state.held(epoch):
+            refused = [start for start in entries[:, 0].tolist() if start in self._marks]
+            for start, commit_ts, packed in cells:
+                try:
+                    if start not in self._marks:
+                        self._store.write_packed(start, commit_ts, packed)
+                except OmidError as error:
+                    failed[start] = error
+            gone = self._marks | failed.keys()
+            self._commits.update((start, commit) for start, commit in entries.tolist() if start not in gone)
+        return FlushEnd(refused, epoch, failed)
+
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        refused = self.put_block(entries)
-        ended((refused, loop.leader_state.read().epoch))
+        ended(FlushEnd(self.put_block(entries), loop.leader_state.read().epoch))
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])
@@ -209,8 +243,7 @@ class MemoryCommitTable(CommitTable):
         return found
 
     def _drop_empty(self) -> None:
-        """Frees empty segments. The one that is being filled stays; otherwise each small delete would begin a new
-        one."""
+        """Free empty segments. Keep the one that is being filled; otherwise each small delete would begin a new one."""
         filling = self._segments[-1:]
         self._segments = [segment for segment in self._segments[:-1] if segment.live]
         self._segments += [segment for segment in filling if segment.live or not segment.is_full]

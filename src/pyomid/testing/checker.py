@@ -1,19 +1,19 @@
-"""Is a recorded history strictly snapshot isolated? If not: the shortest anomaly, by its name in the literature.
+"""Checker of recorded histories for strict snapshot isolation; names the shortest anomaly as in the literature.
 
-Every transaction gives two points of logical time, its begin B and its commit C. What was seen fixes their order:
+Every transaction has two points in logical time, its begin B and its commit C. What was read fixes their order:
 
     T2 read what T1 wrote                          C1 < B2      wr
     T2 overwrote what T1 wrote                     C1 < B2      ww   (first committer wins)
     T1 read what T2 then overwrote                 B1 < C2      rw   (else T1 would have seen T2)
-    a call began after another was answered        the same     rt   (strictness)
+    a call was made after a reply to another       real time    rt   (strictness)
 
 The history is strictly snapshot isolated iff these edges, with B < C of each transaction, have no cycle (the
 begin–commit graph of Tan et al., "Cobra"/"Viper"; Adya's G-SIa and G-SIb in one). Write skew is a cycle of the
-serialization graph only; it is permitted, and `Verdict.write_skew` shows one, so that a test can demand that a
-workload was able to produce it.
+serialization graph only; it is permitted, and `Verdict.write_skew` shows one, so that a test can require that a
+workload is able to produce it.
 
-Two further judges need no graph: `check_timestamps` holds what was read against the timestamps that the
-transactions were given (the definition of snapshot isolation itself), and `check_sums` holds a bank's totals.
+Two other checks need no graph: `check_timestamps` compares reads with the transactions' timestamps (the definition of
+snapshot isolation itself), and `check_sums` checks a bank's totals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import pairwise
 from pyomid.testing.history import History, Item, Operation, Outcome, Read, Scan, Transaction, Write
 
 INITIAL = -1
-"""The writer of what was there before the history: nothing."""
+"""The writer of the initial state, in which every item is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Anomaly:
 
 @dataclass(slots=True)
 class Verdict:
-    """Anomalies, the shortest first; empty means strictly snapshot isolated as far as the history tells."""
+    """Anomalies, the shortest first; without any, the history is strictly snapshot isolated as far as it shows."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     write_skew: Anomaly | None = None
@@ -62,7 +62,7 @@ class Violation(AssertionError):
 
 
 def demand(history: History) -> Verdict:
-    """The verdict, or `Violation` where there is an anomaly of any of the judges."""
+    """Return the verdict of `check` and `check_timestamps`; `Violation` if there is an anomaly."""
     verdict = check(history)
     verdict.anomalies.extend(check_timestamps(history))
     if not verdict.ok:
@@ -71,9 +71,9 @@ def demand(history: History) -> Verdict:
 
 
 def check(history: History) -> Verdict:
-    """Judges by what was seen and by real time alone; timestamps serve only to order the versions of an item."""
+    """Return the verdict by reads and real time alone; timestamps are used only to order the versions of an item."""
     evidence = _Evidence(history)
-    anomalies = evidence.plain_anomalies()
+    anomalies = evidence.direct_anomalies()
     if anomalies:
         return Verdict(sorted(anomalies, key=lambda found: len(found.steps)))
     graph = _begin_commit_graph(evidence)
@@ -86,12 +86,12 @@ def check(history: History) -> Verdict:
     return Verdict([], _write_skew(evidence))
 
 
-# ---------------------------------------------------------------- what was written and seen
+# ---------------------------------------------------------------- writes and reads
 
 
 @dataclass(slots=True)
 class _Seen:
-    """One read resolved: transaction, item, and the writer's place in the item's order (None: unordered)."""
+    """One resolved read: transaction, item, and the transaction that wrote the value."""
 
     reader: int
     item: Item
@@ -100,7 +100,7 @@ class _Seen:
 
 
 class _Evidence:
-    """A history made ready: who wrote which value, which transactions count as committed, who read whose."""
+    """A prepared history: the writer of each value, the committed transactions, and the writer behind each read."""
 
     def __init__(self, history: History) -> None:
         self.txns: list[Transaction] = history.transactions
@@ -125,7 +125,7 @@ class _Evidence:
         self.seen: list[_Seen] = [seen for index in range(len(self.txns)) for seen in self._reads_of(index)]
 
     def _committed(self) -> set[int]:
-        """Told committed, or unknown and seen by another: then it must be so for ever."""
+        """Return the transactions that reported "committed", or are unknown and were seen by another one."""
         seen_by_others: set[int] = set()
         for index, txn in enumerate(self.txns):
             for item, value in _values_read(txn):
@@ -156,7 +156,8 @@ class _Evidence:
                 self._infer_order(item, indexes)
 
     def _order_of_lists(self, item: Item, indexes: list[int]) -> list[int]:
-        """Appends: the longer list is the later version and holds the shorter, else an append was lost."""
+        """Return the order of list versions: the longer list is later and must extend the shorter, else an append was
+        lost."""
         ordered = sorted(indexes, key=lambda index: len(list_elements(self.last[index][item])))
         for earlier, later in pairwise(ordered):
             before, after = list_elements(self.last[earlier][item]), list_elements(self.last[later][item])
@@ -167,8 +168,8 @@ class _Evidence:
         return ordered
 
     def _infer_order(self, item: Item, indexes: list[int]) -> None:
-        """Without timestamps: a version follows the one its writer read, and one whose commit was answered
-        before its writer began. A complete chain is an order; else only the pairs are known."""
+        """Infer an order without timestamps: a version follows the one that its writer read, and one whose commit was
+        answered before its writer began. If this gives no complete chain, only pairs are known."""
         following: dict[int, set[int]] = defaultdict(set)
         for index in indexes:
             first = _first_read(self.txns[index], item)
@@ -199,7 +200,7 @@ class _Evidence:
             self.successors[item] = following
 
     def next_writers(self, item: Item, writer: int) -> Iterable[int]:
-        """Who overwrote the version of `writer`, as far as known."""
+        """Return the transactions that overwrote the version of `writer`, as far as known."""
         order = self.orders.get(item)
         if order is None:
             return self.successors.get(item, {}).get(writer, ())
@@ -215,7 +216,7 @@ class _Evidence:
     # ------------------------------------------------------------ reads
 
     def _reads_of(self, index: int) -> Iterator[_Seen]:
-        """External reads only, the first of each item: repeats are judged by `plain_anomalies`."""
+        """Yield the first external read of each item; `direct_anomalies` judges repeated reads."""
         txn = self.txns[index]
         own: set[Item] = set()
         done: set[Item] = set()
@@ -248,10 +249,11 @@ class _Evidence:
         return self._writer_of_absence(reader, item)
 
     def _writer_of_absence(self, reader: int, item: Item) -> int | None:
-        """Nothing there: never written, or a delete. Where several fit, timestamps decide, else time narrows.
+        """Return the writer of an absence: INITIAL, or a delete. If several are possible, timestamps decide, or real
+        time if there are none.
 
-        A delete whose commit found no answer shows itself in nothing but absence: where one may have been the last
-        writer, nobody is named.
+        A delete with unknown outcome leaves no trace but absence: if one may have been the last writer, the result is
+        None.
         """
         if any(self._may_be_seen(self.txns[reader], item, index) for index in self._unknown_deletes(item)):
             return None
@@ -292,9 +294,9 @@ class _Evidence:
             for following in self.next_writers(item, writer)
         )
 
-    # ------------------------------------------------------------ anomalies that one look shows
+    # ------------------------------------------------------------ anomalies visible without the graph
 
-    def plain_anomalies(self) -> list[Anomaly]:
+    def direct_anomalies(self) -> list[Anomaly]:
         found = list(self.broken_lists)
         for item, value in self.duplicates:
             found.append(
@@ -305,7 +307,7 @@ class _Evidence:
         return found
 
     def _inside(self, index: int) -> Iterator[Anomaly]:
-        """One transaction's reads against its own writes, its earlier reads, and what others had committed."""
+        """Check one transaction's reads against its own writes, its earlier reads, and the writers' commits."""
         txn = self.txns[index]
         own: dict[Item, str | None] = {}
         before: dict[Item, str | None] = {}
@@ -329,18 +331,18 @@ class _Evidence:
     def _against_writer(self, reader: int, item: Item, value: str, at: float, line: str) -> Iterator[Anomaly]:
         writer = self.writer_of.get((item, value))
         if writer is None:
-            yield Anomaly("garbage read", (self.txns[reader].name,), (line, "nobody wrote that"))
+            yield Anomaly("garbage read", (self.txns[reader].name,), (line, "no transaction wrote that"))
             return
         author = self.txns[writer]
         names = (self.txns[reader].name, author.name)
         if writer == reader:
             yield Anomaly("future read", names[:1], (line, "which it wrote only later"))
         elif author.outcome is Outcome.ABORTED:
-            yield Anomaly("aborted read", names, (line, f"{author.name} was told aborted"))
+            yield Anomaly("aborted read", names, (line, f"{author.name} was reported aborted"))
         elif self.last[writer].get(item) != value:
             yield Anomaly("intermediate read", names, (line, f"{author.name} overwrote it before its commit"))
         elif author.commit_called is None or (at and author.commit_called > at):
-            yield Anomaly("dirty read", names, (line, f"{author.name} had not asked to commit yet"))
+            yield Anomaly("dirty read", names, (line, f"{author.name} had not called commit yet"))
 
 
 def _values_read(txn: Transaction) -> Iterator[tuple[Item, str | None]]:
@@ -375,12 +377,12 @@ def _is_list(value: str | None) -> bool:
 
 
 def list_value(elements: Sequence[str]) -> str:
-    """How a list-append workload writes its list, so that the checker knows it for one."""
+    """Return the value of a list in a list-append workload, in the form that the checker recognizes."""
     return f"[{','.join(elements)}]"
 
 
 def list_elements(value: str | None) -> list[str]:
-    """The elements of such a value; absence is the empty list."""
+    """Return the elements of such a value; absence is the empty list."""
     return value[1:-1].split(",") if value is not None and len(value) > 2 else []
 
 
@@ -396,7 +398,7 @@ class _Edge:
 
 
 class _Graph:
-    """Nodes are ints: 2i begins transaction i, 2i + 1 commits it, the rest are instants of real time."""
+    """A graph with ints as nodes: 2i is the begin of transaction i, 2i + 1 its commit, others are instants."""
 
     def __init__(self) -> None:
         self.out: dict[int, list[_Edge]] = defaultdict(list)
@@ -414,7 +416,8 @@ def _commit(index: int) -> int:
 
 
 def _begin_commit_graph(evidence: _Evidence) -> _Graph:
-    """By data alone; `_add_real_time` makes it strict. A cycle of data says more, so it is looked for first."""
+    """Return the graph of data dependencies; `_add_real_time` adds strictness later, because a cycle of data alone
+    explains more."""
     graph = _Graph()
     for index in evidence.committed:
         graph.add("own", _begin(index), _commit(index))
@@ -427,7 +430,7 @@ def _begin_commit_graph(evidence: _Evidence) -> _Graph:
 
 
 def _dependencies(evidence: _Evidence) -> Iterator[tuple[str, int, int, Item]]:
-    """(kind, from, to, item) between different transactions; `to` of ww and rw is committed."""
+    """Yield (kind, from, to, item) between different transactions; the `to` of ww and rw is committed."""
     for item, order in evidence.orders.items():
         for earlier, later in pairwise(order):
             yield "ww", earlier, later, item
@@ -445,7 +448,7 @@ def _dependencies(evidence: _Evidence) -> Iterator[tuple[str, int, int, Item]]:
 
 
 def _add_real_time(graph: _Graph, evidence: _Evidence) -> None:
-    """Each answer precedes each later call, through a chain of instants: linear, not quadratic."""
+    """Add edges from each reply to each later call, through a chain of instants: linear, not quadratic."""
     answers: list[tuple[float, int]] = []
     calls: list[tuple[float, int]] = []
     for index, txn in enumerate(evidence.txns):
@@ -472,7 +475,7 @@ def _add_real_time(graph: _Graph, evidence: _Evidence) -> None:
 # ---------------------------------------------------------------- cycles
 
 _STARTS_MAX = 400
-"""How many nodes of one component are tried as the cycle's start: enough to be short, bounded in time."""
+"""Nodes of one component that are tried as the start of a cycle: enough for a short cycle, in bounded time."""
 
 
 def _shortest_cycle(graph: _Graph) -> list[_Edge]:
@@ -486,7 +489,7 @@ def _shortest_cycle(graph: _Graph) -> list[_Edge]:
 
 
 def _length(cycle: list[_Edge]) -> tuple[int, int]:
-    """Steps that a person reads first: data, then the whole way."""
+    """Return a sort key: the number of steps that the anomaly shows, then the number of edges."""
     data = sum(edge.kind not in ("rt", "own") for edge in cycle)
     return (1 if any(edge.kind == "rt" for edge in cycle) else 0) + data, len(cycle)
 
@@ -514,7 +517,7 @@ def _path_to(start: int, came_by: dict[int, _Edge]) -> list[_Edge]:
 
 
 def _components(graph: _Graph) -> Iterator[set[int]]:
-    """Strongly connected components of more than one node (Tarjan, without recursion)."""
+    """Yield strongly connected components of more than one node (Tarjan, without recursion)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()
@@ -585,7 +588,7 @@ def _name(node: int, evidence: _Evidence) -> str:
 
 
 def _real_time_steps(cycle: list[_Edge], evidence: _Evidence) -> Iterator[str]:
-    """The stretches of the cycle that run through real time, each as one sentence."""
+    """Yield one sentence for each part of the cycle that runs through real time."""
     real = 2 * len(evidence.txns)
     turned = next(at for at, edge in enumerate(cycle) if edge.source < real)
     entry = 0
@@ -596,8 +599,7 @@ def _real_time_steps(cycle: list[_Edge], evidence: _Evidence) -> Iterator[str]:
             said = "commit of" if entry % 2 else "begin of"
             then = "commit of" if edge.target % 2 else "begin of"
             yield (
-                f"{said} {_name(entry, evidence)} was answered before {then} "
-                f"{_name(edge.target, evidence)} was asked for"
+                f"{said} {_name(entry, evidence)} was answered before {then} {_name(edge.target, evidence)} was called"
             )
 
 
@@ -620,7 +622,7 @@ def _name_of(data: list[_Edge], timed: bool, evidence: _Evidence) -> str:
 
 
 def _saw_before_it_missed(data: list[_Edge], evidence: _Evidence) -> bool:
-    """Seen first and missed after: half a commit. Missed first and seen after: the snapshot slipped."""
+    """Whether the reader saw one write before it missed the other (half a commit), not after (a moving snapshot)."""
     saw = next(edge for edge in data if edge.kind == "wr")
     missed = next(edge for edge in data if edge.kind == "rw")
     reads = [seen for seen in evidence.seen if seen.reader == missed.source // 2]
@@ -628,7 +630,7 @@ def _saw_before_it_missed(data: list[_Edge], evidence: _Evidence) -> bool:
     return saw.item is not None and missed.item is not None and places[saw.item] < places[missed.item]
 
 
-# ---------------------------------------------------------------- write skew, permitted and findable
+# ---------------------------------------------------------------- write skew, which is permitted
 
 
 def _write_skew(evidence: _Evidence) -> Anomaly | None:
@@ -651,9 +653,9 @@ def _write_skew(evidence: _Evidence) -> Anomaly | None:
 
 
 def check_timestamps(history: History) -> list[Anomaly]:
-    """Holds each read against the last commit below the reader's start, for all that know their timestamps.
+    """Compare each read with the last commit below the reader's start, for transactions with known timestamps.
 
-    Also: timestamps unique, commit above start, no two overlapping writers of one item (I2, I7).
+    Also check that timestamps are unique, commits lie above starts, and writers of one item do not overlap (I2, I7).
     """
     timed = [txn for txn in history.transactions if txn.start_ts is not None]
     anomalies = list(_reused_timestamps(timed))
@@ -729,7 +731,7 @@ def _misread(
 
 
 def check_sums(history: History, total: int, amount_of: Callable[[str], int]) -> list[Anomaly]:
-    """A bank: every scan of every transaction that wrote nothing before it must add up to `total`."""
+    """Check a bank: every scan that no write of its transaction precedes must add up to `total`."""
     anomalies = []
     for txn in history.transactions:
         for op in txn.operations:

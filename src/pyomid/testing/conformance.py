@@ -1,4 +1,4 @@
-"""Conformance suites: what every store must do. The test class of a store inherits one and states its fixtures.
+"""Conformance suites for stores. The test class of a store inherits a suite and defines its fixtures.
 
     class TestMyStore(DataStoreConformance):
         @pytest.fixture
@@ -6,9 +6,9 @@
         @pytest.fixture
         def table(self, store): ...         # the name of an empty table in it, with FAMILIES
 
-`CommitTableConformance` and `LeaderStateConformance` want a fixture `row_or_table` of their port, new and empty;
-`CatalogConformance` a fixture `catalog`. `another` gives a second handle on the same content, as another
-process would have it; where a port has no such thing it is the same one.
+The other suites need one new, empty port each: `CommitTableConformance` a fixture `commits`, `LeaderStateConformance` a
+fixture `leader_state`, `CatalogConformance` a fixture `catalog`. `another` returns a second handle on the same content,
+as another process would have; by default the same one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar, Final
 
-from pyomid.arrays import np
+import numpy as np
+
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
-from pyomid.oracle.instructions import Flushed
+from pyomid.oracle.instructions import Flush, Flushed
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
 from pyomid.protocol.visibility import visible_point
 from pyomid.server.flush import Flushes
@@ -88,13 +89,13 @@ ORDERED_KEYS: Final = [
     b"\xff\xff",
     b"\xff\xff\xff",
 ]
-"""Ascending; every pair that a careless encoding would confuse."""
+"""Ascending keys, with every pair that a careless encoding would confuse."""
 assert sorted(ORDERED_KEYS) == ORDERED_KEYS
 
 
 @contextmanager
 def refused(kind: type[OmidError]) -> Iterator[None]:
-    """The body must raise exactly this branch of the error tree."""
+    """Require that the block raises this branch of the error tree."""
     try:
         yield
     except kind:
@@ -111,14 +112,14 @@ def version_of(row: bytes, column: Column, version: int) -> CellVersion:
 
 
 def cell_set(cells: Sequence[Cell]) -> set[Cell]:
-    """As a set, having checked that nothing comes twice."""
+    """Return the cells as a set, after checking that none occurs twice."""
     found = set(cells)
-    assert len(found) == len(cells), f"cells come twice: {cells}"
+    assert len(found) == len(cells), f"duplicate cells: {cells}"
     return found
 
 
 def scanned(store: DataStore, table: str, key_range: KeyRange = KeyRange(), **options: Any) -> list[tuple[bytes, Any]]:  # noqa: B008
-    """Row and set of cells, in the order of the scan."""
+    """Return (row, set of cells) pairs in the order of the scan."""
     return [
         (batch.row_key(index), cell_set(list(batch.row_cells(index))))
         for batch in store.scan(table, key_range, **options)
@@ -127,7 +128,7 @@ def scanned(store: DataStore, table: str, key_range: KeyRange = KeyRange(), **op
 
 
 def in_forked_child(work: Callable[[], object]) -> str:
-    """The name of the error that `work` raises in a child of fork; empty where it raises none."""
+    """Return the name of the error that `work` raises in a forked child; empty if none."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -146,7 +147,7 @@ def in_forked_child(work: Callable[[], object]) -> str:
 
 
 def run_together(*works: Callable[[], object]) -> None:
-    """Threads that start at once; the first error of any is raised."""
+    """Run these in threads that start together; raise the first error of any."""
     errors: list[BaseException] = []
     gate = threading.Barrier(len(works))
 
@@ -167,10 +168,10 @@ def run_together(*works: Callable[[], object]) -> None:
 
 
 class DataStoreConformance:
-    """Fixtures: `store`, `table`."""
+    """Suite for a `DataStore`. Fixtures: `store`, `table`."""
 
     ROWS_MANY: ClassVar[int] = 3000
-    """Enough for several transactions and batches."""
+    """Rows enough for several transactions and batches."""
     CHECKS_FORK: ClassVar[bool] = True
 
     def another(self, store: DataStore) -> DataStore:
@@ -185,7 +186,7 @@ class DataStoreConformance:
         assert second == [Cell(b"s", *B, 100, b"3")]
 
     def test_versions_lie_side_by_side(self, store: DataStore, table: str) -> None:
-        # HBase takes the very last timestamp for "now".
+        # HBase treats the very last timestamp as "now".
         for version in (100, 50, TIMESTAMP_MAX - 1, 101):
             store.write_cells(table, version, [column_write(b"r", (A, b"%d" % version))])
         (cells,) = store.read_rows(table, [b"r"])
@@ -262,14 +263,15 @@ class DataStoreConformance:
             assert {Column(cell.family, cell.qualifier) for cell in found} == expected
             rows = dict(scanned(store, table, columns=wanted))
             assert {Column(cell.family, cell.qualifier) for cell in rows[b"r"]} == expected
-            assert (b"s" in rows) == (OTHER in expected), "a row without wanted cells is left out"
+            assert (b"s" in rows) == (OTHER in expected), "a row without wanted cells is omitted"
 
     def test_bounds_leave_out_nothing_that_their_reader_needs(self, store: DataStore, table: str) -> None:
-        """Committed, in flight and rolled back versions over each other, tombstones of cells and of families."""
+        """Mixes committed, in-flight and rolled-back versions, and tombstones of cells and of families."""
         for version in range(50, 1050, 50):
             rng = random.Random(version)
             cells: list[tuple[Column, bytes | None]] = [(A, b"%d" % version), (OTHER, rng.choice([None, b"o"]))]
-            cells += [(FAMILY, None)] if version in (300, 700) else []
+            cells += [(FAMILY, None)] if version in (300, 700) else [(B, b"b")] if version % 450 == 0 else []
+            cells = cells if version % 100 == 0 else rng.sample(cells, rng.randint(1, len(cells)))
             store.write_cells(table, version, [column_write(key, *cells) for key in (b"r", b"s")])
             if version % 200:
                 names = [CellVersion(key, *column, version) for key in (b"r", b"s") for column, _ in cells]
@@ -285,12 +287,13 @@ class DataStoreConformance:
                 rows = dict(scanned(store, table, columns=wanted))
                 for row, cells_scanned in scanned(store, table, columns=wanted, bounds=bounds):
                     assert set(bounds.needed(rows[row])) <= set(cells_scanned) <= set(rows.pop(row))
-                assert all(not bounds.needed(cells) for cells in rows.values()), "a row that is needed is left out"
+                assert all(not bounds.needed(cells) for cells in rows.values()), "a needed row was omitted"
         one = ReadBounds(at_least=400, below=401)
         assert Cell(b"r", *A, 400, b"400") in store.read_rows(table, [b"r"], [A], bounds=one)[0]
 
     def test_changed_rows_are_found_by_their_versions(self, store: DataStore, table: str) -> None:
-        """Each once and in order, however many versions it has; shadow cells that are old enough leave a row out."""
+        """Each row once and in order, however many versions it has; a row whose shadow cells are old enough is
+        omitted."""
         for version in (100, 150, 200):
             store.write_cells(table, version, [column_write(b"%d" % n, (A, b"a"), (B, b"b")) for n in range(8)])
         store.write_cells(table, 300, [column_write(b"new", (A, b"a"))])
@@ -376,7 +379,7 @@ class DataStoreConformance:
         for start in bounds:
             for stop in [*bounds, None]:
                 expected = [key for key in ORDERED_KEYS if key in KeyRange(start, stop)]
-                if len(expected) % 3 == 0 or stop is None:  # a third of them will do
+                if len(expected) % 3 == 0 or stop is None:  # a third of them is enough
                     found = [row for row, _ in scanned(store, table, KeyRange(start, stop), batch_rows_max=7)]
                     assert found == expected, (start, stop)
 
@@ -564,14 +567,14 @@ class DataStoreConformance:
             assert cells == (healed | kept if row in untouched else healed)
 
     def test_cleaning_of_a_row_is_never_seen_by_half(self, store: DataStore, table: str) -> None:
-        """K3: a tombstone gone before what it hid would bring deleted data back."""
+        """K3: if a tombstone went before what it hid, deleted data would return."""
         stop = threading.Event()
         halves: list[list[Cell]] = []
 
         def clean() -> None:
             try:
-                # The tombstone is written first and goes with what it hides: never a version … 50 alone. Each round
-                # has versions of its own: none is written again after its deletion (law 10).
+                # The tombstone is written first and is dropped with what it hides: a version … 50 is never alone.
+                # Each round uses new versions: none is written again after its deletion (law 10).
                 for old in range(50, 3050, 100):
                     store.write_cells(table, old + 50, [column_write(b"r", (FAMILY, None))])
                     store.write_cells(table, old, [column_write(b"r", (A, b"hidden"), (B, b"hidden"))])
@@ -623,7 +626,7 @@ class DataStoreConformance:
                 assert start == key_range.start or start in inside
                 assert start == key_range.start or 1 <= sum(key >= start for key in inside) <= rows
                 if len(inside) > rows:
-                    assert start > key_range.start, "a scan that descends does not read all at once"
+                    assert start > key_range.start, "a descending scan must not read everything at once"
 
     def test_flush_and_merge_loses_nothing(self, store: DataStore, table: str) -> None:
         store.write_cells(table, 50, [column_write(b"r", (A, b"1"))])
@@ -656,7 +659,7 @@ class DataStoreConformance:
         assert len(store.read_rows(table, [b"r"])[0]) == 2
 
     def test_drop_takes_no_table_made_after_it_was_withdrawn(self, store: DataStore, table: str) -> None:
-        """Else a client that slept in between takes acknowledged rows of the next table of that name."""
+        """Otherwise a client that stalled in between would delete acknowledged rows of the next table of that name."""
         withdrawn = store.withdraw_table(table)
         another = self.another(store)
         assert another.drop_table(table, another.withdraw_table(table))
@@ -717,7 +720,8 @@ class DataStoreConformance:
 
 
 class RandomWork:
-    """The same random operation on two stores. All cells of a row and version are healed together, as commits do."""
+    """Performs the same random operations on two stores. All cells of a row and version are healed together, as
+    commits do."""
 
     def __init__(self, rng: random.Random, table: str) -> None:
         self._rng = rng
@@ -748,7 +752,7 @@ class RandomWork:
             shadows = [ShadowWrite(CellVersion(*cell[:4]), version + 7) for cell in cells if cell.version == version]
             for store in stores:
                 store.write_shadow_cells(self._table, shadows)
-            self._version += 50  # a healed version was committed: nobody writes under it again
+            self._version += 50  # a healed version was committed: nothing is written under it again
 
     def _delete(self, stores: Sequence[DataStore]) -> None:
         cells = self._some_row(stores[-1])
@@ -781,19 +785,20 @@ class RandomWork:
 
 
 def some_columns(rng: random.Random) -> list[Column]:
-    """At least one column. A column of a family tombstone holds no value, so it is not among them."""
+    """Return at least one column; never the column of a family tombstone, which cannot hold a value."""
     return rng.sample([A, B, OTHER, Column(b"g", b"long" * 50)], rng.randint(1, 4))
 
 
 def written_batch(*rows: RowWrite) -> CellBatch:
-    """A batch for `write_batch`: one record a row."""
+    """Return a batch for `write_batch`, with one record per row."""
     return batch_of([[Cell(row, *column, 1, value) for column, value in cells] for row, cells in rows])
 
 
 def cleaning_of(
     batch: CellBatch, *, heals: dict[int, int], drops: Sequence[tuple[bytes, int, Column]]
 ) -> tuple[Any, Any]:
-    """Index arrays for `clean_batch`: records of these versions get their commit timestamp, these cells go."""
+    """Return the index arrays for `clean_batch`: `heals` are versions with their commit timestamps, `drops` are cells
+    to delete."""
     gone = set(drops)
     heal_records, drop_cells = [], []
     for row in range(batch.rows):
@@ -810,15 +815,15 @@ def cleaning_of(
 
 
 def still_old(batches: Sequence[CellBatch]) -> set[bytes]:
-    """Every second row of each batch: those that `test_cleaning_works_on_many_rows` did not drop from."""
+    """Return the rows, every second of each batch, from which `test_cleaning_works_on_many_rows` dropped nothing."""
     return {batch.row_key(index) for batch in batches for index in range(1, batch.rows, 2)}
 
 
 class CommitTableConformance:
-    """Fixture: `commits`, a new `CommitTable`."""
+    """Suite for a `CommitTable`. Fixture: `commits`, new and empty."""
 
     PUT_TELLS_REFUSALS: ClassVar[bool] = True
-    """False: `put` is a plain write, and a marker wins only when it is looked up."""
+    """Whether `put` reports refused starts. False: `put` is unconditional, and a marker wins only at a lookup."""
     CHECKS_FORK: ClassVar[bool] = True
     MANY: ClassVar[int] = 5000
 
@@ -826,7 +831,7 @@ class CommitTableConformance:
         return commits
 
     def leader_state_of(self, commits: CommitTable) -> LeaderState:
-        """The leader state whose epoch a flush reads: that of the store, if the table reads it there."""
+        """Return the leader state whose epoch a flush reads: the store's, if the table reads the epoch there."""
         return MemoryLeaderState()
 
     def test_lookup_answers_in_the_order_asked(self, commits: CommitTable) -> None:
@@ -904,7 +909,7 @@ class CommitTableConformance:
         assert list(commits.entries()) == [(50 * self.MANY, 50 * self.MANY + 10)]
 
     def test_of_seal_and_put_exactly_one_wins(self, commits: CommitTable) -> None:
-        """R2: a caller who was told that the marker is placed is right for ever."""
+        """R2: once a caller has the reply that the marker is placed, it stays placed."""
         starts = [50 * i for i in range(1, 61)]
         sealed: dict[int, SealOutcome] = {}
         kept: dict[int, bool] = {}
@@ -970,6 +975,7 @@ class CommitTableConformance:
         commits.seal(200)
         left = commits.delete_at_once(np.array([50, 200, 999 * 50], dtype=np.int64))
         assert set(left.tolist()) <= {50, 200, 999 * 50}
+        commits.put([(250, 300)])
         assert commits.lookup([50]) == [110 if 50 in left else NOT_FOUND]
         commits.delete(left.tolist())
         assert commits.lookup([50, 100, 200]) == [NOT_FOUND, 150, SEALED]
@@ -981,16 +987,16 @@ class CommitTableConformance:
         self._submit_several(commits, may_wait=True)
 
     def _submit_several(self, commits: CommitTable, *, may_wait: bool) -> None:
-        """Together, one of them empty: each is told once, on the loop, with the epoch and what was refused."""
+        """Submit several blocks at once, one of them empty: each ends once, on the loop, with the epoch and what was
+        refused."""
         leader_state = self.leader_state_of(commits)
         assert leader_state.take_over(expected=0, epoch=5000, ceiling=9000)
-        commits.prepare()
         commits.seal(50 * self.MANY)
         counts = (1, 7, 0, self.MANY // 2, 1, self.MANY // 3)
         starts = 50 * np.arange(self.MANY, self.MANY + sum(counts))
         rows = np.stack([starts, starts + 10], axis=1)
         blocks = [rows[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
-        told: list[tuple[int, Any, list[int]]] = []
+        results: list[tuple[int, Any, list[int]]] = []
         failed: list[Exception] = []
 
         async def scenario() -> None:
@@ -999,20 +1005,20 @@ class CommitTableConformance:
 
             def ended(number: int, result: object) -> None:
                 assert threading.get_ident() == loop_thread
-                told.append((number, result, self.another(commits).lookup(blocks[number][:, 0].tolist())))
-                if len(told) == len(blocks):
+                results.append((number, result, self.another(commits).lookup(blocks[number][:, 0].tolist())))
+                if len(results) == len(blocks):
                     all_ended.set()
 
             for number, block in enumerate(blocks):
-                flushes.submit(block, partial(ended, number), may_wait=may_wait and len(block) == 1)
+                flushes.submit(Flush((), block), partial(ended, number), may_wait=may_wait and len(block) == 1)
             async with asyncio.timeout(60):
                 await all_ended.wait()
             flushes.close(wait=True)
 
         asyncio.run(scenario())
         assert not failed
-        assert sorted(number for number, _, _ in told) == list(range(len(blocks)))
-        for number, result, found in told:
+        assert sorted(number for number, _, _ in results) == list(range(len(blocks)))
+        for number, result, found in results:
             sealed = {50 * self.MANY} & set(blocks[number][:, 0].tolist())
             assert result == Flushed(frozenset(sealed if self.PUT_TELLS_REFUSALS else ()), 5000)
             assert found == [SEALED if start in sealed else start + 10 for start in blocks[number][:, 0].tolist()]
@@ -1026,7 +1032,7 @@ class CommitTableConformance:
 
 
 class LeaderStateConformance:
-    """Fixture: `leader_state`, a new `LeaderState`."""
+    """Suite for a `LeaderState`. Fixture: `leader_state`, new and empty."""
 
     def another(self, leader_state: LeaderState) -> LeaderState:
         return leader_state
@@ -1036,12 +1042,12 @@ class LeaderStateConformance:
         assert leader_state.read_watermarks() == (0, 0)
 
     def test_a_database_keeps_its_id(self, leader_state: LeaderState) -> None:
-        """A client that outlives its database sees by it that another one was made in its place."""
-        told = leader_state.database_id()
-        assert len(told) == 16
+        """By this id a client detects that another database has replaced its own."""
+        database_id = leader_state.database_id()
+        assert len(database_id) == 16
         assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
         leader_state.update(100, LeaderStateChanges(watermark=90, leases_added=(150,)))
-        assert self.another(leader_state).database_id() == told
+        assert self.another(leader_state).database_id() == database_id
         assert leader_state.read().leases == {150}
 
     def test_taking_over_changes_epoch_and_ceiling_only(self, leader_state: LeaderState) -> None:
@@ -1114,20 +1120,20 @@ class LeaderStateConformance:
 
 
 def put_entry(catalog: Catalog, info: TableInfo, state: TableState = TableState.PRESENT) -> TableEntry:
-    """Puts an entry in place of the one of this name, for tests that need a table and not its making."""
+    """Put an entry, replacing one of the same name, for tests that need a table but not its creation."""
     entry = TableEntry(info, state, os.urandom(8).hex())
     assert catalog.change_entry(catalog.entry(info.name), entry), f"another changed {info.name!r} meanwhile"
     return entry
 
 
 def remove_entry(catalog: Catalog, name: str) -> None:
-    """Removes the entry of this name, if there is one."""
+    """Remove the entry of this name, if there is one."""
     if (found := catalog.entry(name)) is not None:
         catalog.remove_entry(found)
 
 
 class CatalogConformance:
-    """Fixture: `catalog`, a new `Catalog`."""
+    """Suite for a `Catalog`. Fixture: `catalog`, new and empty."""
 
     def another(self, catalog: Catalog) -> Catalog:
         return catalog
@@ -1154,7 +1160,7 @@ class CatalogConformance:
         assert catalog.table("größe") == rich.info
 
     def test_entry_changes_only_on_top_of_the_one_read(self, catalog: Catalog) -> None:
-        """Else a slow writer removes a column that another one added."""
+        """Otherwise a slow writer would remove a column that another one added."""
         first, second, third = (
             TableEntry(TableInfo("t", (b"f",), generation=n), TableState.PRESENT, str(n)) for n in (1, 2, 3)
         )
@@ -1167,7 +1173,7 @@ class CatalogConformance:
         assert catalog.entry("t") == second
 
     def test_same_content_put_again_is_another_entry(self, catalog: Catalog) -> None:
-        """No ABA: a writer that slept over a change there and back changes nothing."""
+        """No ABA: a writer that stalled during a change and its reversal changes nothing."""
         info = TableInfo("t", (b"f",))
         slept, back = TableEntry(info, TableState.PRESENT, "1"), TableEntry(info, TableState.PRESENT, "3")
         assert catalog.change_entry(None, slept)
@@ -1193,7 +1199,7 @@ class CatalogConformance:
         assert made == [catalog.table("t").generation]
 
     def test_only_present_tables_are_tables(self, catalog: Catalog) -> None:
-        """The sanitizer sees a table that is being dropped too: its cells may still be read."""
+        """The sanitizer also sees a table that is being dropped, because its cells may still be read."""
         for state in TableState:
             put_entry(catalog, TableInfo(state.value, (b"f",)), state)
         assert [info.name for info in catalog.tables()] == ["present"]
@@ -1255,9 +1261,3 @@ class CatalogConformance:
         assert [info.name for info in catalog.tables()] == ["tt"]
         assert catalog.region_watermarks("t") == []
         assert len(catalog.region_watermarks("tt")) == 1
-
-
-CatalogueConformance = CatalogConformance
-"""Former name of `CatalogConformance`, kept for one release."""
-EpochRowConformance = LeaderStateConformance
-"""Former name of `LeaderStateConformance`, kept for one release."""

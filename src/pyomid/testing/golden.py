@@ -1,34 +1,37 @@
-"""Golden scripts: transactions as a person would tell them, run through the public client on any store.
+"""Golden scripts: readable scenarios of transactions, run through the public client on any store.
 
-    title  P4 lost update: of two that read a cell and write it back, one is told to try again
+    title  P4 lost update: of two transactions that read and write one cell, one aborts
     source Berenson et al. 1995
 
     table test                       level cell or row may follow; every table has the one family f
     given                            one transaction, committed and completed before the first line
         put test 1 f:v = 100
 
-    T1 begin                         sessions are capitalised; each has a connection of its own
+    T1 begin                         sessions are capitalised; each has its own connection
     T1 get test 1             -> f:v = 100
     T1 put test 1 f:v = 120
     T1 commit
     T2 commit                 -> conflict
 
-What a session says: begin, begin leased, get, scan, put, delete, claim, flush, doom, commit, rollback; `dies at POINT`
-behind commit or rollback ends the client at a named crash point and leaves everything as it then is.
-What the stage says: settle (background completion and healing done), time passes (W moves past every start that
-holds no lease), compact TABLE, sanitize, verify, cells TABLE, commit table, history holds write skew.
+Commands of a session: begin, begin leased, get, scan, open, next, rest, put, delete, claim, flush, save, back, doom,
+commit, rollback. `open` starts a scan; `next` shows one row of it and `rest` the others. `unchecked` after a put makes
+it a conflict-free write. `back` rolls back to the last `save`. `dies at POINT` after commit or rollback kills the
+client at a named crash point and leaves everything as it is then.
+Commands of the stage: settle (finish background completion and healing), time passes (W moves past every start without
+a lease), compact TABLE, sanitize, verify, cells TABLE, commit table, history holds write skew.
 
-A line without `->` must succeed. Results: `nothing`; `f:a = 1, f:b = 2` for a row; `1 f:a = 1; 2 f:a = 2` for a
-scan; an error's word (conflict, too old, ended, unknown, unavailable, misuse); what the stage counted.
+A line without `->` must succeed. Results: `nothing`; `f:a = 1, f:b = 2` for a row; `1 f:a = 1; 2 f:a = 2` for a scan;
+the word of an error (conflict, too old, ended, unknown, unavailable, misuse); the stage's counts.
 
-Beside the lines, the whole run is recorded and judged by `checker`: a script cannot agree with an anomaly.
+The whole run is also recorded and judged by `checker`, so a script cannot pass with an anomaly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,7 +45,7 @@ from pyomid.errors import (
     Unavailable,
 )
 from pyomid.testing import checker
-from pyomid.testing.history import Item, Outcome, Recorder, Transaction
+from pyomid.testing.history import Item, Outcome, Recorder, Transaction, Write
 
 FAMILY: Final = "f"
 
@@ -52,7 +55,7 @@ FAMILY: Final = "f"
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One line: who ("" is the stage), what, and what must come of it (None: it must succeed)."""
+    """One line: its session ("" is the stage), its words, and the expected result (None: success)."""
 
     line: int
     text: str
@@ -63,7 +66,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A parsed script. `tables`: name → conflict level; `given`: the words of each put before the first line."""
+    """A parsed script. `tables`: name → conflict level; `given`: the words of each initial put."""
 
     name: str
     title: str
@@ -73,12 +76,12 @@ class Script:
 
 
 def load_scripts(folder: Path) -> list[Script]:
-    """All `*.txt` of a folder, by name."""
+    """Return the scripts in all `*.txt` files of a folder, sorted by name."""
     return [parse(path.stem, path.read_text()) for path in sorted(folder.glob("*.txt"))]
 
 
 def parse(name: str, text: str) -> Script:
-    """`Misuse` naming the line that cannot be read."""
+    """Return the parsed script; `Misuse` names a line that cannot be parsed."""
     title, tables, given, statements = "", {}, [], []
     in_given = False
     for number, raw in enumerate(text.splitlines(), 1):
@@ -107,19 +110,20 @@ def _statement(name: str, number: int, said: str, words: tuple[str, ...], expect
     else:
         session, known = "", words[0] in _STAGE_VERBS
     if not known:
-        raise Misuse(f"{name} line {number}: {said!r} is nothing a {'session' if session else 'stage'} can do")
+        raise Misuse(f"{name} line {number}: {said!r} is not a command of a {'session' if session else 'stage'}")
     return Statement(number, said, session, words, expected)
 
 
 _SESSION_VERBS: Final = frozenset(
-    {"begin", "get", "scan", "put", "delete", "claim", "flush", "doom", "commit", "rollback"}
+    {"begin", "get", "scan", "open", "next", "rest", "put", "delete", "claim", "flush", "save", "back"}
+    | {"doom", "commit", "rollback"}
 )
 _STAGE_VERBS: Final = frozenset(
     {"settle", "time", "compact", "sanitize", "sanitise", "verify", "cells", "commit", "history"}
 )
 
 
-# ---------------------------------------------------------------- what a store must offer to be a stage
+# ---------------------------------------------------------------- the interface of a stage
 
 
 class ClientTransaction(Protocol):
@@ -133,17 +137,21 @@ class ClientTransaction(Protocol):
     def scan(
         self, table: str, start: bytes, stop: bytes | None, limit: int | None
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
-    def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None: ...
+    def put(self, table: str, row: bytes, column: bytes, value: bytes, *, conflict: bool = True) -> None: ...
     def delete(self, table: str, row: bytes, column: bytes | None) -> None: ...
     def claim(self, table: str, row: bytes, column: bytes | None) -> None: ...
     def flush(self) -> None: ...
+    def save(self) -> Callable[[], None]:
+        """Set a savepoint; return a function that rolls back to it."""
+
     def doom(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
 
 
 class ClientDied(SystemExit):
-    """A session reached its crash point; nothing of it runs any more. Ends a background thread without a word."""
+    """Raised at a session's crash point; nothing of the session runs afterwards. It ends a background thread
+    silently."""
 
 
 class Client(Protocol):
@@ -152,34 +160,34 @@ class Client(Protocol):
     def begin(self, *, lease: bool = False) -> ClientTransaction: ...
 
     def die_at(self, point: str, action: Callable[[], None]) -> None:
-        """Runs `action` up to the crash point `point`, where the client ends as if killed."""
+        """Run `action` up to the crash point `point`, where the client ends as if killed."""
 
     def close(self) -> None: ...
 
 
 class Stage(Protocol):
-    """One empty database and the jobs around it. Every script gets a new one."""
+    """One empty database and its maintenance. Every script gets a new one."""
 
     def create_table(self, name: str, family: str, level: str) -> None: ...
     def connect(self) -> Client: ...
 
     def settle(self) -> None:
-        """All completions and heals that live clients still owe are done."""
+        """Finish all completions and heals of live clients."""
 
     def pass_time(self) -> None:
-        """W has passed every start handed out so far that holds no lease, up to the first that does."""
+        """Let W pass all starts handed out so far, up to the first one that holds a lease."""
 
     def compact(self, table: str) -> int:
-        """Cleans the table up to W; returns the orphaned cells dropped."""
+        """Compact the table up to W; return the number of orphaned cells dropped."""
 
     def sanitize(self) -> int:
-        """Returns the commit-table entries removed."""
+        """Sanitize; return the number of commit-table entries removed."""
 
     def verify(self) -> list[str]:
-        """What is wrong with the store, one line each."""
+        """Return the violations found in the store, one line each."""
 
     def count_cells(self, table: str) -> tuple[int, int]:
-        """(cells, shadow cells)."""
+        """Return (cells, shadow cells)."""
 
     def count_commit_entries(self) -> int: ...
     def close(self) -> None: ...
@@ -189,11 +197,12 @@ class Stage(Protocol):
 
 
 class ScriptFailed(AssertionError):
-    """A line came out otherwise; the message shows the script up to it."""
+    """A line had another result than expected; the message shows the script up to it."""
 
 
 def run(script: Script, stage: Stage) -> checker.Verdict:
-    """Plays the script; `ScriptFailed` at the first line that disagrees, `checker.Violation` at an anomaly."""
+    """Run the script and return the verdict; `ScriptFailed` at the first line with another result than expected,
+    `checker.Violation` at an anomaly."""
     play = _Play(script, stage)
     try:
         play.prepare()
@@ -209,6 +218,10 @@ class _Session:
     client: Client
     transaction: ClientTransaction | None = None
     record: Transaction | None = None
+    go_back: Callable[[], None] | None = None
+    open_scan: Iterator[tuple[bytes, dict[bytes, bytes]]] | None = None
+    kept: int = 0
+    """Number of recorded operations at the last `save`."""
     count: int = 0
     dead: bool = False
 
@@ -219,7 +232,7 @@ class _Play:
     stage: Stage
     recorder: Recorder = field(default_factory=Recorder)
     sessions: dict[str, _Session] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
     writes: int = 0
 
     def prepare(self) -> None:
@@ -239,7 +252,7 @@ class _Play:
                 raise self._failed(statement, f"{actual}: {error}") from error
         if statement.expected is not None and actual != statement.expected:
             raise self._failed(statement, actual)
-        self.told.append(f"{statement.line:4} {statement.text}{f'  -> {actual}' if actual else ''}")
+        self.done.append(f"{statement.line:4} {statement.text}{f'  -> {actual}' if actual else ''}")
 
     def close(self) -> None:
         for session in self.sessions.values():
@@ -248,11 +261,11 @@ class _Play:
         self.stage.close()
 
     def _failed(self, statement: Statement, actual: str) -> ScriptFailed:
-        before = "\n".join(self.told)
+        before = "\n".join(self.done)
         return ScriptFailed(
             f"{self.script.name}: {self.script.title}\n{before}\n"
             f"{statement.line:4} {statement.text}\n     expected: {statement.expected or 'success'}\n"
-            f"     came:     {actual or 'success'}"
+            f"     actual:   {actual or 'success'}"
         )
 
     def _act(self, session: str, words: tuple[str, ...]) -> str:
@@ -269,9 +282,8 @@ class _Play:
                 self.stage.pass_time()
             case ("compact", table):
                 return f"{self.stage.compact(table)} orphans dropped"
-            case ("sanitize" | "sanitise",):
-                sanitize = getattr(self.stage, "sanitise", None) or self.stage.sanitize  # a stage's former name for it
-                return f"{sanitize()} entries removed"
+            case ("sanitize",):
+                return f"{self.stage.sanitize()} entries removed"
             case ("verify",):
                 return "; ".join(self.stage.verify()) or "clean"
             case ("cells", table):
@@ -283,7 +295,7 @@ class _Play:
                 if checker.check(self.recorder.history()).write_skew is None:
                     return "no write skew"
             case _:
-                raise Misuse(f"the stage cannot {' '.join(words)!r}")
+                raise Misuse(f"{' '.join(words)!r} is not a command of a stage")
         return ""
 
     # ------------------------------------------------------------ sessions
@@ -303,20 +315,30 @@ class _Play:
                 return self._get(transaction, record, table, row, column[0] if column else None)
             case ("scan", table, *rest):
                 return self._scan(transaction, record, table, rest)
-            case ("put", table, row, column, "=", value):
-                self._put(name, transaction, record, Item(table, row, column), value)
+            case ("open", table):
+                session.open_scan = transaction.scan(table, b"", None, None)
+            case ("next" | "rest" as verb,) if session.open_scan is not None:
+                return _shown_rows(islice(session.open_scan, 1 if verb == "next" else None))
+            case ("put", table, row, column, "=", value, *unchecked):
+                self._put(name, transaction, record, Item(table, row, column), value, conflict=not unchecked)
             case ("delete", table, row, *column):
                 self._delete(transaction, record, table, row, column[0] if column else None)
             case ("claim", table, row, *column):
                 transaction.claim(table, row.encode(), column[0].encode() if column else None)
             case ("flush",):
                 transaction.flush()
+            case ("save",):
+                session.go_back, session.kept = transaction.save(), len(record.operations)
+            case ("back",) if session.go_back is not None:
+                session.go_back()
+                since = record.operations[session.kept :]
+                record.operations[session.kept :] = [each for each in since if not isinstance(each, Write)]
             case ("doom",):
                 transaction.doom()
             case ("commit" | "rollback" as verb, *death):
                 self._end(session, transaction, record, verb, death[2] if death else None)
             case _:
-                raise Misuse(f"{name} cannot {' '.join(words)!r}")
+                raise Misuse(f"{name}: {' '.join(words)!r} is not possible here")
         return ""
 
     def _begin(self, name: str, session: _Session, *, lease: bool) -> None:
@@ -356,14 +378,15 @@ class _Play:
         ]
         self.recorder.scan(record, table, start, stop, found)
         wanted = options.get("where")
-        shown = [f"{row.decode()} {_shown_row(cells)}" for row, cells in rows if _matches(cells, wanted)]
-        return "; ".join(shown) or "nothing"
+        return _shown_rows((row, cells) for row, cells in rows if _matches(cells, wanted))
 
-    def _put(self, name: str, transaction: ClientTransaction, record: Transaction, item: Item, value: str) -> None:
-        """The stored value carries a tag, so that the history knows each write of "10" from every other."""
+    def _put(
+        self, name: str, transaction: ClientTransaction, record: Transaction, item: Item, value: str, *, conflict: bool
+    ) -> None:
+        """Put the value with a tag, so that the history can distinguish two writes of equal values."""
         self.writes += 1
         tagged = f"{value}~{name}.{self.writes}"
-        transaction.put(item.table, item.row.encode(), item.column.encode(), tagged.encode())
+        transaction.put(item.table, item.row.encode(), item.column.encode(), tagged.encode(), conflict=conflict)
         self.recorder.write(record, item, tagged)
 
     def _delete(
@@ -396,7 +419,7 @@ class _Play:
 
 
 def _scan_options(words: list[str]) -> dict[str, str]:
-    """from A, to B, limit N, where COLUMN = VALUE, in any order."""
+    """Parse the options of a scan: from A, to B, limit N, where COLUMN = VALUE, in any order."""
     options: dict[str, str] = {}
     rest = list(words)
     while rest:
@@ -407,16 +430,20 @@ def _scan_options(words: list[str]) -> dict[str, str]:
         elif name in ("from", "to", "limit") and rest:
             options[name] = rest.pop(0)
         else:
-            raise Misuse(f"a scan knows from, to, limit and where, not {name!r}")
+            raise Misuse(f"unknown option {name!r} of a scan; known: from, to, limit, where")
     return options
 
 
-def _plain(value: bytes) -> str:
+def _without_tag(value: bytes) -> str:
     return value.decode().split("~")[0]
 
 
+def _shown_rows(rows: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> str:
+    return "; ".join(f"{row.decode()} {_shown_row(cells)}" for row, cells in rows) or "nothing"
+
+
 def _shown_row(cells: dict[bytes, bytes]) -> str:
-    return ", ".join(f"{column.decode()} = {_plain(value)}" for column, value in sorted(cells.items()))
+    return ", ".join(f"{column.decode()} = {_without_tag(value)}" for column, value in sorted(cells.items()))
 
 
 def _matches(cells: dict[bytes, bytes], wanted: str | None) -> bool:
@@ -424,7 +451,7 @@ def _matches(cells: dict[bytes, bytes], wanted: str | None) -> bool:
         return True
     column, value = re.split(r" = ", wanted)
     found = cells.get(column.encode())
-    return found is not None and _plain(found) == value
+    return found is not None and _without_tag(found) == value
 
 
 def _word_of(error: OmidError) -> str:

@@ -1,11 +1,11 @@
-"""Recorded histories: what each transaction saw, wrote and was told, with real time around begin and commit.
+"""Recorded histories: what each transaction read, wrote and was answered, with the times of begin and commit.
 
-A history is evidence from outside: it holds what a client called and what it was answered, never what a store
-or a TSO claims of itself. `checker.check` judges it. Written values are unique per item (put the writer's name
-into them); `None` is a delete when written and absence when read. Times are any numbers of one monotone clock.
+A history is evidence from outside: it holds a client's calls and the replies, never internal state of a store or a TSO.
+`checker.check` judges it. Written values are unique per item (include the writer's name in them); `None` is a delete if
+written and absence if read. Times come from one monotonic clock, in any unit.
 
-Several processes each record to a file of their own (`Recorder.dump`) and the files are read together
-(`History.load`), provided they share the clock (CLOCK_BOOTTIME of one machine).
+Several processes each record to their own file (`Recorder(path)`), and `merged` reads the files together, provided that
+the processes share the clock (CLOCK_BOOTTIME of one machine).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyomid.platforms import boot_clock
 
 
 class Item(NamedTuple):
-    """What is read and written: one column of one row."""
+    """One column of one row: the unit of reads and writes."""
 
     table: str
     row: str
@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """What the client was told. UNKNOWN: no answer; either way is allowed, but the same for ever."""
+    """The outcome reported to the client. UNKNOWN: no reply; the transaction may have committed or not, finally."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -59,10 +59,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A predicate read: all items of `table` with start ≤ row < stop, and which of them were found.
+    """A predicate read: all items of `table` with start ≤ row < stop, and those of them that were found.
 
-    Items that the history knows in that range and `found` does not hold were read as absent. `column` limits
-    the predicate to one column, None is all.
+    Items of the history that lie in that range and are not in `found` were read as absent. `column` limits the
+    predicate to one column; None: all.
     """
 
     table: str
@@ -86,7 +86,7 @@ Operation = Read | Write | Scan
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction as its client saw it. Of `begin_called` … `commit_answered` those are None that never came."""
+    """One transaction as its client saw it. `commit_called` and `commit_answered` are None if they never happened."""
 
     name: str
     begin_called: float = 0.0
@@ -102,13 +102,13 @@ class Transaction:
         return (op for op in self.operations if isinstance(op, Write))
 
     def last_writes(self) -> dict[Item, str | None]:
-        """The value each item would have after this transaction."""
+        """Return the value of each written item after this transaction."""
         return {write.item: write.value for write in self.writes()}
 
 
 @dataclass(slots=True)
 class History:
-    """Transactions in any order; names are unique. Items not written before are absent."""
+    """Transactions in any order; names are unique. Items that no transaction wrote are absent."""
 
     transactions: list[Transaction] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ class History:
 
     @classmethod
     def load(cls, paths: Iterable[Path]) -> History:
-        """All files together. A last line that a killed process left half written is left out."""
+        """Return the history in all files together; an incomplete last line of a killed process is omitted."""
         return cls([_from_json(line) for path in paths for line in _whole_lines(path)])
 
 
@@ -171,15 +171,15 @@ def _from_json(data: dict[str, Any]) -> Transaction:
 
 
 def boottime_s() -> float:
-    """The clock that all processes of one machine share, suspension counted."""
+    """Return the time of a clock that all processes of one machine share; it counts suspension."""
     return boot_clock()
 
 
 class Recorder:
-    """Collects the transactions of one process; thread-safe, each transaction used by one thread.
+    """Collects the transactions of one process. Thread-safe; each transaction is used by one thread.
 
-    With a `path`, a transaction is appended to the file when it begins to commit (outcome unknown) and again
-    when it ends, so that a killed process leaves its open commits behind; the later line wins.
+    With a `path`, a transaction is appended to the file when its commit is called (outcome unknown) and again when it
+    ends, so that the file of a killed process holds its open commits; the later line is valid.
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = boottime_s) -> None:
@@ -229,7 +229,7 @@ class Recorder:
 
 
 def merged(paths: Iterable[Path]) -> History:
-    """Histories written by `Recorder`s, one line a transaction: the last line of each name counts."""
+    """Return the history in files written by `Recorder`s; of the lines of one name the last is valid."""
     last: dict[str, Transaction] = {}
     for txn in History.load(paths).transactions:
         last[txn.name] = txn

@@ -1,7 +1,7 @@
-"""Stages for golden scripts: one empty database each, with its TSO and a clock that the stage moves by hand.
+"""Stages for golden scripts: one empty database each, with its TSO and a clock that only the stage advances.
 
-`memory_stage` and `embedded_stage` run the TSO inside the process, so that time can pass without waiting;
-`url_stage` plays the scripts that need no such clock on any URL, over a real TSO.
+`memory_stage` and `embedded_stage` run the TSO in this process, so that time can pass without waiting; `UrlStage` runs
+the scripts that need no such clock on any URL, with a real TSO.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEATH_TIMEOUT_S: Final = 20.0
 
 
 class HandClock:
-    """Seconds that pass when they are told to."""
+    """A clock in seconds that advances only by assignment to `now_s`."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -51,7 +51,7 @@ class HandClock:
 
 
 class Mortal:
-    """A port of one client: after the client's death nothing gets through any more. Closing it closes nothing."""
+    """A port of one client; after the client's death every use raises. Closing it does not close the port."""
 
     def __init__(self, port: Any, life: Life) -> None:
         self._port, self._life = port, life
@@ -65,7 +65,7 @@ class Mortal:
 
 
 class Life:
-    """Whether a client is still alive, and where it is to die: what a crash point asks (`crashpoints.arm_action`)."""
+    """The life of one client; `die` is the action of a crash point (`crashpoints.arm_action`)."""
 
     def __init__(self) -> None:
         self.dead = threading.Event()
@@ -76,7 +76,7 @@ class Life:
 
 
 class GoldenTransaction:
-    """`golden.ClientTransaction` over the public client."""
+    """A `golden.ClientTransaction` over the public client."""
 
     def __init__(self, transaction: Transaction, names: Mapping[str, str]) -> None:
         self._transaction, self._names = transaction, names
@@ -100,8 +100,8 @@ class GoldenTransaction:
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         return self._table(table).scan(start, stop, limit=limit)
 
-    def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None:
-        self._table(table).put(row, {column: value})
+    def put(self, table: str, row: bytes, column: bytes, value: bytes, *, conflict: bool = True) -> None:
+        self._table(table).put(row, {column: value}, conflict=conflict)
 
     def delete(self, table: str, row: bytes, column: bytes | None) -> None:
         self._table(table).delete(row, [column] if column else None)
@@ -111,6 +111,9 @@ class GoldenTransaction:
 
     def flush(self) -> None:
         self._transaction.flush()
+
+    def save(self) -> Callable[[], None]:
+        return self._transaction.savepoint().rollback
 
     def doom(self) -> None:
         self._transaction.mark_rollback_only()
@@ -123,7 +126,7 @@ class GoldenTransaction:
 
 
 class GoldenClient:
-    """`golden.Client` over one connection."""
+    """A `golden.Client` over one connection."""
 
     def __init__(
         self, database: Database, life: Life, settle_others: Callable[[], None], names: Mapping[str, str]
@@ -134,7 +137,7 @@ class GoldenClient:
         return GoldenTransaction(self.database.begin(lease=lease), self._names)
 
     def die_at(self, point: str, action: Callable[[], None]) -> None:
-        """In this process: the point raises in whichever of the client's threads reaches it."""
+        """Run `action` up to the crash point, which raises in whichever thread of the client reaches it."""
         self._settle_others()
         crashpoints.arm_action(point, self.life.die)
         try:
@@ -157,7 +160,7 @@ class GoldenClient:
 
 
 class LocalStage:
-    """A database over stores of this process, its TSO beside them, its clock in hand."""
+    """A database over stores of this process, with a TSO in this process and a manual clock."""
 
     def __init__(self, store: Any, commit_table: Any, leader_state: Any, catalog: Any) -> None:
         self.clock = HandClock()
@@ -206,7 +209,7 @@ class LocalStage:
             client.settle()
 
     def pass_time(self) -> None:
-        """Leases that live are renewed on the way, as their clients would."""
+        """Advance the clock; live leases are renewed meanwhile, as their clients would do."""
         for _ in range(int(3 * AGE_S / (LEASE_S / 4))):
             self.clock.now_s += LEASE_S / 4
             for lease in self.tso.status().leases:
@@ -229,7 +232,7 @@ class LocalStage:
         return self._driver.run(sanitize_steps(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
 
     def verify(self) -> list[str]:
-        """Below the recorded watermarks everything has its shadow cell; below H the commit table holds nothing."""
+        """Return violations: a cell without shadow cell at or below a recorded watermark, or an entry below H."""
         _, horizon = self._deployment.leader_state.read_watermarks()
         wrong = []
         for info in self._deployment.catalog.tables():
@@ -237,7 +240,7 @@ class LocalStage:
             for batch in self._deployment.store.scan(info.name, KeyRange()):
                 for cell in batch.all_cells():
                     if cell.version <= cleaned and not cell.commit_ts:
-                        wrong.append(f"{info.name} {cell} ≤ {cleaned} is not resolved")
+                        wrong.append(f"{info.name} {cell} ≤ {cleaned} has no shadow cell")
         held = [start for start, _ in self._deployment.commit_table.entries() if start < horizon]
         return wrong + [f"the commit table holds {start} < H {horizon}" for start in held]
 
@@ -259,11 +262,12 @@ class LocalStage:
 
 
 def memory_stage() -> Stage:
-    return LocalStage(MemoryStore(), MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog())
+    store, leader_state = MemoryStore(), MemoryLeaderState()
+    return LocalStage(store, MemoryCommitTable(store, leader_state), leader_state, MemoryCatalog())
 
 
 def embedded_stage(folder: Path) -> Stage:
-    """The embedded stores of a folder, with the TSO in this process instead of one of its own."""
+    """Return a stage over the embedded stores of a folder, with the TSO in this process."""
     return LocalStage(
         EmbeddedStore(folder),
         EmbeddedCommitTable(folder, writable=True),
@@ -273,10 +277,10 @@ def embedded_stage(folder: Path) -> Stage:
 
 
 class UrlStage:
-    """Any URL over its real TSO: for scripts in which no time passes and nobody dies.
+    """A stage over any URL, with its real TSO: for scripts in which no time passes and no client dies.
 
-    `keep_tables`: where making a table is dear, a script's tables are emptied at its end and serve the next one; then
-    cells of earlier scripts are still counted by `cells`.
+    `keep_tables`: empty a script's tables at its end and reuse them, because creating a table is expensive there; then
+    `cells` also counts cells of earlier scripts.
     """
 
     def __init__(self, url: str, *, keep_tables: bool = False, **options: Any) -> None:
@@ -284,7 +288,7 @@ class UrlStage:
         self._url, self._options, self._keep_tables = url, options, keep_tables
         self._clients: list[GoldenClient] = []
         self._names: dict[str, str] = {}
-        """The script's names of tables → those in the database."""
+        """Table names in the script → table names in the database."""
 
     def create_table(self, name: str, family: str, level: str) -> None:
         self._names[name] = f"golden_{name}_{level}"
@@ -306,7 +310,7 @@ class UrlStage:
         return len(cells), sum(1 for cell in cells if cell.commit_ts)
 
     def pass_time(self) -> None:
-        raise Unavailable("time passes by itself here: play the script on a local stage")
+        raise Unavailable("this stage cannot advance time: run the script on a local stage")
 
     def compact(self, table: str) -> int:
         raise Unavailable("nothing is old enough here: play the script on a local stage")

@@ -1,8 +1,8 @@
-"""A client's end of the wire, without the connection. `ClientProtocol`: requests in, bytes out; bytes in, answers out.
+"""The client's end of the wire protocol, without I/O. `ClientProtocol`: requests in, bytes out; bytes in, answers out.
 `TsoCalls`: the calls of `ports.Tso` as requests, to a TSO in another process or in this one.
 
-pyomid's TSO echoes a request id. A Java TSO does not: it answers begins in order, commits by start and fences by
-table, so its answers are matched by these.
+pyomid's TSO echoes a request id. A Java TSO does not, so its answers are matched by order (begins), start (commits) and
+table (fences).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Tso
-from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+from pyomid.types import BeginReply, CommitReply, CommitRequest, Moment, SealOutcome, Status
 from pyomid.wire.codec import (
     EXTENSIONS_VERSION,
     Handshake,
@@ -33,6 +33,7 @@ from pyomid.wire.messages import (
     EndLease,
     Fence,
     FenceReply,
+    FindMoment,
     GrantLease,
     HorizonReply,
     LeaseReply,
@@ -45,10 +46,10 @@ from pyomid.wire.messages import (
 
 
 class ClientProtocol:
-    """The state of one connection. Not thread-safe: its owner serializes `ask`, and `feed`, each with its own lock."""
+    """The state of one connection. Not thread-safe: its owner serializes `ask` and `feed`, each under its own lock."""
 
     def __init__(self, *, token: bytes = b"", commit_retry_s: float = 0.0, database_id: bytes = b"") -> None:
-        """`database_id`: the id of the database that this client knows; empty if no TSO told it."""
+        """`database_id`: the id of the database that this client knows; empty if no TSO has sent one."""
         self._handshake = Handshake(EXTENSIONS_VERSION, token, commit_retry_s)
         self._database_id = database_id
         self._cutter = FrameCutter(FRAME_BYTES_MAX)
@@ -66,15 +67,15 @@ class ClientProtocol:
 
     @property
     def database_id(self) -> bytes:
-        """For the next connection."""
+        """The id to pass to the next connection."""
         return self._database_id
 
     def handshake(self) -> bytes:
-        """The bytes to send first. Nothing else may be sent before `feed` has seen the answer."""
+        """Return the bytes to send first. Send nothing else before `feed` has returned the answer."""
         return encode_handshake(self._handshake)
 
     def ask(self, request: Request) -> tuple[int, bytes]:
-        """A key by which to find the answer, and the bytes to send. `Misuse` if this TSO knows no such request."""
+        """Return the key of the answer, and the bytes to send. `Misuse` if this TSO does not support the request."""
         key = self._next_key
         frames = encode_request(request, request_id=key, extended=self.extended, frame_bytes_max=self._frame_bytes_max)
         self._next_key += 1
@@ -83,7 +84,7 @@ class ClientProtocol:
         return key, frames
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, Answer]]:
-        """Every answer that `chunk` completes, with its key. After a `ProtocolError` the connection is useless."""
+        """Yield every answer that `chunk` completes, with its key. After a `ProtocolError` close the connection."""
         for payload in self._cutter.feed(chunk):
             outgoing = decode_answer(payload)
             body = outgoing.body
@@ -99,14 +100,14 @@ class ClientProtocol:
     def _take_handshake(self, reply: HandshakeReply) -> None:
         if not reply.compatible:
             raise ProtocolError(
-                "the TSO calls this client not compatible with it: it speaks another version of Omid's protocol, "
-                "and pyomid works with its own TSO and with that of Apache Omid 1.1"
+                "the TSO rejected this client as incompatible: it speaks another version of Omid's protocol; pyomid "
+                "works with its own TSO and with that of Apache Omid 1.1"
             )
         if self._database_id and reply.database_id not in (b"", self._database_id):
             raise Misuse(
                 f"the database {self._database_id.hex()[:8]} was dropped, and another one, "
-                f"{reply.database_id.hex()[:8]}, was made in its place: close this connection and "
-                "connect again; what it knows of tables, timestamps and commits is of the former one"
+                f"{reply.database_id.hex()[:8]}, was created in its place: close this connection and "
+                "connect again; its cached tables, timestamps and commits belong to the former database"
             )
         self._database_id = reply.database_id or self._database_id
         self.server = reply
@@ -130,7 +131,7 @@ class ClientProtocol:
                 self._fences.setdefault(table_id, deque()).append(key)
 
     def _matched(self, body: Answer) -> int:
-        """The oldest request that a Java TSO's answer fits; 0 if there is none (a repeated answer)."""
+        """Return the key of the oldest request that a Java TSO's answer matches; 0 if none does (a repeated answer)."""
         match body:
             case BeginReply():
                 return self._begins.popleft() if self._begins else 0
@@ -155,15 +156,15 @@ T = TypeVar("T")
 
 
 class TsoCalls(Tso):
-    """All of `ports.Tso` that is a request and its answer."""
+    """The calls of `ports.Tso` that are one request and its answer."""
 
     @abstractmethod
     def _ask_for(self, request: Request, kind: type[T]) -> T:
-        """The answer, which must be of this kind. A refusal is raised as its error."""
+        """Send the request and return the answer, which must be of this kind. A refusal is raised as its error."""
 
     @property
     def holder(self) -> str:
-        """The holder of leases that are granted here, as text for people."""
+        """This client's name as a holder of leases, as text for people."""
         return ""
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
@@ -193,6 +194,9 @@ class TsoCalls(Tso):
 
     def advance_horizon(self, horizon: int) -> int:
         return self._ask_for(AdvanceHorizon(horizon), HorizonReply).deleted
+
+    def moment_at(self, at_ms: int, now_ms: int) -> Moment:
+        return self._ask_for(FindMoment(at_ms, now_ms), Moment)
 
     def status(self) -> Status:
         return self._ask_for(AskStatus(), Status)

@@ -1,5 +1,4 @@
-"""Messages ↔ frames: a client encodes requests and decodes answers, a TSO the other way round. Both directions of a
-message stand side by side here.
+"""Messages ↔ frames: a client encodes requests and decodes answers, a TSO the other way round.
 
 Fields and requests numbered 64 or up are sent only to a peer that announced pyomid's capabilities.
 """
@@ -8,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from pyomid.errors import Misuse, MisuseType, OmidError
@@ -18,6 +17,7 @@ from pyomid.types import (
     BeginReply,
     CommitReply,
     CommitRequest,
+    Moment,
     SealOutcome,
     Status,
     WriteSetLevel,
@@ -34,6 +34,7 @@ from pyomid.wire.messages import (
     EndLease,
     Fence,
     FenceReply,
+    FindMoment,
     GrantLease,
     HorizonReply,
     LeaseReply,
@@ -49,7 +50,7 @@ EXTENSIONS_VERSION: Final = 1
 """The version of pyomid's own fields. A peer of another version is treated as a Java peer."""
 
 _ID_BYTES_MAX: Final = 10
-"""An int64 as a varint has up to 10 bytes, as negative numbers do."""
+"""The longest varint of an int64: that of a negative number."""
 
 _PART_OVERHEAD_BYTES: Final = 64
 
@@ -59,7 +60,7 @@ class Handshake:
     """The first request on a connection. `compatible` is false if the capabilities are missing."""
 
     extensions: int = 0
-    """The version of pyomid's extensions that the client speaks, 0 for a Java client."""
+    """The version of pyomid's extensions that the client speaks; 0 for a Java client."""
     token: bytes = b""
     commit_retry_s: float = 0.0
     compatible: bool = True
@@ -67,7 +68,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class CommitPart:
-    """A part of the ids of a commit that follows on the same connection."""
+    """Part of the ids of a commit that follows on the same connection."""
 
     start_ts: int
     cell_ids: tuple[int, ...] = ()
@@ -76,7 +77,7 @@ class CommitPart:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One decoded frame. `request_id` is 0 if the client gave none."""
+    """One decoded request frame. `request_id` is 0 if the client sent none."""
 
     request_id: int
     body: Request | Handshake | CommitPart
@@ -97,10 +98,10 @@ def encode_handshake(handshake: Handshake) -> bytes:
 def encode_request(
     request: Request, *, request_id: int = 0, extended: bool = True, frame_bytes_max: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """The bytes to send: one frame, or several for a long commit.
+    """Return the bytes to send: one frame, or several for a long commit.
 
-    `extended` False: the peer is a Java TSO. Requests that it does not support raise `Misuse`; `not_before` is left out
-    (the caller begins again). `FrameTooLong` if the request does not fit and cannot be divided.
+    `extended` False: the peer is a Java TSO. Requests that it does not support raise `Misuse`; `not_before` is omitted
+    (the caller retries the begin). `FrameTooLong` if the request does not fit and cannot be split.
     """
     if isinstance(request, Begin) and not request.not_before and extended:
         payload = _PLAIN_BEGIN + (_REQUEST_ID_TAG + varint(request_id) if request_id else b"")
@@ -110,7 +111,7 @@ def encode_request(
             _fill_request(message, request, extended)
         except OmidError:
             raise
-        except (TypeError, ValueError) as error:  # of protobuf, of what a program gave
+        except (TypeError, ValueError) as error:  # protobuf rejects the program's arguments
             raise MisuseType(f"{type(request).__name__} cannot be asked of the TSO: {error}") from error
         if extended and request_id:
             message.request_id = request_id
@@ -123,18 +124,23 @@ def encode_request(
 
 
 def decode_request(payload: bytes) -> Incoming:
-    """The request in one frame. `ProtocolError` if it holds none, several, or an unknown kind."""
+    """Return the request in one frame. `ProtocolError` if it holds none, several, or an unknown kind."""
     message = parsed(pb.Request, payload)
     kinds = [field.name for field, _ in message.ListFields() if field.name in _REQUEST_DECODERS]
     if len(kinds) != 1:
         raise ProtocolError(
-            f"a frame holds exactly one request, this one {' and '.join(kinds) or 'none that is known'}"
+            f"a frame must hold exactly one request; this one holds {' and '.join(kinds) or 'no known request'}"
         )
     return Incoming(message.request_id, _REQUEST_DECODERS[kinds[0]](getattr(message, kinds[0])))
 
 
+def ids_in_frame_max(frame_bytes_max: int) -> int:
+    """Return how many ids of any value fit one frame."""
+    return (frame_bytes_max - _PART_OVERHEAD_BYTES) // _ID_BYTES_MAX
+
+
 def _commit_in_parts(request: CommitRequest, request_id: int, frame_bytes_max: int) -> Iterator[bytes]:
-    ids_max = (frame_bytes_max - _PART_OVERHEAD_BYTES) // _ID_BYTES_MAX
+    ids_max = ids_in_frame_max(frame_bytes_max)
     if ids_max < 1 or len(request.table_ids) > ids_max:
         raise FrameTooLong.of(len(request.table_ids) * _ID_BYTES_MAX, frame_bytes_max)
     for at in range(0, len(request.cell_ids), ids_max):
@@ -148,7 +154,7 @@ def _commit_in_parts(request: CommitRequest, request_id: int, frame_bytes_max: i
         part.commit_part.branch.extend(request.branches[at : at + ids_max])
         yield frame(part.SerializeToString())
     last = pb.Request()
-    rest = CommitRequest(request.start_ts, table_ids=request.table_ids, level=request.level, is_retry=request.is_retry)
+    rest = replace(request, cell_ids=(), branches=())
     _fill_commit_request(last.commit_request, rest, extended=True)
     if request_id:
         last.request_id = request_id
@@ -167,7 +173,8 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
             message.fence_request.table_id = table_id
         case _ if not extended:
             raise Misuse(
-                f"the TSO does not speak pyomid's extensions (is it Apache Omid's?): no {type(request).__name__}",
+                f"this TSO does not support {type(request).__name__}: it does not speak pyomid's extensions (is it "
+                "Apache Omid's?)",
                 request=type(request).__name__,
             )
         case GrantLease(start_ts, term_s, holder, shared):
@@ -194,6 +201,9 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
                 message.open_starts.holder = holder
         case AdvanceHorizon(horizon):
             message.horizon_request.horizon = horizon
+        case FindMoment(at_ms, now_ms):
+            message.moment_request.at_ms = at_ms
+            message.moment_request.now_ms = now_ms
         case AskStatus():
             message.status_request.SetInParent()
 
@@ -215,15 +225,17 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
     if request.branches or request.level is not WriteSetLevel.IDS:
         if not extended:
             raise Misuse(
-                "a commit with branches or at table level needs pyomid's TSO: this one does not speak its extensions",
+                "a commit with branches or at table level needs pyomid's TSO; this TSO does not speak its extensions",
                 start_ts=request.start_ts,
             )
         message.branch.extend(request.branches)
         message.level = int(request.level)
+    if request.cells:
+        message.cells = request.cells
 
 
 _PLAIN_BEGIN: Final = pb.Request(timestamp_request=pb.TimestampRequest()).SerializeToString()
-"""The field of a begin that asks for nothing else; the field of its id follows it."""
+"""The encoded field of a begin without arguments; the field of its request id follows it."""
 _REQUEST_ID_TAG: Final = pb.Request(request_id=1).SerializeToString()[:-1]
 
 
@@ -238,7 +250,7 @@ def _decode_commit_request(message: pb.CommitRequest) -> CommitRequest:
     try:
         level = WriteSetLevel(message.level)
     except ValueError as error:
-        raise ProtocolError(f"{message.level} is not a level of a write set") from error
+        raise ProtocolError(f"unknown write-set level {message.level}") from error
     return CommitRequest(
         message.start_timestamp,
         tuple(message.cell_id),
@@ -246,6 +258,7 @@ def _decode_commit_request(message: pb.CommitRequest) -> CommitRequest:
         tuple(message.branch),
         level,
         message.is_retry,
+        cells=message.cells,
     )
 
 
@@ -262,7 +275,7 @@ def _decode_lease_request(message: pb.LeaseRequest) -> Request:
         case pb.LeaseRequest.END:
             return EndLease(message.start_timestamp, message.shared)
         case other:
-            raise ProtocolError(f"{other} is not an action on a lease")
+            raise ProtocolError(f"unknown lease action {other}")
 
 
 _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitPart]]] = {
@@ -276,6 +289,7 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
     "open_starts": lambda m: TellOpen(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),
+    "moment_request": lambda m: FindMoment(m.at_ms, m.now_ms),
     "status_request": lambda m: AskStatus(),
 }
 
@@ -285,7 +299,7 @@ _PLACED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class HandshakeReply:
-    """A TSO's first answer. `extensions` 0: a Java TSO, which does not tell its epoch."""
+    """A TSO's first answer. `extensions` 0: a Java TSO, which does not send its epoch."""
 
     compatible: bool
     low_latency: bool = False
@@ -293,24 +307,26 @@ class HandshakeReply:
     epoch: int = 0
     frame_bytes_max: int = 0
     database_id: bytes = b""
-    """The id of the TSO's database (`ports.LeaderState`); empty if it is not told."""
+    """The id of the TSO's database (`ports.LeaderState`); empty if not sent."""
     write_set_ids_max: int = 0
-    """The most ids that one commit may name; 0 if it is not told."""
+    """The most ids that one commit may name; 0 if not sent."""
     max_transaction_age_s: float = 0.0
-    """Starts older than this hold LWM back no more; 0: the TSO is to be told of none."""
+    """Starts older than this no longer hold LWM back; 0: the TSO takes no reports of open starts."""
+    one_step_bytes_max: int = 0
+    """The most bytes of cells that one commit may carry; 0: none."""
 
 
 class Outgoing(NamedTuple):
-    """One decoded answer. `request_id` is 0 if the TSO echoed none."""
+    """One decoded answer frame. `request_id` is 0 if the TSO echoed none."""
 
     request_id: int
     body: Answer | HandshakeReply
 
 
 def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, extended: bool = True) -> bytes | None:
-    """The frame to send. None if Java's protocol has no such answer: a Java peer then waits, and asks again.
+    """Return the frame to send. None if Java's protocol has no such answer: a Java peer then times out and retries.
 
-    To a Java peer a malformed commit is answered as aborted.
+    A Java peer's malformed commit is answered as aborted.
     """
     message = pb.Response()
     if not extended and isinstance(answer, Refused) and answer.code == Misuse.code and "start_ts" in answer.values:
@@ -325,7 +341,7 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
 
 
 def decode_answer(payload: bytes) -> Outgoing:
-    """The answer in one frame. `ProtocolError` if it holds no known answer."""
+    """Return the answer in one frame. `ProtocolError` if it holds no known answer."""
     message = parsed(pb.Response, payload)
     if message.HasField("timestamp_response"):
         return Outgoing(message.request_id, _decode_begin_answer(message.timestamp_response))
@@ -339,7 +355,7 @@ def decode_answer(payload: bytes) -> Outgoing:
 
 
 def _fill_known(message: pb.Response, answer: Answer | HandshakeReply, extended: bool) -> bool:
-    """Fills the fields that Java knows too. False if Java's protocol has no such answer."""
+    """Fill the fields that Java knows too. False if Java's protocol has no such answer."""
     match answer:
         case BeginReply(start_ts, epoch, fenced_ts):
             message.timestamp_response.start_timestamp = start_ts
@@ -383,6 +399,8 @@ def _fill_handshake_answer(message: pb.HandshakeResponse, reply: HandshakeReply,
             pyomid.write_set_ids_max = reply.write_set_ids_max
         if reply.max_transaction_age_s:
             pyomid.max_transaction_age_s = reply.max_transaction_age_s
+        if reply.one_step_bytes_max:
+            pyomid.one_step_bytes_max = reply.one_step_bytes_max
 
 
 def _fill_extension(message: pb.Response, answer: Any) -> None:
@@ -399,6 +417,9 @@ def _fill_extension(message: pb.Response, answer: Any) -> None:
             message.seal_response.outcome.extend(_PLACED if o.placed else o.commit_ts for o in outcomes)
         case HorizonReply(deleted):
             message.horizon_response.deleted = deleted
+        case Moment(snapshot_ts, wall_ms):
+            message.moment_response.snapshot_timestamp = snapshot_ts
+            message.moment_response.wall_ms = wall_ms
         case Done():
             message.done_response.SetInParent()
         case Status():
@@ -447,6 +468,7 @@ def _decode_handshake_answer(message: pb.HandshakeResponse) -> HandshakeReply:
         pyomid.database_id,
         pyomid.write_set_ids_max,
         pyomid.max_transaction_age_s,
+        pyomid.one_step_bytes_max,
     )
 
 
@@ -454,7 +476,7 @@ def _decode_error(message: pb.ErrorResponse) -> Refused:
     try:
         values = json.loads(message.values_json or "{}")
     except ValueError as error:
-        raise ProtocolError(f"an error's values are no JSON: {error}") from error
+        raise ProtocolError(f"the values of an error are not JSON: {error}") from error
     return Refused(message.code, message.message, values if isinstance(values, dict) else {})
 
 
@@ -487,5 +509,6 @@ _ANSWER_DECODERS: Final[dict[str, Callable[[Any], Answer | HandshakeReply]]] = {
     "seal_response": _decode_seal,
     "horizon_response": lambda m: HorizonReply(m.deleted),
     "status_response": _decode_status,
+    "moment_response": lambda m: Moment(m.snapshot_timestamp, m.wall_ms),
     "done_response": lambda m: Done(),
 }

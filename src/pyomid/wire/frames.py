@@ -1,6 +1,6 @@
-"""A stream of bytes divided into frames: a 4-byte big-endian length, then one protobuf message of that length.
+"""Split a byte stream into frames: a 4-byte big-endian length, then one protobuf message of that length.
 
-It does no IO: bytes in, whole payloads out. A frame over the limit is refused at its header, before its bytes are kept.
+No I/O: bytes in, complete payloads out. A frame over the limit is refused at its header, before its bytes are buffered.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FRAME_BYTES_MAX: Final = 10 * 1024 * 1024
 
 
 class ProtocolError(Misuse):
-    """The peer broke the rules of the wire: its connection is closed, and no other peer is affected (T11)."""
+    """The peer violated the wire protocol: its connection is closed, and no other peer is affected (T11)."""
 
     code = "OMID-PROTOCOL"
 
 
 class FrameTooLong(ProtocolError):
-    """A frame over the limit. The message names the limit, and table-level commits as the way out."""
+    """A frame is over the limit. The message names the limit and the way out."""
 
     code = "OMID-FRAME-TOO-LONG"
 
@@ -33,19 +33,19 @@ class FrameTooLong(ProtocolError):
     def of(cls, frame_bytes: int, frame_bytes_max: int) -> FrameTooLong:
         return cls(
             f"a frame of {frame_bytes} bytes is over the limit of {frame_bytes_max}: "
-            "send the write set in parts, or commit it at table level",
+            "commit smaller transactions, or send the write set in parts",
             frame_bytes=frame_bytes,
             frame_bytes_max=frame_bytes_max,
         )
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` with its length before it."""
+    """Return `payload` preceded by its length."""
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
 
 
 class FrameCutter:
-    """Keeps the unfinished end of a stream between two chunks."""
+    """Splits a stream, and buffers an incomplete frame between two chunks."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -53,22 +53,22 @@ class FrameCutter:
 
     @property
     def unfinished_bytes(self) -> int:
-        """How many bytes are kept until the rest of their frame arrives."""
+        """The number of buffered bytes."""
         return len(self._rest)
 
     @property
     def holds_frame(self) -> bool:
-        """Whether `feed` would yield a frame, or raise, without another byte, because its caller stopped early."""
+        """Whether `feed(b"")` would yield a frame or raise, because its caller stopped early."""
         if len(self._rest) < HEADER_BYTES:
             return False
         length = int.from_bytes(self._rest[:HEADER_BYTES], "big")
         return length > self.frame_bytes_max or len(self._rest) >= HEADER_BYTES + length
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> Generator[bytes, None, None]:
-        """Every frame that `chunk` completes, in order. `FrameTooLong` at the header of a frame over the limit.
+        """Yield every frame that `chunk` completes, in order. `FrameTooLong` at the header of a frame over the limit.
 
         The frames before a bad header are yielded first; after the error the stream cannot be used. A caller that stops
-        before the end closes this generator, and goes on later by `feed(b"")`.
+        early must close this generator, and continues later with `feed(b"")`.
         """
         self._rest += chunk
         at = 0
@@ -91,7 +91,7 @@ class FrameCutter:
 
 
 def parsed(kind: Any, payload: bytes) -> Any:
-    """The protobuf message of class `kind` in `payload`, or `ProtocolError`."""
+    """Return the protobuf message of class `kind` in `payload`, or raise `ProtocolError`."""
     message = kind()
     try:
         message.ParseFromString(payload)
@@ -101,7 +101,7 @@ def parsed(kind: Any, payload: bytes) -> Any:
 
 
 def varint(value: int) -> bytes:
-    """Protobuf's base-128 form of an unsigned number."""
+    """Return an unsigned number as a protobuf varint."""
     if value <= 0x7F:
         return bytes((value,))
     encoded = bytearray()

@@ -1,6 +1,6 @@
-"""Requests of a client to a TSO, and their answers: the types that wire, machine and session share.
+"""A client's requests to a TSO, and their answers: the types that wire, machine and session share.
 
-Those that the client's other layers use too are in `pyomid.types`: CommitRequest, CommitReply, BeginReply, Status.
+`pyomid.types` has the messages that the client's other layers use too: CommitRequest, CommitReply, BeginReply, Status.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyomid.errors import OmidError, by_code
-from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+from pyomid.types import BeginReply, CommitReply, CommitRequest, Moment, SealOutcome, Status
 
 TABLE_IDS_MAX: Final = 1024
-"""Tables that one commit may name. Each is looked up, and remembered."""
+"""Tables that one commit may name; bounded, because the TSO looks up and remembers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Fence:
 class GrantLease:
     """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: the client, as text for people.
 
-    `shared`: a lease on the start or an older one, which others may share. It is kept for a term from now, and longer
-    by a further request; no request ends it.
+    `shared`: a lease on the start or an older one, which others may share. It lasts a term from now; a further request
+    extends it, and no request ends it.
     """
 
     start_ts: int
@@ -52,8 +52,8 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class EndLease:
-    """→ Done once the lease does not hold W back any more, in no later TSO either; at once if others share the lease,
-    which keep it. `shared`: it ends for them too (for operators).
+    """→ Done once the lease no longer holds W back, durably; at once if others share the lease, which stays then.
+    `shared`: end it for them too (for operators).
     """
 
     start_ts: int
@@ -76,10 +76,10 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class TellOpen:
-    """No answer. What the client holds open, or waits for, lies at or above `oldest` (0: nothing).
+    """No answer. The client reports that its starts, open or in flight, are at or above `oldest` (0: it has none).
 
-    `client`: random, its own; `connection`: which of its connections this is, counted by it. `holder`: the client, as
-    text for people; empty: as before.
+    `client`: its random name; `connection`: the number of this connection, counted by the client. `holder`: the client,
+    as text for people; empty: unchanged.
     """
 
     client: bytes
@@ -93,6 +93,15 @@ class AdvanceHorizon:
     """→ HorizonReply."""
 
     horizon: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindMoment:
+    """→ Moment: the first known at or after `at_ms`, or now. Its snapshot holds every commit acknowledged by then.
+    `now_ms`: the client's clock: if it is behind the TSO's, `at_ms` is shifted. Milliseconds since 1970."""
+
+    at_ms: int
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +120,13 @@ Request = (
     | Complete
     | TellOpen
     | AdvanceHorizon
+    | FindMoment
     | AskStatus
 )
 
 
 def is_answered(request: Request) -> bool:
-    """Whether the TSO answers such a request at all."""
+    """Whether the TSO answers the request."""
     return not isinstance(request, Complete | TellOpen)
 
 
@@ -138,7 +148,7 @@ class LeaseReply:
 
 @dataclass(frozen=True, slots=True)
 class SealReply:
-    """One outcome for each start, in the order of the request."""
+    """One outcome per start, in the order of the request."""
 
     outcomes: tuple[SealOutcome, ...]
 
@@ -150,7 +160,7 @@ class HorizonReply:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Done, and durable."""
+    """The request was done, durably."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +179,6 @@ class Refused:
         return by_code(self.code)(self.message, **self.values)
 
 
-Answer = BeginReply | CommitReply | FenceReply | LeaseReply | SealReply | HorizonReply | Done | Status | Refused
+Answer = (
+    BeginReply | CommitReply | FenceReply | LeaseReply | SealReply | HorizonReply | Moment | Done | Status | Refused
+)

@@ -251,7 +251,7 @@ class Client:
                 return answer
             tries -= 1
             if isinstance(request, CommitRequest):
-                request = replace(request, is_retry=True)
+                request = replace(request, is_retry=True, cells=b"")
             if tries == 0 or self.universe.now_s - began_s > RETRY_BOUND_S:
                 if isinstance(request, CommitRequest):
                     raise OutcomeUnknown(f"no answer for {request.start_ts}", start_ts=request.start_ts)
@@ -311,6 +311,8 @@ class Tx:
         self.snapshot = client.build.reading.Snapshot(start_ts, epoch, own=frozenset((start_ts,)))
         self.written: dict[str, dict[CellVersion, None]] = {}
         self.branches: list[int] = []
+        self.carried: dict[str, dict[bytes, dict[Column, bytes | None]]] | None = None
+        """Where the commit is to carry its cells: what was written."""
         self._values = 0
 
     # ------------------------------------------------------------ reads
@@ -320,6 +322,9 @@ class Tx:
         [found] = yield from self.client.run(
             self.build.reading.read_rows_steps(table, [row], None, self.snapshot, self.client.cache)
         )
+        found = dict(found)
+        for column, own in (self.carried or {}).get(table, {}).get(row, {}).items():
+            found[column] = own
         for column in COLUMNS:
             value = found.get(column)
             self.record.operations.append(Read(item_of(table, row, column), _text(value), self.client.universe.steps))
@@ -365,7 +370,10 @@ class Tx:
             writes.append(RowWrite(row, tuple(values.items())))
             for column, value in values.items():
                 self._wrote(table, row, column, value, version)
-        yield effects.WriteCells(table, version, writes)
+            if self.carried is not None:
+                self.carried.setdefault(table, {}).setdefault(row, {}).update(values)
+        if self.carried is None:
+            yield effects.WriteCells(table, version, writes)
 
     def _wrote(self, table: str, row: bytes, column: Column, value: bytes | None, version: int) -> None:
         self.written.setdefault(table, {})[CellVersion(row, *column, version)] = None
@@ -390,6 +398,9 @@ class Tx:
             branches=tuple(self.branches),
             level=level,
         )
+        if self.carried is not None:
+            request = replace(request, cells=self._packed(self.carried))
+            written = {}
         self.record.commit_called = self.client.universe.steps
         try:
             reply: CommitReply = yield from self.client.run(self.build.commit.commit_steps(request, written))
@@ -401,6 +412,13 @@ class Tx:
         elif not self.branches:
             self._in_background(self.build.commit.complete_steps(self.start_ts, reply.commit_ts, written))
         return reply.commit_ts
+
+    def _packed(self, carried: dict[str, dict[bytes, dict[Column, bytes | None]]]) -> bytes:
+        writes = [
+            (table, [RowWrite(row, tuple(cells.items())) for row, cells in rows.items()])
+            for table, rows in carried.items()
+        ]
+        return self.client.world.disk.store.pack_cells(self.start_ts, writes)
 
     def _in_background(self, steps: Steps) -> None:
         self.client.spawn(f"ends {self.start_ts}", self.client.run(steps))
@@ -422,7 +440,7 @@ class Tx:
         """Only where "not committed" is certain."""
         written = {table: tuple(cells) for table, cells in self.written.items()}
         self.record.outcome = Outcome.ABORTED
-        if written:
+        if written and self.carried is None:
             self._in_background(self.build.commit.rollback_steps(written))
 
     def give_up(self) -> None:
@@ -470,6 +488,8 @@ def writer(client: Client) -> Steps:
 def _one_transaction(client: Client) -> Steps:
     choices = client.choices
     tx = yield from client.begin()
+    if client.world.plan.settings.get("one_step_bytes_max") and choices.chance(0.6):
+        tx.carried = {}
     try:
         for _ in range(choices.number(0, 2)):
             yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))

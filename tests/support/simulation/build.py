@@ -3,8 +3,7 @@ or without.
 
 There is no switch in the product. A mutant is a build with a named function or method replaced (`hooks`); every module
 inside the build imports the others of the same build, so a hook reaches all of them. Value objects that carry no rule
-(`SHARED`, and everything outside the two packages) are the product's own. Kernels run as the plain Python that they
-are.
+(`SHARED`, and everything outside the two packages) are the product's own, and so are compiled modules.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import importlib.util
 import itertools
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -66,9 +65,6 @@ class Build:
     def source(self, module: str) -> str:
         """The module's text, made to import the others of this build."""
         text = (_file_of(module) or _SOURCE).read_text(encoding="utf-8")
-        text = text.replace(
-            "from pyomid.kernels.compiled import kernel", f"from {__name__} import plain_kernel as kernel"
-        )
         package = r"((?:protocol|oracle)(?:\.(?:native|requests))?)"
         text = re.sub(rf"\bfrom pyomid\.{package} import ([^\n(]+)$", self._from_package, text, flags=re.M)
         return re.sub(rf"\bpyomid\.({package}\.\w+)", self._named, text)
@@ -78,11 +74,11 @@ class Build:
         lines = []
         for name in names.split(","):
             module = f"{package}.{name.split()[0]}"
-            lines.append(f"from {'pyomid' if module in SHARED else self.namespace}.{package} import {name.strip()}")
+            lines.append(f"from {'pyomid' if _is_shared(module) else self.namespace}.{package} import {name.strip()}")
         return "; ".join(lines)
 
     def _named(self, found: re.Match[str]) -> str:
-        return found.group(0) if found.group(1) in SHARED else f"{self.namespace}.{found.group(1)}"
+        return found.group(0) if _is_shared(found.group(1)) else f"{self.namespace}.{found.group(1)}"
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -119,12 +115,5 @@ def _file_of(module: str) -> Path | None:
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
 
 
-def plain_kernel(signature: str, **options: Any) -> Callable[[Any], Any]:
-    """Stands in for `pyomid.kernels.compiled.kernel`: the function itself, uncompiled."""
-
-    def decorate(function: Any) -> Any:
-        function.plain, function.is_ready = function, True
-        function.for_rows, function.is_ready_for = lambda rows: function, lambda rows: True
-        return function
-
-    return decorate
+def _is_shared(module: str) -> bool:
+    return module in SHARED or ".native" in module

@@ -7,6 +7,7 @@ quiet on the unpatched one and complain where its rule was taken out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError
@@ -761,21 +762,20 @@ def the_most_negative_id_is_an_id(build: Build) -> None:
 
 
 def w_waits_for_an_unfinished_job(build: Build) -> None:
-    """T12. LWM passed a job that goes by tables, its lease is lost while its branches' entries are on their way."""
-    s = Schedule(build, conflict_map_entries=28)
+    """T12. LWM passed a job whose lease is lost; D, which is moved with W, did not. So the job, which goes by tables,
+    commits, and W is due while its branches' entries are on their way."""
+    s = Schedule(build, watermark_interval_s=20.0)
     job, other = s.client("J"), s.client("T")
+    s.pass_time(25.0)
     tx = s.do(job, _job(job, (R0, R1)))
-    for first in range(0, 80, 20):
-        start = s.do(other, begin(other)).start_ts
-        ids = tuple(range(first, first + 20))
-        assert s.do(other, other.ask(CommitRequest(start, ids, (table_id(b"b"),)))).committed
-    if s.first.machine.oracle.low_watermark <= tx.start_ts:
-        raise Stuck("LWM did not pass the job by eviction")
+    s.first.machine.leases.find(tx.start_ts).expires_s = 0.0
+    s.pass_time(10.0)
+    if s.first.machine.oracle.low_watermark <= tx.start_ts or s.first.machine.watermarks.decided >= tx.start_ts:
+        raise Stuck("LWM did not pass the job, or D did")
     release = s.hold(ins.PutBranches)
     committing = s.start(job, tx.commit(WriteSetLevel.TABLE))
     s.until(lambda: s.is_sent(ins.PutBranches), [job.process])
-    s.first.machine.leases.find(tx.start_ts).expires_s = 0.0
-    s.pass_time(5.0)
+    s.pass_time(25.0)
     compact(s)
     release()
     s.finish(committing)
@@ -1325,11 +1325,84 @@ def a_late_change_of_the_leader_state_changes_nothing(build: Build) -> None:
     s.land(late)
 
 
+# ---------------------------------------------------------------- commits that carry their cells: T19
+
+
+def carrying(client: Client, table: str, row: bytes) -> Any:
+    """begin and write; nothing of it leaves before the commit."""
+    tx = yield from client.begin()
+    tx.carried = {}
+    yield from tx.write(table, {row: {X: True, Y: True}})
+    return tx
+
+
+def cells_of_a_deposed_tso_never_land(build: Build) -> None:
+    """T19. T's cells are on their way when O2 takes over. R, who began under O2, reads, they land, R reads again."""
+    s = Schedule(build, one_step_bytes_max=1 << 18)
+    t, r = s.client("T"), s.client("R")
+    tx = s.do(t, carrying(t, "a", R0))
+    _, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
+    s.fail_over()
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R0))
+    with suppress(OmidError):
+        s.land(s.sent(ins.Flush, zombie=True))
+    s.do(r, reader.get("a", R0))
+    s.judge()
+
+
+def cells_of_a_sealed_start_never_land(build: Build) -> None:
+    """T19. A Java client fences T's start while T's cells are on their way, and T is told that it aborted."""
+    s = Schedule(build, one_step_bytes_max=1 << 18)
+    t, r = s.client("T"), s.client("R")
+    tx = s.do(t, carrying(t, "a", R0))
+    committing, release = with_its_flush_held(s, t, tx.commit())
+    assert s.world.disk.commits.seal(tx.start_ts).placed
+    release()
+    s.finish(committing)
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R0))
+    s.judge()
+
+
+def a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing(build: Build) -> None:
+    """T19. O1 dies within the step that writes T's cells; T looks its outcome up; R reads."""
+    s = Schedule(build, one_step_bytes_max=1 << 18)
+    t, r = s.client("T"), s.client("R")
+    tx = s.do(t, carrying(t, "a", R0))
+    committing, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
+    s.universe.make(("apply", s.sent(ins.Flush)))
+    s.fail_over()
+    s.finish(committing)
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R0))
+    s.judge()
+
+
+def a_lost_answer_to_a_commit_that_carried_its_cells_is_found(build: Build) -> None:
+    """T19. O1 dies behind the step and before its answer. The next TSO finds T's entry for T's retry."""
+    s = Schedule(build, one_step_bytes_max=1 << 18)
+    t, r = s.client("T"), s.client("R")
+    tx = s.do(t, carrying(t, "a", R0))
+    committing, _ = with_its_flush_held(s, t, tx.commit())
+    s.universe.make(("apply", s.sent(ins.Flush)))
+    s.fail_over()
+    s.finish(committing)
+    assert tx.record.commit_ts
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R0))
+    s.judge()
+
+
 # ----------------------------------------------------------------
 
 SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
     schedule.__name__: schedule
     for schedule in (
+        cells_of_a_deposed_tso_never_land,
+        cells_of_a_sealed_start_never_land,
+        a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing,
+        a_lost_answer_to_a_commit_that_carried_its_cells_is_found,
         a_scan_racing_completion_sees_both_cells,
         a_start_that_was_sealed_is_never_decided,
         a_mark_placed_by_another_hand_wins,

@@ -18,7 +18,7 @@ from pyomid.oracle.instructions import Event, Flush, Instruction, Reply, Request
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.status_oracle import BucketMap
-from pyomid.server.native.switch import switch_to_native
+from pyomid.server.switch import switch_to_native
 from pyomid.wire.codec import decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES
 
@@ -146,7 +146,8 @@ def _plain(instruction: Instruction) -> object:
     if isinstance(instruction, StoreCall) and isinstance(instruction.operation, Flush):
         block = instruction.operation.block
         rows = [] if block is None else [(start, commit) for start, commit in block.tolist()]
-        return instruction.token, sorted([*instruction.operation.entries, *rows]), instruction.delay_s
+        operation = instruction.operation
+        return instruction.token, sorted([*operation.entries, *rows]), operation.cells, instruction.delay_s
     return instruction
 
 
@@ -154,11 +155,12 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
     windows = machine.windows
     return {
         "low watermark": machine.oracle.low_watermark,
-        "W": machine.watermarks.published, "W sent": machine.watermarks.sent,
+        "W": machine.watermarks.published, "W sent": machine.watermarks.sent, "D": machine.watermarks.decided,
         "clock": (machine.clock.next_ts, machine.clock.ceiling), "newest start": machine.begins.newest_start,
         "windows": [(each.seq, each.state, each.next_start, each.window_end, each.size, each.fenced, each.large)
                     for each in windows.batches],
         "entries": [each.all_entries() for each in windows.batches],
+        "cells": [(sorted(each.cells), each.cells_bytes) for each in windows.batches],
         "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
         "table conflicts": dict(machine.oracle.table_conflicts),
         "refused": set(machine.oracle.refused_starts),

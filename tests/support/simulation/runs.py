@@ -67,8 +67,11 @@ def _plan(choices: Choices) -> Plan:
     if not settings["world_time"]:
         step = choices.pick((20_000, 200_000))
         settings |= {"ceiling_step": step, "ceiling_renew_remaining": step // 2}
+    plain_puts = choices.chance(0.5)
+    if not plain_puts and choices.chance(0.7):
+        settings["one_step_bytes_max"] = 1 << 18
     return Plan(
-        plain_puts=choices.chance(0.5),
+        plain_puts=plain_puts,
         settings=settings,
         wall_skew_s=choices.pick(((0.0,), (0.0, -3600.0), (0.0, 600.0, -600.0))),
     )

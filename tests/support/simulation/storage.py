@@ -44,9 +44,13 @@ class Disk:
     """Everything durable."""
 
     store: MemoryStore = field(default_factory=MemoryStore)
-    commits: MemoryCommitTable = field(default_factory=MemoryCommitTable)
     leader_state: MemoryLeaderState = field(default_factory=MemoryLeaderState)
+    commits: MemoryCommitTable = None  # type: ignore[assignment]
     catalog: MemoryCatalog = field(default_factory=MemoryCatalog)
+
+    def __post_init__(self) -> None:
+        if self.commits is None:
+            self.commits = MemoryCommitTable(self.store, self.leader_state)
 
 
 class Watch:
@@ -82,6 +86,8 @@ class Storage:
                 return [partial(_look_up, disk, start, at) for at, start in enumerate(starts)], _in_order, False
             case effects.ReadWatermarks():
                 return [disk.leader_state.read_watermarks], _last, True
+            case effects.PackCells(version, writes):
+                return [partial(store.pack_cells, version, writes)], _last, True
             case effects.WriteCells(table, version, rows):
                 return [partial(store.write_cells, table, version, [row]) for row in rows], _nothing, False
             case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):

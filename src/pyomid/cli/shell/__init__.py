@@ -1,7 +1,7 @@
-"""`pyomid shell URL`: tables and transactions by hand, and by scripts.
+"""`pyomid shell URL`: tables and transactions interactively and in scripts.
 
-`words`: what a line says. `rows`: keys and values as text, by a table's schema. `session`: the commands, over one
-database and at most one open transaction. `terminal`: where lines come from and rows go.
+`words`: parsing of a line. `rows`: keys and values as text, by a table's schema. `session`: the commands, on one
+database and at most one open transaction. `terminal`: input and output.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "shell",
         help="get, put, delete and scan rows, in transactions",
-        description="Reads commands from the terminal, from -c, or from standard input, a line each; `help` lists "
-        "them. A script ends at its first error with exit status 1, and a transaction that it left open is rolled "
-        "back. With the extra pyomid[shell] a terminal has completion, history and tables that fit it.",
+        description="Reads commands, one per line, from the terminal, from -c, or from standard input; `help` lists "
+        "them. A script stops at its first error with exit status 1, and its open transaction is rolled back. The "
+        "extra pyomid[shell] adds completion, history and tables that fit the terminal.",
     )
     add_url(parser)
     parser.add_argument(
-        "-c", "--command", action="append", metavar="LINE", help="this command and no others; repeatable"
+        "-c", "--command", action="append", metavar="LINE", help="run this command and exit; repeatable"
     )
-    parser.add_argument("--json", action="store_true", help="rows as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print rows as JSON, one per line")
     parser.set_defaults(run=run)
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
         if arguments.command or not is_interactive():
             lines: Iterable[str] = arguments.command or script_lines()
-            with Session(database, output(as_json=arguments.json, told=False)) as session:
+            with Session(database, output(as_json=arguments.json, verbose=False)) as session:
                 return session.run_script(lines)
-        with Session(database, output(as_json=arguments.json, told=True)) as session:
+        with Session(database, output(as_json=arguments.json, verbose=True)) as session:
             return session.talk(reader(session.words_to_complete))

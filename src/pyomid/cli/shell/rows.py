@@ -1,8 +1,8 @@
-"""Rows as text: by the table's schema where it has one, else keys and values as bytes.
+"""Rows as text: by the table's schema if it has one, else keys and values as bytes.
 
 | type                              | typed and shown as                                  |
 | string                            | text                                                |
-| binary, and tables without schema | text, with \\xNN for bytes that are none             |
+| binary, and tables without schema | text, with \\xNN for other bytes                     |
 | array, map, struct                | JSON (`row_codec.nested`)                           |
 | boolean                           | true, false                                         |
 | other types                       | as in JSON, without quotes: 12.50, 2026-02-28       |
@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.cli.shell.words import Word, bytes_of, pair_of, text_of
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.nested import value_of_json
+from pyomid.row_codec.nested import OF_PROGRAMS, value_of_json
 from pyomid.row_codec.rows import RowCodec
 from pyomid.row_codec.schema import near
 from pyomid.types import TableInfo
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 
 Record = Mapping[str, Any]
-"""A row as JSON knows it, by the names of its columns."""
+"""A row in JSON form, by column name."""
 
 
 class Rows(ABC):
-    """One table in one transaction, its rows as text. `key_parts`: how many words a key has."""
+    """One table in one transaction, its rows as text. `key_parts`: the number of words in a key."""
 
     key_parts: int = 1
 
@@ -49,7 +50,7 @@ class Rows(ABC):
 
     @abstractmethod
     def shown(self, record: Record) -> Sequence[tuple[str, str]]:
-        """(column, text) for people."""
+        """Return (column, text) pairs to display."""
 
     is_typed = False
 
@@ -60,7 +61,7 @@ def rows_of(transaction: Transaction, table: str) -> Rows:
 
 
 class ByteRows(Rows):
-    """Of a table without a schema."""
+    """Rows of a table without a schema."""
 
     def __init__(self, transaction: Transaction, info: TableInfo) -> None:
         self._table = transaction.table(info.name)
@@ -101,7 +102,7 @@ def _record(key: bytes, row: Mapping[bytes, bytes]) -> Record:
 
 
 class TypedRows(Rows):
-    """Of a table with a schema."""
+    """Rows of a table with a schema."""
 
     is_typed = True
 
@@ -123,7 +124,9 @@ class TypedRows(Rows):
         row = dict(zip(self._keys, self._key(key), strict=True))
         for name, value in map(pair_of, pairs):
             if name in self._keys:
-                raise Misuse(f"column {name!r} is of the row key of {self._name}: it stands before the others")
+                raise Misuse(
+                    f"column {name!r} belongs to the row key of {self._name}: give it before the other columns"
+                )
             row[self._known(name)] = self._value(name, value)
         self._table.put(row)
 
@@ -147,7 +150,7 @@ class TypedRows(Rows):
         return tuple(self._value(name, word) for name, word in zip(self._keys, words, strict=True))
 
     def _bound(self, word: Word) -> tuple[Any, ...]:
-        """The values of the first key columns; of several, with commas between (a comma of a value: \\x2c)."""
+        """Return the values of the first key columns, separated by commas (a comma in a value: \\x2c)."""
         texts = word.text.split(",") if self.key_parts > 1 else [word.text]
         if len(texts) > self.key_parts:
             raise Misuse(f"{word.text!r} has more parts than the key of {self._name}: {', '.join(self._keys)}")
@@ -167,7 +170,7 @@ class TypedRows(Rows):
             return _value_of(word.text, spark_type)
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise MisuseType(
-                f"table {self._name!r}, column {name!r}: {word.text!r} is no {spark_type}", column=name
+                f"table {self._name!r}, column {name!r}: {word.text!r} is not a valid {spark_type}", column=name
             ) from error
 
     def _text(self, name: str, plain: Any) -> str:
@@ -181,12 +184,13 @@ class TypedRows(Rows):
         return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
+_INT: Final = re.compile(r"\s*[+-]?\d+\s*")
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def _value_of(text: str, spark_type: str) -> Any:
     if spark_type.startswith("{"):
-        return value_of_json(json.loads(text), json.loads(spark_type))
+        return value_of_json(json.loads(text), json.loads(spark_type), OF_PROGRAMS)
     if spark_type == "binary":
         return bytes_of(text)
     said = bytes_of(text).decode()
@@ -197,4 +201,6 @@ def _value_of(text: str, spark_type: str) -> Any:
             return _BOOLEANS[said.lower()]
         case "byte" | "short" | "integer" | "long":
             return int(said)
-    return value_of_json(int(said) if spark_type.startswith("interval") else said, spark_type)
+        case "float" | "double" if _INT.fullmatch(said):
+            return int(said)
+    return value_of_json(int(said) if spark_type.startswith("interval") else said, spark_type, OF_PROGRAMS)

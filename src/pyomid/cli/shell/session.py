@@ -1,13 +1,13 @@
-"""The shell's commands, over one database and at most one open transaction.
+"""The shell's commands, on one database and at most one open transaction.
 
-Outside of `begin` … `commit` each command is a transaction of its own. What becomes of a transaction is decided by the
-client; the shell tells it, after an error and after Ctrl-C too:
+Outside `begin` … `commit` each command is its own transaction. The shell always reports a transaction's outcome as the
+client determined it, also after an error or Ctrl-C:
 
-    Ctrl-C …                        what happens
+    Ctrl-C …                        effect
     at the prompt                   the line is dropped; an open transaction stays open
-    while something is read         the rest is not shown; an open transaction stays open
-    while writes leave              an open transaction is rollback-only, one of a single command is rolled back
-    while a commit is answered      the answer is awaited; a second Ctrl-C gives it up, and the outcome is unknown then
+    during a read                   the rest is not shown; an open transaction stays open
+    while writes are sent           an open transaction is rollback-only, one of a single command is rolled back
+    during a commit                 the shell waits for the reply; a second Ctrl-C stops waiting: the outcome is unknown
 """
 
 from __future__ import annotations
@@ -40,41 +40,42 @@ OF_A_SCAN: Final = "start=, stop=, prefix=, limit= or reverse"
 
 
 class Leave(Exception):
-    """`exit`."""
+    """Raised by the command `exit`."""
 
 
 class Session:
-    """A context manager, whose end rolls back what is open."""
+    """One run of the shell; a context manager that rolls back an open transaction at its end."""
 
     def __init__(self, database: Database, output: Output) -> None:
         self._database = database
         self._output = output
         self._open: Transaction | None = None
         self._single: Transaction | None = None
-        """The transaction of a single command, while it runs and until the next one."""
+        """The transaction of a single command, kept until the next command."""
         self._savepoints: dict[str, Savepoint] = {}
 
-    # Where lines come from
+    # Running lines
 
     def talk(self, read_line: Callable[[str], str]) -> int:
-        """With a person: errors are told, and the next line is read."""
-        to_tell = f"{self._database.url}   help lists the commands, Ctrl-D ends"
+        """Run interactively: after an error, print it and read the next line. Returns the exit status."""
+        message = f"{self._database.url}   help lists the commands, Ctrl-D exits"
         while True:
             try:
-                if to_tell:
-                    self._output.note(to_tell)
-                    to_tell = ""
+                if message:
+                    self._output.note(message)
+                    message = ""
                 self.run_line(read_line(self.prompt))
             except KeyboardInterrupt:
-                to_tell = self._after_interrupt()
+                message = self._after_interrupt()
             except (EOFError, Leave):
                 return 0
             except OmidError as error:
                 self._output.error(f"{error} [{error.code}]")
-                self._tell_ended()
+                self._report_ended()
 
     def run_script(self, lines: Iterable[str]) -> int:
-        """Ends at the first error. An open transaction at the end is an error: nothing of it is committed."""
+        """Run lines up to the first error; return the exit status. A transaction left open at the end is an error, and
+        is rolled back."""
         number = 0
         try:
             for number, line in enumerate(lines, 1):  # noqa: B007
@@ -86,10 +87,10 @@ class Session:
             return INTERRUPTED
         except OmidError as error:
             self._output.error(f"line {number}: {error} [{error.code}]")
-            self._tell_ended()
+            self._report_ended()
             return 1
         if self._open is not None:
-            self._output.error(f"the script ends without commit: transaction {self._open.start_ts} is rolled back")
+            self._output.error(f"the script ended without commit: transaction {self._open.start_ts} is rolled back")
             return 1
         return 0
 
@@ -100,7 +101,7 @@ class Session:
         return f"pyomid {self._open.start_ts}{' rollback-only' if self._open.state is State.ROLLBACK_ONLY else ''}> "
 
     def words_to_complete(self, words: Sequence[str]) -> list[str]:
-        """What may follow these words of a line."""
+        """Return the words that may follow these words of a line."""
         if not words:
             return sorted(COMMANDS)
         command = COMMANDS.get(words[0])
@@ -134,11 +135,11 @@ class Session:
     def begin(self, words: Sequence[Word]) -> None:
         options = {word.text for word in words}
         if unknown := options - {"read-only", "lease"}:
-            raise Misuse(f"begin takes read-only and lease, not {min(unknown)!r}")
+            raise Misuse(f"unknown option {min(unknown)!r}: begin accepts read-only and lease")
         if self._open is not None:
             raise Misuse(f"transaction {self._open.start_ts} is open: commit or rollback")
         self._open = self._database.begin(read_only="read-only" in options, lease="lease" in options)
-        self._output.note(f"begun {self._open.start_ts}")
+        self._output.note(f"began {self._open.start_ts}")
 
     def commit(self, _: Sequence[Word]) -> None:
         transaction = self._begun()
@@ -149,7 +150,7 @@ class Session:
     def rollback(self, words: Sequence[Word]) -> None:
         if words:
             self._savepoint(words).rollback()
-            self._output.note(f"back at {words[-1].text}")
+            self._output.note(f"rolled back to {words[-1].text}")
             return
         transaction = self._begun()
         transaction.rollback()
@@ -214,7 +215,7 @@ class Session:
 
     def describe(self, words: Sequence[Word]) -> None:
         info = self._database.table_info(words[0].text)
-        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {_row_key_told(info)}")
+        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {_row_key_text(info)}")
         if info.schema is not None:
             places = [(each.name, each.spark_type, each.column) for each in info.schema.columns]
             self._output.table(
@@ -244,7 +245,7 @@ class Session:
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction]:
-        """The open transaction, or a snapshot of this command's own."""
+        """Yield the open transaction, or a snapshot for this command."""
         if self._open is not None:
             yield self._open
             return
@@ -266,7 +267,7 @@ class Session:
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """One Ctrl-C waits for the answer of what runs here, and is told afterwards; a second one interrupts it."""
+        """Delay the first Ctrl-C until the block has its reply; a second one interrupts the block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -276,15 +277,15 @@ class Session:
             nonlocal asked
             asked = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.write(2, b"the answer is awaited; Ctrl-C again gives it up, and the outcome is unknown then\n")
+            os.write(2, b"waiting for the reply; after another Ctrl-C the outcome is unknown\n")
 
         before = signal.signal(signal.SIGINT, first)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-        if asked and not self._output.is_told:
-            raise KeyboardInterrupt  # a script ends
+        if asked and not self._output.is_verbose:
+            raise KeyboardInterrupt  # stop the script
 
     def _savepoint(self, words: Sequence[Word]) -> Savepoint:
         if len(words) != 2 or words[0].text != "to":
@@ -292,9 +293,8 @@ class Session:
         self._begun()
         found = self._savepoints.get(words[1].text)
         if found is None:
-            raise Misuse(
-                f"no savepoint {words[1].text!r}{': ' + ', '.join(self._savepoints) if self._savepoints else ''}"
-            )
+            known = f"; known: {', '.join(self._savepoints)}" if self._savepoints else ""
+            raise Misuse(f"no savepoint {words[1].text!r}{known}")
         return found
 
     def _forget_ended(self) -> None:
@@ -303,8 +303,8 @@ class Session:
         if self._open is None:
             self._savepoints.clear()
 
-    def _tell_ended(self) -> None:
-        """After an error."""
+    def _report_ended(self) -> None:
+        """After an error, report a transaction that is now rollback-only, and forget one that has ended."""
         self._single = None
         if self._open is not None and self._open.state is State.ROLLBACK_ONLY:
             self._output.error(f"transaction {self._open.start_ts} can only be rolled back")
@@ -335,7 +335,7 @@ class Session:
         transaction, self._open = self._open, None
         if transaction is not None and transaction.can_roll_back:
             transaction.rollback()
-            self._output.note(f"rolled back {transaction.start_ts}, which was open")
+            self._output.note(f"rolled back the open transaction {transaction.start_ts}")
 
     def __enter__(self) -> Session:
         return self
@@ -347,15 +347,15 @@ class Session:
 
 
 ROWS_AT_ONCE: Final = 100
-"""Of a scan: their columns are aligned, and they are shown while the next ones are read."""
+"""Rows of a scan that are aligned and shown together, before the next ones are read."""
 
 _INTERRUPTED: Final = {
     State.ACTIVE: "transaction {start} stays open: commit or rollback",
-    State.ROLLBACK_ONLY: "transaction {start} can only be rolled back, nothing of it is committed",
-    State.COMMITTING: "transaction {start} may have committed: look at what it wrote",
-    State.UNKNOWN: "transaction {start} may have committed: look at what it wrote",
-    State.COMMITTED: "transaction {start} is committed, at {commit}",
-    State.ROLLED_BACK: "transaction {start} is rolled back, nothing of it is committed",
+    State.ROLLBACK_ONLY: "transaction {start} can only be rolled back; nothing of it is committed",
+    State.COMMITTING: "transaction {start} may have committed: check what it wrote",
+    State.UNKNOWN: "transaction {start} may have committed: check what it wrote",
+    State.COMMITTED: "transaction {start} committed at {commit}",
+    State.ROLLED_BACK: "transaction {start} is rolled back; nothing of it is committed",
 }
 
 
@@ -369,31 +369,31 @@ class Command:
 
 
 COMMANDS: Final[dict[str, Command]] = {
-    "get": Command(Session.get, "TABLE KEY [COLUMN …]", "one row, or columns of it", 2),
-    "put": Command(Session.put, "TABLE KEY COLUMN=VALUE …", "sets columns of a row; null removes a value", 2),
-    "delete": Command(Session.delete, "TABLE KEY [COLUMN …]", "deletes a row, or columns of it", 2),
+    "get": Command(Session.get, "TABLE KEY [COLUMN …]", "show a row, or columns of it", 2),
+    "put": Command(Session.put, "TABLE KEY COLUMN=VALUE …", "set columns of a row; null removes a value", 2),
+    "delete": Command(Session.delete, "TABLE KEY [COLUMN …]", "delete a row, or columns of it", 2),
     "scan": Command(
-        Session.scan, "TABLE [prefix=] [start=] [stop=] [limit=] [reverse]", "rows in the order of their keys", 1, 6
+        Session.scan, "TABLE [prefix=] [start=] [stop=] [limit=] [reverse]", "show rows in key order", 1, 6
     ),
-    "begin": Command(Session.begin, "[read-only] [lease]", "opens a transaction", 0, 2),
-    "commit": Command(Session.commit, "", "commits it, durable when told", 0, 0),
-    "rollback": Command(Session.rollback, "[to SAVEPOINT]", "ends it without a trace, or goes back", 0, 2),
-    "savepoint": Command(Session.savepoint, "NAME", "remembers its writes as they are", 1, 1),
-    "tables": Command(Session.tables, "", "all tables", 0, 0),
-    "describe": Command(Session.describe, "TABLE", "a table's columns and their types", 1, 1),
-    "help": Command(Session.help, "[COMMAND]", "this list", 0, 1),
-    "exit": Command(Session.leave, "", "ends the shell; what is open is rolled back", 0, 0),
+    "begin": Command(Session.begin, "[read-only] [lease]", "begin a transaction", 0, 2),
+    "commit": Command(Session.commit, "", "commit the transaction durably", 0, 0),
+    "rollback": Command(Session.rollback, "[to SAVEPOINT]", "roll back, or undo writes since a savepoint", 0, 2),
+    "savepoint": Command(Session.savepoint, "NAME", "mark the present state of the transaction's writes", 1, 1),
+    "tables": Command(Session.tables, "", "list all tables", 0, 0),
+    "describe": Command(Session.describe, "TABLE", "show a table's columns and their types", 1, 1),
+    "help": Command(Session.help, "[COMMAND]", "show this list", 0, 1),
+    "exit": Command(Session.leave, "", "leave the shell; an open transaction is rolled back", 0, 0),
 }
 
 VALUES: Final = r"""
-A key of several columns is several words: get orders 2026-02-28 17. Values go by the column's type: 12.50, true,
-2026-02-28, JSON for arrays, maps and structs. A table without a schema has columns family:qualifier and holds bytes.
-Quotes keep spaces together; \n \t \\ \xNN write what cannot be typed. null is no value, "null" is text."""
+A key of several columns is several words: get orders 2026-02-28 17. A value's form depends on the column's type: 12.50,
+true, 2026-02-28, JSON for arrays, maps and structs. A table without a schema has columns family:qualifier and holds
+bytes. Quotes protect spaces; \n \t \\ \xNN write what cannot be typed. null is no value, "null" is text."""
 
 
 def _key_and_rest(table: str, rows: Rows, words: Sequence[Word]) -> tuple[Sequence[Word], Sequence[Word]]:
     if len(words) < rows.key_parts:
-        raise Misuse(f"a key of {table} has {rows.key_parts} parts; describe {table} names them")
+        raise Misuse(f"a key of {table} has {rows.key_parts} parts; `describe {table}` lists them")
     return words[: rows.key_parts], words[rows.key_parts :]
 
 
@@ -405,7 +405,7 @@ def _limit(text: str) -> int:
 
 def _committed(transaction: Transaction) -> str:
     if transaction.commit_ts is None:
-        return f"committed {transaction.start_ts}, which wrote nothing"
+        return f"committed {transaction.start_ts}, nothing was written"
     return f"committed {transaction.start_ts} at {transaction.commit_ts}"
 
 
@@ -421,7 +421,7 @@ def _row_key(info: TableInfo) -> list[str]:
     return [] if info.schema is None else [f"{p.name}{' desc' if p.descending else ''}" for p in info.schema.row_key]
 
 
-def _row_key_told(info: TableInfo) -> str:
+def _row_key_text(info: TableInfo) -> str:
     return ", ".join(_row_key(info)) or "bytes"
 
 

@@ -1,5 +1,5 @@
-"""Where the shell's lines come from and its rows go: a terminal, by prompt_toolkit and rich where they are installed
-(extra pyomid[shell]), else by plain lines; or files and pipes."""
+"""Input and output of the shell: a terminal, by prompt_toolkit and rich if installed (extra pyomid[shell]), else by
+`input` and `print`; or files and pipes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from prompt_toolkit.document import Document
 
 ReadLine = Callable[[str], str]
-"""A prompt → the line. EOFError at the end, KeyboardInterrupt after Ctrl-C."""
+"""Shows a prompt and returns the line; EOFError at the end of input, KeyboardInterrupt after Ctrl-C."""
 
 Completions = Callable[[Sequence[str]], Sequence[str]]
-"""The words of a line → what may follow them."""
+"""Returns the words that may follow the words of a line."""
 
 
 def is_interactive() -> bool:
@@ -33,12 +33,12 @@ def script_lines() -> Iterator[str]:
 
 
 class Output:
-    """Rows and what was asked for go to standard output, errors to standard error. `is_told`: what was done is told
-    too, as a person wants it and a script does not."""
+    """Prints results to standard output and errors to standard error. `is_verbose`: also reports what was done, for
+    interactive use."""
 
-    def __init__(self, *, as_json: bool, told: bool) -> None:
+    def __init__(self, *, as_json: bool, verbose: bool) -> None:
         self.as_json: Final = as_json
-        self.is_told: Final = told
+        self.is_verbose: Final = verbose
 
     def line(self, text: str) -> None:
         print(text)
@@ -57,7 +57,7 @@ class Output:
         print(table_text(headings, rows))
 
     def note(self, text: str) -> None:
-        if self.is_told:
+        if self.is_verbose:
             print(text, flush=True)
 
     def error(self, text: str) -> None:
@@ -66,7 +66,7 @@ class Output:
 
 
 class RichOutput(Output):
-    """Tables that fit the terminal."""
+    """Prints tables that fit the terminal."""
 
     def aligned(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         from rich.console import Console
@@ -81,13 +81,13 @@ class RichOutput(Output):
         Console().print(table)
 
 
-def output(*, as_json: bool, told: bool) -> Output:
+def output(*, as_json: bool, verbose: bool) -> Output:
     kind = RichOutput if is_interactive() and _is_installed("rich") else Output
-    return kind(as_json=as_json, told=told)
+    return kind(as_json=as_json, verbose=verbose)
 
 
 def reader(completions: Completions) -> ReadLine:
-    """Reads lines from a terminal."""
+    """Return a function that reads lines from a terminal."""
     if _is_installed("prompt_toolkit"):
         return _by_prompt_toolkit(completions)
     _is_installed("readline")  # its import gives input() line editing and history
@@ -106,7 +106,7 @@ def _by_prompt_toolkit(completions: Completions) -> ReadLine:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer, Completion
 
-    class Words(Completer):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
+    class Words(Completer):  # type: ignore[misc, unused-ignore]  # Any if prompt_toolkit is not installed
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
             typed = document.text_before_cursor
             words = typed.split()

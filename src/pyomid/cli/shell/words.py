@@ -1,9 +1,8 @@
-r"""A line of the shell as words: quotes keep spaces together, a backslash writes what cannot be typed.
+r"""Splitting of a shell line into words: quotes protect spaces, a backslash writes what cannot be typed.
 
     put accounts alice f:city="New York" f:raw=\x00\xff f:note='it\'s'
 
-`Word.text` still has its backslashes: a column's type decides whether they stand for characters (text), for bytes, or
-belong to JSON.
+`Word.text` still has its backslashes: the column's type decides whether they mean characters, bytes, or JSON escapes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Word:
 
     @property
     def is_null(self) -> bool:
-        """Only without quotes: "null" in quotes is text."""
+        """Whether the word is null without quotes; "null" in quotes is text."""
         return self.text == "null" and not self.is_quoted
 
 
@@ -33,23 +32,23 @@ _QUOTED: Final = re.compile(r"""\\.|"(?P<double>(?:\\.|[^"\\])*)"|'(?P<single>(?
 
 
 def words_of(line: str) -> list[Word]:
-    """`Misuse` where a quote has no end."""
+    """Return the words of a line. `Misuse` if a quote is not closed."""
     found: list[Word] = []
     at = 0
     while rest := line[at:].lstrip():
         at = len(line) - len(rest)
         match = _WORD.match(line, at)
         if match is None:
-            raise Misuse(f"a quote or a backslash without an end: {rest[:40]}")
+            raise Misuse(f"unclosed quote or trailing backslash: {rest[:40]}")
         if match.end() < len(line) and not line[match.end()].isspace():
-            raise Misuse(f"a quote or a backslash without an end: {line[match.end() :][:40]}")
+            raise Misuse(f"unclosed quote or trailing backslash: {line[match.end() :][:40]}")
         found.append(_word(match[0]))
         at = match.end()
     return found
 
 
 def pair_of(word: Word, wanted: str = "column=value") -> tuple[str, Word]:
-    """Of name=value. `Misuse` says what was wanted, if it is none."""
+    """Return the name and value of a word name=value; otherwise `Misuse`, which shows the form `wanted`."""
     name, equals, value = word.text.partition("=")
     if not equals or not name:
         raise Misuse(f"{word.text!r} is not {wanted}")
@@ -59,7 +58,7 @@ def pair_of(word: Word, wanted: str = "column=value") -> tuple[str, Word]:
 def _word(raw: str) -> Word:
     is_quoted = False
 
-    def bare(match: re.Match[str]) -> str:
+    def unquoted(match: re.Match[str]) -> str:
         nonlocal is_quoted
         inside = match["double"] if match["double"] is not None else match["single"]
         if inside is None:
@@ -67,7 +66,7 @@ def _word(raw: str) -> Word:
         is_quoted = True
         return inside
 
-    return Word(_QUOTED.sub(bare, raw), is_quoted)
+    return Word(_QUOTED.sub(unquoted, raw), is_quoted)
 
 
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^xu]|[xu])", re.DOTALL)
@@ -75,21 +74,22 @@ _SHORT: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0"}
 
 
 def bytes_of(text: str) -> bytes:
-    r"""Text with \xNN (a byte), \uNNNN (a character), \n \t \r \0, and \ before what stands for itself."""
+    r"""Return the bytes of a text with \xNN (a byte), \uNNNN (a character), \n \t \r \0, and \ before a literal
+    character."""
 
     def byte(match: re.Match[bytes]) -> bytes:
         said = match[1]
         if len(said) > 1:
             return bytes([int(said[1:], 16)]) if said[:1] == b"x" else chr(int(said[1:], 16)).encode("utf-8", "replace")
         if said in (b"x", b"u"):
-            raise Misuse(f"{text!r}: \\x takes two hexadecimal digits, \\u four")
+            raise Misuse(f"{text!r}: \\x needs two hexadecimal digits, \\u four")
         return _SHORT.get(said, said)
 
     return _ESCAPE.sub(byte, text.encode("utf-8", "surrogateescape"))
 
 
 def text_of(data: bytes) -> str:
-    """Bytes on one line; `bytes_of` makes them again."""
+    """Return bytes as text on one line; `bytes_of` is the inverse."""
     shown = data.decode("utf-8", "surrogateescape")
     return "".join(_shown(character) for character in shown)
 

@@ -1,1 +1,1 @@
-"""Tables themselves: made, altered, dropped, described; registered and imported on HBase."""
+"""Administration of tables: create, alter, drop, describe; on HBase also register and import."""

@@ -1,10 +1,10 @@
-"""Import of a table, around `protocol.import_table`: the checks before it, the registration after it."""
+"""Import of an HBase table: the checks before `protocol.import_table`, and the registration after it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyomid.client.admin.table_admin import create_table
+from pyomid.client.admin.table_admin import create_table, drawn_start
 from pyomid.client.drive import Driver
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
@@ -13,26 +13,25 @@ from pyomid.protocol.import_table import check_range_steps
 from pyomid.types import ConflictLevel, KeyRange, TableInfo
 
 Refusals = dict[str, Misuse]
-"""What forbids an import: kind → the first of it, with its remedy."""
+"""Reasons that forbid an import: kind → the first error of this kind, with its remedy."""
 
 
 def import_timestamp(deployment: Deployment, table: str, families: Sequence[bytes]) -> tuple[int, Refusals]:
-    """The timestamp N below which every cell is imported, 0 if the table is transactional already; and what forbids the
-    import, without a look at a row: the table keeps too few versions, or a transaction of a Java client wrote it.
+    """Return the timestamp N below which every cell is imported (0 if the table is transactional already), and what
+    forbids the import without reading rows: the table keeps too few versions, or a Java client's transaction wrote it.
 
     `UnknownTable` if the store has no such table.
     """
     if not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase can be imported: in this store only pyomid writes", table=table)
-    newest_ts = deployment.tso.begin().start_ts
-    deployment.tso.note_ended(newest_ts)
+    newest_ts = drawn_start(deployment)
     if _is_registered(deployment, table):
         return 0, {}
     found: Refusals = {}
     if table_id(table.encode()) in deployment.catalog.unknown_tables():
         found["transactions"] = Misuse(
-            f"table {table} was written by transactions of a Java client: adopting it would commit what they left "
-            "undecided; register it with `pyomid tables URL register`",
+            f"table {table} was written by transactions of a Java client: adopting it would commit their "
+            "undecided writes; register it with `pyomid tables URL register`",
             table=table,
         )
     try:
@@ -47,7 +46,7 @@ def import_timestamp(deployment: Deployment, table: str, families: Sequence[byte
 def import_refusals(
     deployment: Deployment, driver: Driver, table: str, key_range: KeyRange, newest_ts: int
 ) -> Refusals:
-    """What forbids the import of a range: the import would change what is seen of it. Only reads."""
+    """Return what forbids the import of a range because the import would change its visible contents. Only reads."""
     found: Refusals = {}
     try:
         deployment.store.check_names(table, key_range)
@@ -55,19 +54,19 @@ def import_refusals(
         found["names"] = error
     cells = driver.run(check_range_steps(table, key_range, newest_ts))
     if "names" in found:
-        cells.pop("transactions", None)  # the column that only resembles shadow cells may have been taken for them
+        cells.pop("transactions", None)  # a column that only resembles shadow cells may have been mistaken for them
     add_refusals(found, cells)
     return found
 
 
 def add_refusals(found: Refusals, more: Refusals) -> None:
-    """The first of each kind stays."""
+    """Add refusals of new kinds; the first of each kind stays."""
     for kind, refusal in more.items():
         found.setdefault(kind, refusal)
 
 
 def refuse(table: str, found: Refusals) -> None:
-    """Raises `Misuse` if there is anything, with all remedies."""
+    """Raise `Misuse` with all remedies if there are refusals."""
     refusals = list(found.values())
     if len(refusals) == 1:
         raise refusals[0]
@@ -77,7 +76,7 @@ def refuse(table: str, found: Refusals) -> None:
 
 
 def register_imported(deployment: Deployment, table: str, families: Sequence[str], level: ConflictLevel) -> TableInfo:
-    """Registers the table when every range is imported: from now on it is a table as any other."""
+    """Register the table after every range is imported: from now on it is a transactional table."""
     return create_table(deployment, table, families, conflict_level=level, if_not_exists=True)
 
 

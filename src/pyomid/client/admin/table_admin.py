@@ -1,17 +1,17 @@
-"""Creates, alters and drops tables: catalog and store in an order that leaves nothing half done.
+"""Create, alter and drop tables, with catalog and store in an order that makes every interruption recoverable.
 
-    create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
+    create   (nothing) ─► CREATING ─► remains of an earlier life go, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
-    level    one ─► one, then the other ─► fence ─► the other; PRESENT all the way
-    columns  these ─► these, changing ─► fence ─► others; PRESENT all the way. A time to live changes so, too
+    level    a ─► a, next level b ─► fence ─► b; always PRESENT
+    columns  old ─► old, changing ─► fence ─► new; always PRESENT. Also for a time to live
 
-Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once one goes on,
-and a client that slept finds another entry. A client that dies on the way leaves `CREATING` or `DROPPING`. `CREATING`
-is not a table; the next client that creates it makes it anew. `DROPPING` is not a table to users but still one to
-sanitizing; the next client that drops or creates it finishes the drop. A drop's fence lies between the two lives of a
-name: a transaction that began before it and wrote the table aborts, and everything that committed before it has landed
-when the rows go.
+Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once, one
+continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. `CREATING`
+is not a table; the next client that creates it starts again. `DROPPING` is not a table to users, but still a table to
+sanitizing; the next client that drops or creates it finishes the drop. A drop's fence lies between two lives of a name:
+a transaction that began before it and wrote the table aborts, and everything that committed before it has landed when
+the rows are deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyomid.protocol.hashing import table_id
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
 ATTEMPTS_MAX: Final = 50
-"""Attempts, each after another client changed the entry meanwhile."""
+"""Attempts after concurrent changes of the entry by other clients."""
 
 
 def create_table(
@@ -46,11 +46,11 @@ def create_table(
     split_keys: Sequence[bytes] = (),
     ttl_seconds: object = None,
 ) -> TableInfo:
-    """Durable in the catalog on return. `Misuse` if the name is taken (with `if_not_exists`: taken by a table of other
-    families or another conflict level). `conflict_level`: None is the deployment's, cell where it has none.
-    `split_keys`: where the regions of a new table of HBase begin.
+    """Create a table. Durable on return. `Misuse` if the name is taken (with `if_not_exists`: by a table with other
+    families or another conflict level). `conflict_level`: None is the deployment's, or cell. `split_keys`: where the
+    regions of a new HBase table begin.
 
-    It uses a table of HBase that is there already, as `register_table` does.
+    An existing HBase table is used, as by `register_table`.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
@@ -70,7 +70,8 @@ def create_table(
 def make_table(
     deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
 ) -> TableInfo:
-    """The table of that name, made if there is none; else as it is, whatever its families and level."""
+    """Return the table of that name, created if there is none; an existing table may have other families and another
+    level."""
     found, _ = _make(deployment, _wanted(deployment, name, families, conflict_level, schema))
     return found
 
@@ -83,7 +84,8 @@ def _wanted(
 
 
 def new_level(deployment: Deployment, name: str, conflict_level: object) -> ConflictLevel:
-    """The level of a table to be made; None: the deployment's, cell where it has none. `Misuse` if it may not be."""
+    """Return the level of a new table; None: the deployment's, or cell. `Misuse` if the deployment does not allow
+    it."""
     if conflict_level is None:
         return deployment.catalog.tables_level() or ConflictLevel.CELL
     level = validation.check_conflict_level(conflict_level)
@@ -92,10 +94,10 @@ def new_level(deployment: Deployment, name: str, conflict_level: object) -> Conf
 
 
 def drop_table(deployment: Deployment, name: str) -> None:
-    """Its rows are gone on return. `UnknownTable` if there is none. It finishes a drop that was left half done.
+    """Drop a table; its rows are gone on return. `UnknownTable` if there is none. Also finishes an interrupted drop.
 
-    It drops the life of the name that it finds first, and no later one: if the answer to its change of the entry was
-    lost, other clients may have finished this drop and made the table anew.
+    It drops only the life of the name that it finds first: if the reply to its change of the entry is lost, other
+    clients may finish this drop and create a new table meanwhile.
     """
     _drop(deployment, validation.check_table_name(name))
 
@@ -121,13 +123,13 @@ def _drop(deployment: Deployment, name: str) -> None:
 
 
 def register_table(deployment: Deployment, name: str, families: object, *, conflict_level: object) -> TableInfo:
-    """Registers a table that a Java client made. `UnknownTable` if HBase has none of this name. Repeatable.
+    """Register a table that a Java client created. `UnknownTable` if HBase has none of this name. Idempotent.
 
-    `conflict_level`: that of the programs that write the table, as their requests do not name it. None is `Misuse`: by
-    a wrong level, conflicts would be overlooked.
+    `conflict_level`: the level of the programs that write the table, because their requests do not name it. None is
+    `Misuse`: with a wrong level, conflicts would be missed.
 
-    From now on the mark that commits to the table left stops sanitizing no more (K6); the records of its regions do,
-    until they are compacted.
+    From now on the mark of commits to the table no longer blocks sanitizing (K6); its regions do until they are
+    compacted.
     """
     if not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase can be registered: in this store only pyomid writes; create it", table=name)
@@ -135,9 +137,9 @@ def register_table(deployment: Deployment, name: str, families: object, *, confl
         level = deployment.catalog.tables_level()
         known = "" if level is None else f"; this deployment's is {level.value!r}"
         raise Misuse(
-            f"table {name!r} cannot be registered without its conflict level: say --conflict-level cell (Apache Omid's "
-            f"default) or row, as the programs that write the table are configured{known}; by a wrong one, conflicts "
-            "would be overlooked",
+            f"table {name!r} cannot be registered without its conflict level: give --conflict-level cell (Apache "
+            f"Omid's default) or row, as the programs that write the table are configured{known}; with a wrong level, "
+            "conflicts would be missed",
             table=name,
         )
     deployment.store.check_table(name, _wanted(deployment, name, families, conflict_level, None).families)
@@ -145,10 +147,10 @@ def register_table(deployment: Deployment, name: str, families: object, *, confl
 
 
 def unregister_table(deployment: Deployment, name: str) -> None:
-    """Takes a table out of the catalog and leaves its rows. `UnknownTable` if it is not in it.
+    """Remove a table from the catalog and leave its rows. `UnknownTable` if the catalog does not list it.
 
-    K6: where the table is there, its mark is durable before the entry goes, and stops sanitizing until the table is
-    registered again, or is gone and forgotten: what was committed to it may need its entries in the commit table.
+    If the physical table exists, its mark is durable before the entry is removed (K6). The mark blocks sanitizing until
+    the table is registered again, or dropped and forgotten: its commits may need their entries in the commit table.
     """
     validation.check_table_name(name)
     if not deployment.store.capabilities.foreign_tables:
@@ -168,9 +170,10 @@ def unregister_table(deployment: Deployment, name: str) -> None:
 
 
 def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
-    """Replaces the entry by `decide(entry)`, and keeps what other clients change meanwhile.
+    """Replace the entry by `decide(entry)`, keeping concurrent changes by other clients.
 
-    `decide` is called again if another client was faster. `ConflictError` if it is another table than `present` by now.
+    `decide` is called again if another client was faster. `ConflictError` if the name is another table than `present`
+    by now.
     """
     for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(present.name)
@@ -184,13 +187,13 @@ def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[Ta
 
 
 def alter_level(deployment: Deployment, name: str, conflict_level: object) -> TableInfo:
-    """Changes a table's conflict level, while transactions go on. Durable on return; repeatable, and ended by whoever
-    calls it again if its caller died. Transactions that write the table and began before its fence abort.
+    """Change a table's conflict level while transactions run. Durable on return. Idempotent; a further call finishes an
+    interrupted change. Transactions that began before its fence and write the table abort.
 
-    Ids of cells never meet ids of rows (T9), so between commits that name the one and commits that name the other lie
-    commits that name both, and a fence. The fence is drawn after `next_level` was read, and the last change is of that
-    very entry: an entry that was put after the fence is fenced anew. The deployment's level is looked at after
-    `next_level` was read, too: who sets that sees `next_level`, or is seen (`choose_tables_level`).
+    Ids of cells never equal ids of rows (T9). So between commits that name one kind and commits that name the other,
+    commits name both, and a fence is drawn. The fence is drawn after `next_level` was read, and the last change is of
+    exactly that entry: an entry that was put after the fence gets another fence. The deployment's level is also read
+    after `next_level` was read: a client that sets it either sees `next_level` or is seen (`choose_tables_level`).
     """
     level = new_level(deployment, validation.check_table_name(name), conflict_level)
     generation = validation.find_table(deployment.catalog, name).generation
@@ -218,17 +221,19 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
 
 
 def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableInfo:
-    """Changes how long values are seen; 0: for ever, but what has expired stays so. Durable on return.
+    """Change a table's time to live; 0: values are visible for ever, but expired values stay expired. Durable on
+    return.
 
-    Behind a fence, as columns change: whoever begins after a floor was moved by it knows that the table has one (E1).
+    Behind a fence, like changes of columns: a transaction that begins after a move of the floor knows that the table
+    has one (E1).
     """
     checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
 
     def with_ttl(info: TableInfo) -> TableInfo:
         if info.indexes:
             raise Misuse(
-                f"table {name!r} has the index {info.indexes[0].name!r}, whose rows expire at other times than what "
-                "they stand for: drop it first",
+                f"table {name!r} has the index {info.indexes[0].name!r}, whose rows would not expire together with "
+                "the table's: drop it first",
                 table=name,
             )
         return replace(info, ttl_seconds=checked)
@@ -238,12 +243,12 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
 
 
 def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
-    """Replaces the entry by `decide(entry)` when nobody keeps the former one (X2). Transactions that write the table
-    and began before its fence abort.
+    """Replace the entry by `decide(entry)` when no client caches the old one any more (X2). Transactions that began
+    before its fence and write the table abort.
 
-    While the entry is *changing* clients keep nothing of it. What was kept before is older than the fence, which is
-    drawn after *changing* was read; the last change is of that very entry. So whoever begins after a transaction that
-    went by the new entry goes by it too. `decide` is called again if another client was faster.
+    Clients do not cache an entry that is *changing*. Earlier caches are older than the fence, which is drawn after
+    *changing* was read; the last change is of exactly that entry. So a transaction that begins after one that used the
+    new entry uses it too. `decide` is called again if another client was faster.
     """
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
@@ -259,7 +264,7 @@ def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[Tabl
             if found.info.is_changing:
                 deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=False), TableState.PRESENT))
             if put is not None:
-                raise ConflictError(f"table {name!r} was altered by others meanwhile: {error}", table=name) from error
+                raise ConflictError(f"table {name!r} was altered by another client: {error}", table=name) from error
             raise
         if not found.info.is_changing:
             deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
@@ -274,10 +279,11 @@ def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[Tabl
 
 
 def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
-    """Sets the one conflict level of all tables (None: each has its own). `Misuse` if a table has another one.
+    """Set the conflict level of all tables (None: each has its own). `Misuse` if a table has another level.
 
-    Set first, then compared: who makes a table puts its entry first and looks at the level then, so of the two at
-    least one sees the other. A level that was not compared to the end is taken back, unless another one was set since.
+    The level is set first, then compared with the tables. A client that creates a table puts its entry first, then
+    reads the level. So at least one of the two sees the other. If the comparison does not finish, the level is taken
+    back, unless another level was set since.
     """
     if level is None:
         catalog.set_tables_level(None)
@@ -293,14 +299,15 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
         _take_back(catalog, level, before if before is not level else None)
         names = ", ".join(f"{info.name} ({info.conflict_level.value})" for info in others)
         raise Misuse(
-            f"{level} cannot be the conflict level of all tables, because {names} have another one: set 'any', change "
-            "these by `pyomid tables URL alter NAME --conflict-level`, then set it again",
+            f"{level} cannot be the conflict level of all tables, because {names} have another level: set 'any', "
+            "change these by `pyomid tables URL alter NAME --conflict-level`, then set the level again",
             level=str(level),
         )
 
 
 def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | None) -> None:
-    """`before` may be what another one set and took back since, so it is compared again; it gives way to none."""
+    """Restore `before`. Another client may have set it and taken it back, so it is compared again and removed if it
+    does not fit."""
     if before is level:
         return
     if catalog.change_tables_level(level, before) and before is not None and _of_another_level(catalog, before):
@@ -312,13 +319,13 @@ def _of_another_level(catalog: Catalog, level: ConflictLevel) -> list[TableInfo]
 
 
 def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) -> None:
-    """`Misuse` if all tables of this deployment must have another level."""
+    """Raise `Misuse` if all tables of this deployment must have another level."""
     only = deployment.catalog.tables_level()
     if only is not None and level is not only and not is_system(name):
         raise Misuse(
-            f"table {name!r} would have conflict level {level.value!r}, and this deployment's is {only.value!r}: "
-            "requests of Java clients do not name their level, so all tables have one; leave the level away, or, "
-            "where no Java client writes, let `pyomid init URL --conflict-level any` allow both",
+            f"table {name!r} cannot have conflict level {level.value!r}, because this deployment's is {only.value!r}: "
+            "requests of Java clients do not name a level, so all tables share one; omit the level, or, if no Java "
+            "client writes, allow both with `pyomid init URL --conflict-level any`",
             table=name,
         )
 
@@ -332,12 +339,12 @@ def is_system(name: str) -> bool:
 
 
 def ensure_keys_table(deployment: Deployment) -> TableInfo:
-    """`KEYS_INFO` is in store and catalog on return (K6: before its first transactional write)."""
+    """Create `KEYS_INFO` in store and catalog if necessary (K6: before its first transactional write)."""
     return _ensure(deployment, idempotency.KEYS_INFO)
 
 
 def ensure_expiry_table(deployment: Deployment) -> TableInfo:
-    """The same of `EXPIRY_INFO`, whose rows tell what has expired."""
+    """Create `EXPIRY_INFO`, whose rows hold the expiry floors, if necessary."""
     return _ensure(deployment, EXPIRY_INFO)
 
 
@@ -349,26 +356,29 @@ def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:
     raise _changes_too_often(info.name)
 
 
-def make_index_table(deployment: Deployment, prefix: str, family: bytes) -> str:
-    """A new table for the rows of an index. Its name, which no other table ever had."""
-    name = f"{prefix}{drawn_start(deployment)}"
+def make_index_table(deployment: Deployment, name: str, family: bytes) -> None:
+    """Create the table for the rows of an index. Idempotent."""
     _make(deployment, TableInfo(name, (family,), ConflictLevel.CELL))
-    return name
 
 
 def drop_index_table(deployment: Deployment, name: str) -> None:
+    """Drop an index's table completely, even if its creation was interrupted."""
+    found = deployment.catalog.entry(name)
+    if found is not None and found.state is TableState.CREATING:
+        deployment.catalog.change_entry(found, _put(found.info, TableState.DROPPING))
     with suppress(UnknownTable):
         _drop(deployment, name)
 
 
 def fence_table(deployment: Deployment, name: str) -> None:
-    """On return every commit to the table is of a transaction that began after what was put into its entry before."""
+    """Draw a fence: from now on every commit to the table is of a transaction that began after the entry's last
+    change."""
     _fence(deployment, name)
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
-    """As `wanted`, with the physical table that `put` puts there, with its rows. The table of that name, and whether
-    this call made it."""
+    """Create the table `wanted`, whose physical table and rows `put` provides. Return the table of that name, and
+    whether this call created it."""
     if wanted.ttl_seconds is not None:
         _ensure(deployment, EXPIRY_INFO)
     return _make(deployment, wanted, put=put)
@@ -380,9 +390,10 @@ def _make(
     split_keys: Sequence[bytes] = (),
     put: Callable[[], None] | None = None,
 ) -> tuple[TableInfo, bool]:
-    """The table of that name, and whether this call made it.
+    """Return the table of that name, and whether this call created it.
 
-    Each attempt draws its own generation: if the answer to one was lost, its table may be made and dropped since.
+    Each attempt draws its own generation: if an attempt's reply was lost, its table may have been created and dropped
+    since.
     """
     info = wanted
     for _ in range(ATTEMPTS_MAX):
@@ -413,10 +424,11 @@ def _make(
 
 
 def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Sequence[bytes]) -> None:
-    """Makes it empty in a store where only pyomid makes tables; elsewhere a Java client may have filled it.
+    """Create the physical table: empty in a store where only pyomid creates tables; elsewhere a Java client may have
+    filled it.
 
-    A client that slept in a drop after its look at the entry (`_drop_rows`) may have named a physical table that is
-    there: the store makes another one, or takes the name from it.
+    A client that stalled in a drop, after its check of the entry (`_drop_rows`), may have named an existing physical
+    table: the store creates another one, or invalidates that withdrawal.
     """
     if not deployment.store.capabilities.foreign_tables:
         _drop_rows(deployment, creating)
@@ -424,9 +436,9 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
 
 
 def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
-    """Finishes a drop, which this client or another one began; any number may do so at once.
+    """Finish a drop that any client began; several clients may do so at once.
 
-    The rows go, then the mark of commits that named the table (K6), of those decided after the fence too.
+    The rows are deleted, then the mark of commits that named the table (K6), including commits decided after the fence.
     """
     name = dropping.info.name
     _fence(deployment, name)
@@ -440,17 +452,17 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
 
 
 def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
-    """The physical table of that name goes while `entry` stands, and no table that was made later. The order matters:
+    """Drop the physical table of that name while `entry` stands, but no table created later. The order matters:
 
     one client                                  another
     withdraws t
-    looks: the entry stands
-    (is slow)                                   finishes the drop, makes t anew
-    drops what it withdrew: t is another table by now
+    checks: the entry is unchanged
+    (stalls)                                    finishes the drop, creates t again
+    drops what it withdrew; t is another table by now
 
-    is about to withdraw t                      finishes the drop, makes t anew
+    is about to withdraw t                      finishes the drop, creates t again
     withdraws the new t
-    looks: another entry stands → gives it back
+    checks: the entry is another → gives t back
     """
     name = entry.info.name
     while (withdrawn := deployment.store.withdraw_table(name)) is not None:
@@ -475,33 +487,35 @@ def _stands(deployment: Deployment, entry: TableEntry) -> bool:
 
 
 def _another_life(name: str) -> ConflictError:
-    return ConflictError(f"table {name!r} was dropped or made anew meanwhile", table=name)
+    return ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
 
 
 def _changes_too_often(name: str) -> Unavailable:
-    return Unavailable(f"the catalog's entry of table {name!r} changed {ATTEMPTS_MAX} times meanwhile", table=name)
+    return Unavailable(
+        f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients", table=name
+    )
 
 
 def drawn_start(deployment: Deployment) -> int:
-    """A start above every commit that was acknowledged. As a generation: a compactor that still holds records of a
-    dropped table must not take a new one for it (K5)."""
-    drawn = deployment.tso.begin().start_ts
-    deployment.tso.note_ended(drawn)
-    return drawn
+    """Return a start above every acknowledged commit. As a generation it distinguishes a new table from a dropped one,
+    of which a compactor may still hold records (K5)."""
+    drawn = deployment.tso.begin()
+    drawn.end()
+    return drawn.start_ts
 
 
 def _check_same(wanted: TableInfo, found: TableInfo) -> None:
     if found.conflict_level != wanted.conflict_level:
         raise Misuse(
             f"table {found.name!r} exists with conflict level {found.conflict_level.value!r}, not "
-            f"{wanted.conflict_level.value!r}: one table has one level, which `pyomid tables URL alter NAME "
-            "--conflict-level` changes",
+            f"{wanted.conflict_level.value!r}: a table has one level; change it with `pyomid tables URL alter NAME "
+            "--conflict-level`",
             table=found.name,
         )
     if wanted.ttl_seconds is not None and found.ttl_seconds != wanted.ttl_seconds:
         raise Misuse(
-            f"table {found.name!r} exists with ttl_seconds {found.ttl_seconds}, not {wanted.ttl_seconds}: alter_table "
-            "changes it",
+            f"table {found.name!r} exists with ttl_seconds {found.ttl_seconds}, not {wanted.ttl_seconds}: change it "
+            "with alter_table",
             table=found.name,
         )
     missing = sorted(set(wanted.families) - set(found.families))

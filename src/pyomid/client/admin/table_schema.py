@@ -1,4 +1,4 @@
-"""Gives a table its schema in the catalog, from Python's types, and changes its columns."""
+"""Give a table a schema from Python types, and change its columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def give_schema(
     row_key: str | Iterable[str] | None,
     mapping: Mapping[str, str | bytes] | None,
 ) -> TableSchema:
-    """Durable on return. `Misuse` if the table has another one, which lacks not only columns."""
+    """Give a table a schema, or add missing columns to it. Durable on return. `Misuse` if it has a schema that differs
+    otherwise."""
     fields, places = fields_of(columns), column_mapping(mapping or {})
     parts = None if row_key is None else row_key_parts(row_key)
 
@@ -78,10 +79,10 @@ def alter_columns(
     order: Iterable[str] = (),
     mapping: Mapping[str, str | bytes] | None = None,
 ) -> TableSchema:
-    """Changes columns of a table with data. Durable on return, and what every later transaction goes by."""
+    """Change the columns of a table with data. Durable on return; every later transaction uses the new columns."""
     for what, value in (("rename", rename), ("widen", widen)):
         if value is not None and not isinstance(value, Mapping):
-            raise MisuseType(f"{what}={value!r} is no mapping of column names", value=value)
+            raise MisuseType(f"{what}={value!r} is not a mapping of column names", value=value)
     changes = ColumnChanges(
         rename=dict(rename or {}),
         drop=_names("drop", drop),
@@ -97,16 +98,16 @@ def alter_columns(
 
 def _names(what: str, names: object) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise MisuseType(f"{what}={names!r} is no list of column names", value=names)
+        raise MisuseType(f"{what}={names!r} is not a list of column names", value=names)
     return tuple(names)
 
 
 def fields_of(columns: object) -> list[Field]:
-    """Of a mapping of names to types, or of the annotations of a class."""
+    """Return the fields of a mapping of names to types, or of a class with annotations."""
     if isinstance(columns, type):
         columns = typing.get_type_hints(columns, include_extras=True)
     if not isinstance(columns, Mapping) or not columns:
-        raise MisuseType(f"columns {columns!r} is no class with annotations, and no mapping of names to types")
+        raise MisuseType(f"columns {columns!r} is neither a class with annotations nor a mapping of names to types")
     return [Field(str(name), _spark_type(str(name), kind)) for name, kind in columns.items()]
 
 
@@ -123,6 +124,6 @@ def _spark_type(name: str, kind: Any) -> str:
     if isinstance(kind, type) and kind in PYTHON_TYPES:
         return PYTHON_TYPES[kind]
     raise MisuseType(
-        f'column {name!r}: {kind!r} stands for no type of a table; name one, as Annotated[Decimal, "decimal(10,2)"]',
+        f'column {name!r}: {kind!r} is not a column type; name one, such as Annotated[Decimal, "decimal(10,2)"]',
         column=name,
     )

@@ -1,10 +1,10 @@
-"""Marks of unregistered tables: how a client removes one (protocol.md, Marks of unregistered tables).
+"""Marks of unregistered tables, and their removal (protocol.md, Marks of unregistered tables).
 
     fence → the mark's nonce → fence → is the table gone? → the mark goes, if it still has that nonce
 
 After the first fence, no transaction that wrote before it marks the table any more. After the second one the TSO has
-forgotten the mark that was read: each later commit marks anew. So if the table is not there *after* that, the mark that
-was read protects nothing, however late its removal arrives.
+forgotten the mark that was read: the next commit places a new mark. So if the table does not exist *after* that, the
+mark that was read protects nothing, however late its removal arrives.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pyomid.types import TABLES_UNCONFIRMED
 
 
 def forget_dropped(deployment: Deployment, name: str) -> bool:
-    """Removes the mark of a table that is gone. False if the table is there (again): the mark stays.
+    """Remove the mark of a table that is gone. False if the table exists (again): the mark stays.
 
-    For a table that no catalog entry calls present.
+    Only for a table without a catalog entry in state `PRESENT`.
     """
     number = table_id(name.encode())
     deployment.tso.fence(number)
@@ -37,7 +37,7 @@ def forget_dropped(deployment: Deployment, name: str) -> bool:
 
 
 def is_in_store(deployment: Deployment, name: str) -> bool:
-    """Whether clients other than pyomid's may find a table of this name. False in a store without such clients."""
+    """Whether the store has a table of this name. False in a store that only pyomid uses."""
     if not deployment.store.capabilities.foreign_tables:
         return False
     try:
@@ -50,7 +50,7 @@ def is_in_store(deployment: Deployment, name: str) -> bool:
 _NO_FAMILIES: Sequence[bytes] = ()
 
 SAMPLED_ROWS: Final = 1000
-"""Rows of each region: a table that transactions write holds shadow cells nearly everywhere."""
+"""Rows sampled in each region: a table that transactions write has shadow cells nearly everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,16 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """Tables to be registered, and marks whose table is not known by name."""
+    """Tables to register, and ids of marks whose table's name is unknown."""
 
     tables: list[Unregistered]
     unnamed: list[int]
 
 
 def discover(deployment: Deployment) -> Discovery:
-    """Tables that no catalog entry names, and that hold shadow cells or have a mark, matched by the name's hash.
+    """Return the unregistered tables that hold shadow cells or have a mark (matched by the name's hash).
 
-    A table whose writers all died before their first shadow cell, under a TSO that leaves no marks, is not found.
+    A table is missed if all its writers died before their first shadow cell, under a TSO that leaves no marks.
     """
     if not deployment.store.capabilities.foreign_tables:
         raise Misuse("only HBase holds tables of other programs: in this store every table is registered")
@@ -92,7 +92,7 @@ def discover(deployment: Deployment) -> Discovery:
 
 
 def named_marks(deployment: Deployment) -> dict[int, str]:
-    """Marks that stop sanitizing: table id → the table's name; empty where the store has no such table."""
+    """Return the marks that block sanitizing: table id → the table's name, empty if the store has no such table."""
     registered = {table_id(info.name.encode()) for info in deployment.catalog.registered()}
     marks = sorted(set(deployment.catalog.unknown_tables()) - {TABLES_UNCONFIRMED} - registered)
     names = {table_id(name.encode()): name for name in deployment.store.foreign_tables()} if marks else {}
@@ -100,20 +100,20 @@ def named_marks(deployment: Deployment) -> dict[int, str]:
 
 
 def confirm(deployment: Deployment, nonce: bytes | None) -> None:
-    """An operator confirms, after `discover`, that all tables that a Java TSO served are registered (K6).
+    """Record an operator's confirmation, after `discover`, that all tables that a Java TSO served are registered (K6).
 
-    `nonce` is that of the mark before `discover`: the mark of a Java TSO that led meanwhile stays.
+    `nonce`: of the mark before `discover`. If a Java TSO led meanwhile, its new mark stays.
     """
     if nonce is not None:
         deployment.catalog.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
 
 
 def forget(deployment: Deployment, name: str) -> None:
-    """Removes the mark of a table that another program dropped. `Misuse` if the table is there."""
+    """Remove the mark of a table that another program dropped. `Misuse` if the table exists."""
     if name in {info.name for info in deployment.catalog.registered()}:
-        raise Misuse(f"table {name!r} is registered: its mark holds up nothing", table=name)
+        raise Misuse(f"table {name!r} is registered: its mark does not block sanitizing", table=name)
     if not forget_dropped(deployment, name):
         raise Misuse(
-            f"table {name!r} is there: register it, as `pyomid tables URL discover` prints, or drop it",
+            f"table {name!r} exists: register it, as `pyomid tables URL discover` prints, or drop it",
             table=name,
         )

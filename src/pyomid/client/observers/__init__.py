@@ -1,1 +1,1 @@
-"""What a client reports of its work: `observer`, the interface; `metrics` (Prometheus), `spans` (OpenTelemetry)."""
+"""Reports of a client's work: `observer`, the interface; `metrics` (Prometheus), `spans` (OpenTelemetry)."""

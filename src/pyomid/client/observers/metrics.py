@@ -27,17 +27,18 @@ COUNTERS: Final = {
     "retries": ("Runs that went on after a conflict", ""),
     "errors": ("Operations that raised, by kind and error", "operation,error"),
 }
-"""Name → what it counts, and its labels."""
+"""Name → description, and labels."""
 
 
 class Metrics(Observer):
-    """`pyomid.connect(url, observers=[Metrics()])`. One for all databases of a process; `registry`: the default one."""
+    """Prometheus metrics: `pyomid.connect(url, observers=[Metrics()])`. Use one for all databases of a process.
+    `registry`: by default the global one."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         try:
             from prometheus_client import REGISTRY, Counter, Gauge, Histogram
         except ModuleNotFoundError as error:
-            raise Misuse("metrics need prometheus-client: install pyomid with its extra, pyomid[metrics]") from error
+            raise Misuse("metrics need prometheus-client: install pyomid[metrics]") from error
         registry = REGISTRY if registry is None else registry
         self._counters = {
             name: Counter(PREFIX + name, text, [each for each in labels.split(",") if each], registry=registry)
@@ -73,7 +74,7 @@ class Metrics(Observer):
 
 
 def outcome(operation: Operation, transaction: RowTransaction[Any]) -> str:
-    """Of the operation that ended the transaction."""
+    """Return the outcome of the transaction that the operation ended."""
     if transaction.state is State.COMMITTED:
         return "read" if transaction.commit_ts is None else "committed"
     if transaction.state is State.UNKNOWN:
@@ -82,10 +83,10 @@ def outcome(operation: Operation, transaction: RowTransaction[Any]) -> str:
 
 
 def _tables(error: ConflictError) -> list[str]:
-    """Those that the transaction wrote or claimed: the TSO cannot tell which of them it was."""
+    """Return the tables that the transaction wrote or claimed: the TSO cannot name the one with the conflict."""
     found: dict[str, None] = {}
     for name in ("wrote", "claimed"):
-        told = error.values.get(name)
-        if isinstance(told, dict):
-            found.update(dict.fromkeys(told))
+        rows_by_table = error.values.get(name)
+        if isinstance(rows_by_table, dict):
+            found.update(dict.fromkeys(rows_by_table))
     return list(found)

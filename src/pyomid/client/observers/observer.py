@@ -1,9 +1,9 @@
-"""What a database's client did, and how long it took, told to those who were named to `connect`.
+"""Observers: `connect(observers=…)` passes them every operation of a client, with its duration.
 
     begin, read, scan, commit, rollback ──steps──▶ `Reports.steps` ──`Operation`──▶ `Observer.done` of each
-    a run goes on after a conflict ────────────────────────────────────────────▶ `Observer.retried`
+    a rerun follows a conflict     ────────────────────────────────────────────▶ `Observer.retried`
 
-Without an observer a database has no `Reports`, and an operation costs one look at that.
+Without an observer a database has no `Reports`, and an operation costs one check of that.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Kind(StrEnum):
     READ = "read"
     """Rows by their keys."""
     SCAN = "scan"
-    """One batch of a scan."""
+    """A batch of a scan."""
     COMMIT = "commit"
-    """Its flush included."""
+    """Includes its flush."""
     ROLLBACK = "rollback"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One that ended, whether by itself or by `error`."""
+    """An operation that ended, successfully or with `error`."""
 
     kind: Kind
     transaction: RowTransaction[Any] | None
-    """None: its begin failed. Observers keep it by weak references only: a transaction that is forgotten has ended."""
+    """None: the begin failed. Observers must keep only weak references: a transaction ends when it is garbage."""
     table: str
-    """Of a read or scan; else empty."""
+    """The table of a read or scan; otherwise empty."""
     began_s: float
     """Seconds since 1970."""
     seconds: float
@@ -53,25 +53,25 @@ class Operation:
 
 
 class Observer:
-    """Base class of observers: each method does nothing. They run in the thread or event loop of the transaction, so
-    they neither wait nor take long; an error of theirs is logged and not raised."""
+    """Base class of observers; its methods do nothing. Methods run in the transaction's thread or event loop, so they
+    must not block. Their errors are logged, not raised."""
 
     def done(self, operation: Operation) -> None:
         """An operation ended."""
 
     def retried(self, error: ConflictError) -> None:
-        """`run`, `run_once` or a `transactional` function goes on after this conflict."""
+        """`run`, `run_once` or a `transactional` function is rerun after this conflict."""
 
 
 class Reports:
-    """Tells all observers of one database."""
+    """Reports to all observers of a database."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers: Final = tuple(observers)
         self._failed: set[int] = set()
 
     def steps(self, kind: Kind, transaction: RowTransaction[Any], table: str, steps: Steps[T]) -> Steps[T]:
-        """The same steps, told when they end."""
+        """Return the same steps, reported when they end."""
         began_s, clock_s = time.time(), time.perf_counter()
         error: BaseException | None = None
         try:
@@ -80,18 +80,18 @@ class Reports:
             error = raised
             raise
         finally:
-            self._tell(kind, transaction, table, began_s, clock_s, error)
+            self._report(kind, transaction, table, began_s, clock_s, error)
             del error  # its traceback holds this frame
 
     def begin_steps(self, steps: Steps[T]) -> Steps[T]:
-        """As `steps`, of those that return a transaction."""
+        """As `steps`, for steps that return a transaction."""
         began_s, clock_s = time.time(), time.perf_counter()
         try:
             transaction: Any = yield from steps
         except BaseException as error:
-            self._tell(Kind.BEGIN, None, "", began_s, clock_s, error)
+            self._report(Kind.BEGIN, None, "", began_s, clock_s, error)
             raise
-        self._tell(Kind.BEGIN, transaction, "", began_s, clock_s, None)
+        self._report(Kind.BEGIN, transaction, "", began_s, clock_s, None)
         begun: T = transaction
         return begun
 
@@ -102,7 +102,7 @@ class Reports:
             except Exception as raised:
                 self._log(observer, raised)
 
-    def _tell(
+    def _report(
         self,
         kind: Kind,
         transaction: RowTransaction[Any] | None,
@@ -119,10 +119,12 @@ class Reports:
                 self._log(observer, raised)
 
     def _log(self, observer: Observer, error: Exception) -> None:
-        """Once for each."""
+        """Log the first error of each observer."""
         if id(observer) not in self._failed:
             self._failed.add(id(observer))
-            logger.warning("observer %r failed, and is called on: %r", observer, error)
+            logger.warning(
+                "observer %r raised %r; it will still be called, and its further errors are not logged", observer, error
+            )
 
 
 def reports_to(observers: Sequence[Observer]) -> Reports | None:

@@ -1,5 +1,5 @@
-"""Spans of a client, for OpenTelemetry (extra pyomid[tracing]): one for each transaction, below the span that was
-current at its begin, and below it one for each operation."""
+"""OpenTelemetry spans of a client (extra pyomid[tracing]): one for each transaction, as child of the span that is
+current at its begin, with a child for each operation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SYSTEM: Final = "pyomid"
 
 
 class Spans(Observer):
-    """`pyomid.connect(url, observers=[Spans()])`. `tracer_provider`: the global one. The span of a transaction that is
-    forgotten, and neither committed nor rolled back, never ends, and so is not exported."""
+    """OpenTelemetry spans: `pyomid.connect(url, observers=[Spans()])`. `tracer_provider`: by default the global one.
+    The span of a transaction that becomes garbage without commit or rollback never ends, and so is not exported."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         try:
             from opentelemetry import trace
         except ModuleNotFoundError as error:
-            raise Misuse("spans need opentelemetry-api: install pyomid with its extra, pyomid[tracing]") from error
+            raise Misuse("spans need opentelemetry-api: install pyomid[tracing]") from error
         self._trace = trace
         self._tracer = trace.get_tracer(SYSTEM, tracer_provider=tracer_provider)
         self._open: WeakKeyDictionary[Any, Span] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""The asyncio session with a TSO: the protocol and the retries of the blocking session, on one event loop."""
+"""The asyncio session with a TSO: protocol and retries of the blocking session, on one event loop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast
 from pyomid import platforms
 from pyomid.client.drive import Blocking, Pause, adrive
 from pyomid.client.session.connecting import untrusted
+from pyomid.client.session.daemon_threads import in_daemon_thread
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConnectedSocket:
-    """A connected socket, and the TLS to begin on it: the TSO's certificate must name `host`."""
+    """A connected socket, and the TLS context for it: the TSO's certificate must name `host`."""
 
     sock: socket.socket
     tls: ssl.SSLContext | None = None
@@ -49,7 +50,7 @@ class ConnectedSocket:
 
 
 AsyncConnect = Callable[[], Awaitable[ConnectedSocket]]
-"""A new connection to the present TSO, as `blocking.Connect` (which may run in a thread)."""
+"""Returns a new connection to the current TSO, as `blocking.Connect` (which may run in a thread)."""
 
 
 class AsyncTsoSession(SessionBase["_Connection"]):
@@ -76,24 +77,24 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._has_moved = has_moved
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """That of its first request; its connections are of that one."""
+        """The loop of the first request, to which all connections belong."""
         self._telling: asyncio.TimerHandle | None = None
-        """What is open will be told then; None: the TSO knew it when it was looked at last, and no begin came since."""
+        """Timer of the next report of open starts; None: the last report is up to date, and there was no begin
+        since."""
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
-        reply = await adrive(self.begin_steps(not_before), self._perform)
-        if self._telling is None and not self._open_starts.is_told:
-            self._tell_soon()
-        return reply
+        return await adrive(self.begin_steps(not_before), self._perform)
 
     async def commit(self, request: CommitRequest) -> CommitReply:
         return await self.ask(request, CommitReply)
 
     async def ask(self, request: Request, kind: type[T]) -> T:
-        """The answer, which is of this kind. A refusal is raised as its error."""
+        """Return the reply, of this kind. A refusal is raised as its error."""
         return await adrive(self.ask_steps(request, kind), self._perform)
 
     def _tell_soon(self) -> None:
+        if self._telling is not None:
+            return
         session = weakref.ref(self)
 
         def tell() -> None:
@@ -106,8 +107,8 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._telling = asyncio.get_running_loop().call_later(TELL_S, tell)
 
     async def close(self) -> None:
-        """Wherever it is called: the loop of another process (a child of fork has that in common with its parent), or
-        one that does not run, is not touched."""
+        """Close the session; callable from anywhere. It does not use the loop of another process (a forked child shares
+        its parent's) or a loop that does not run."""
         self._closed = True
         loop = self._loop
         if platforms.here is not self._made_in or loop is None or not loop.is_running():
@@ -124,7 +125,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
             self._telling.cancel()
         if self._connection is not None:
             self.tell_open()
-            await asyncio.sleep(0)  # uvloop writes at the end of a step
+            await asyncio.sleep(0)  # uvloop writes at the end of a loop iteration
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(ConnectionBroken("the session was closed", sent=True))
@@ -138,13 +139,13 @@ class AsyncTsoSession(SessionBase["_Connection"]):
             case Pause(pause_s):
                 return await asyncio.sleep(pause_s)
             case Blocking(call):
-                return await asyncio.to_thread(call)
+                return await in_daemon_thread(call)
         raise AssertionError(f"no session performs {effect}")
 
     async def _connected(self, timeout_s: float) -> _Connection:
         self._check_open()
         if platforms.here is not self._made_in:
-            raise Misuse("an asyncio session belongs to the process that made it: connect again after a fork")
+            raise Misuse("an asyncio session belongs to the process that opened it: connect again after a fork")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None:
@@ -178,7 +179,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         except CONNECT_FAILS as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise no_tso(error) from error
-        except BaseException:  # cancelled: a connection left open would keep the TSO from ever ending (T14)
+        except BaseException:  # cancelled: an open connection would keep the TSO running for ever (T14)
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise
         return self._keep(connection, protocol)
@@ -186,6 +187,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 
 async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s: float) -> None:
     sock, loop = connected.sock, asyncio.get_running_loop()
+    platforms.keep_from_children(sock)
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         await loop.create_unix_connection(lambda: connection, sock=sock)
@@ -218,16 +220,16 @@ class _Connection(asyncio.Protocol):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
-        """Each with its deadline."""
+        """Requests by key, each with its deadline."""
         self._deadline: asyncio.TimerHandle | None = None
-        """At the earliest of them, or before it: one for all tasks, which costs a task nothing."""
+        """Timer at or before the earliest deadline: one for all tasks."""
         self._unsent: list[bytes] = []
-        """What the tasks of one turn of the loop ask leaves together at its end: one call, one packet."""
+        """Requests of all tasks in one loop iteration, which are sent at its end: one call, one packet."""
         self._is_silent = False
         self._watch = asyncio.create_task(self._leave_where_moved(has_moved)) if has_moved is not None else None
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `ConnectionBroken`."""
+        """Return the reply, or raise `ConnectionBroken`."""
         if self.broken or self._transport is None:
             raise is_closed()
         key, frames = self.protocol.ask(request)
@@ -246,7 +248,7 @@ class _Connection(asyncio.Protocol):
             self._waiting.pop(key, None)
 
     def tell(self, compose: Callable[[], Request]) -> None:
-        """Sends a request that gets no answer."""
+        """Send a request without a reply."""
         if self.broken or self._transport is None:
             raise is_closed()
         _, frames = self.protocol.ask(compose())
@@ -259,7 +261,9 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._transport.write(frames)
-        except Exception as error:  # a Java TSO answers in turn: none may be expected of what was never sent
+        except (
+            Exception
+        ) as error:  # a Java TSO replies in order: no reply may be expected for a request that was not sent
             self.close(ConnectionBroken(f"sending to the TSO failed: {error!r}", sent=True))
 
     def _look_at(self, deadline_s: float) -> None:
@@ -268,7 +272,7 @@ class _Connection(asyncio.Protocol):
         self._deadline = asyncio.get_running_loop().call_at(deadline_s, self._look)
 
     def _look(self) -> None:
-        """Whether a task has waited too long."""
+        """Close the connection if a task has waited too long."""
         self._deadline = None
         if self._waiting and not self.broken:
             first_s = min(deadline_s for _, deadline_s in self._waiting.values())
@@ -278,7 +282,7 @@ class _Connection(asyncio.Protocol):
                 self._look_at(first_s)
 
     def close(self, why: ConnectionBroken) -> None:
-        """Every waiting task gets `why`."""
+        """Close the connection; every waiting task gets `why`."""
         self.broken = True
         if self._watch is not None and self._watch is not asyncio.current_task():
             self._watch.cancel()
@@ -293,11 +297,12 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def forget(self) -> None:
-        """Its loop is no more: nothing is told, and the socket is closed with the transport, which nobody else has."""
+        """Drop the connection after its loop has ended: no task is notified, and the socket is closed with the
+        transport."""
         self.broken = True
         self._transport = None
 
-    # ── asyncio's side ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── asyncio.Protocol ─────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -322,8 +327,8 @@ class _Connection(asyncio.Protocol):
         self.close(broke(exc or "closed by the TSO"))
 
     async def _leave_where_moved(self, has_moved: Callable[[], bool]) -> None:
-        """Looks once in each `LOOK_S` in which a TSO that owes an answer sent nothing: a task waits for a TSO that is
-        stopped or cut off only until another one leads."""
+        """While the TSO owes a reply and sends nothing, check every `LOOK_S` whether another TSO leads: a task waits
+        for a stopped or disconnected TSO only until then."""
         silence = Silence()
         while not self.broken:
             self._is_silent = bool(self._waiting) or not self.ready.done()
@@ -332,9 +337,9 @@ class _Connection(asyncio.Protocol):
                 silence.ends()
             else:
                 silence.goes_on(LOOK_S)
-                with contextlib.suppress(RuntimeError, MemoryError):  # no thread to look in: it looks again later
-                    if await asyncio.to_thread(has_moved):
-                        self._reject(ConnectionAbortedError("it is silent, and another TSO leads"))
+                with contextlib.suppress(RuntimeError, MemoryError):  # no thread for the check: check again later
+                    if await in_daemon_thread(has_moved):
+                        self._reject(ConnectionAbortedError("no reply, and another TSO leads"))
 
     def _reject(self, error: Exception) -> None:
         if not self.ready.done():

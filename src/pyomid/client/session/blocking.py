@@ -1,8 +1,8 @@
-"""The blocking session with a TSO: one connection, shared by all threads of the process, requests pipelined.
+"""The blocking session with a TSO: one connection, shared by all threads of the process, with pipelined requests.
 
-It has no thread of its own. A thread that waits while no other thread reads becomes the leader, and reads for all. The
-others (followers) sleep until their answer is there, or until the leader has its own answer and hands the reading over.
-A single thread pays for one send and one receive, nothing else.
+It has no thread for reading. A thread that waits while no other thread reads becomes the leader and reads for all. The
+other threads (followers) sleep until their reply arrives, or until the leader has its own reply and hands over. A
+single thread pays only for one send and one receive.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ from pyomid.wire.open_starts import TELL_S
 T = TypeVar("T")
 
 Connect = Callable[[], socket.socket]
-"""A new connection to the present TSO, which is found or started. Raises `Unavailable`, or `Misuse` for good."""
+"""Returns a new connection to the current TSO, which it finds or starts. `Unavailable`, or `Misuse` if retrying cannot
+help."""
 
 RECEIVE_BYTES: Final = 1 << 16
 
 FORGOTTEN_S: Final = 60.0
-"""A thread looks this often whether its session was forgotten, if it has nothing to do."""
+"""An idle thread checks at this interval whether its session is garbage."""
 
 
 class TsoSession(SessionBase["_Connection"], TsoCalls):
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
-    `has_moved`: if TSOs take turns, whether another one leads now than the one that was connected last. It answers
-    soon, and no if it cannot know. One thread asks it, once in each `LOOK_S` in which a TSO that owes an answer sent
-    nothing: so a TSO that is stopped or cut off holds a request only until another one leads.
+    `has_moved`: with several TSOs, whether another one leads now than the last connected one. It must return quickly;
+    returns False if unknown. While the TSO owes a reply and sends nothing, one thread calls it every `LOOK_S`: so a
+    stopped or disconnected TSO delays a request only until another one leads.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             Attempt: lambda e: self._connected(e.timeout_s).ask(e.request, e.timeout_s),
         }
         self._connecting = threading.RLock()
-        """A lock that knows its owner: a thread that was interrupted while it took the lock knows whether to release
+        """A lock with an owner: a thread that was interrupted while it acquired the lock can tell whether to release
         it."""
         self._teller = _Teller(self)
 
@@ -96,32 +97,34 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     @property
     def extended(self) -> bool:
-        """Whether the TSO that was met last speaks pyomid's extensions: leases, branches, seals. `Unavailable` if none
-        was ever met and none answers."""
-        if self._extended is None:
-            begun = self.begin()  # Every TSO answers a begin, and it is repeated while there is none.
-            self.note_ended(begun.start_ts)
+        """Whether the last connected TSO supports pyomid's extensions: leases, branches, seals. `Unavailable` if there
+        was never a connection and no TSO replies."""
+        self._meet()
         assert self._extended is not None
         return self._extended
 
     @property
     def write_set_ids_max(self) -> int:
-        return self._write_set_ids_max if self.extended else 0
+        self._meet()
+        return self._write_set_ids_max
+
+    def _meet(self) -> None:
+        """Connect to a TSO if there was never a connection."""
+        if self._extended is None:
+            self.begin().end()  # every TSO replies to a begin, which is retried while there is no TSO
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        reply = drive(self.begin_steps(not_before), self._handlers)
-        self._teller.wake()
-        return reply
+        return drive(self.begin_steps(not_before), self._handlers)
 
     def complete(self, starts: Sequence[int]) -> None:
-        """Sent if there is a connection. Sanitizing deletes the entries of a lost request."""
+        """Request the deletion of entries, without waiting. Sanitizing deletes the entries of a lost request."""
         if not starts:
             return
         with contextlib.suppress(ConnectionBroken):
             self._connected(self._request_s).post(Complete(tuple(starts)))
 
     def close(self) -> None:
-        """Further calls raise `Misuse`. Calls under way end with `Unavailable`."""
+        """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
         self._closed = True
         if platforms.here is self._made_in:
             self._teller.stop()
@@ -136,7 +139,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         return drive(self.ask_steps(request, kind), self._handlers)
 
     def _connected(self, timeout_s: float) -> _Connection:
-        """The connection; a new one if there is none or it broke."""
+        """Return the connection; a new one if there is none or it broke."""
         self._check_open()
         if platforms.here is not self._made_in:
             self._after_fork()
@@ -152,7 +155,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
                 connection = self._open(timeout_s)
             return connection
         finally:
-            try:  # noqa: SIM105 - nothing may be called before the release, where an interrupt could come in
+            try:  # noqa: SIM105 - no call before the release: an interrupt could come between
                 connecting.release()
             except RuntimeError:
                 pass  # it was not acquired
@@ -167,8 +170,11 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             raise no_tso(error) from error
         return self._keep(connection, protocol)
 
+    def _tell_soon(self) -> None:
+        self._teller.wake()
+
     def _after_fork(self) -> None:
-        """Uses nothing of the parent: not its socket, whose answers are the parent's, and none of its locks."""
+        """Replace all state of the parent process: its socket, whose replies are the parent's, and its locks."""
         self._made_in = platforms.here
         self._connection = None
         self._connecting = threading.RLock()
@@ -177,7 +183,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
 
 class _Teller:
-    """Tells the TSO once in a while, in a thread of its own, what a session holds open; sleeps while nothing changes.
+    """Reports a session's open starts to the TSO periodically, in a thread of its own; sleeps while nothing changes.
     The thread ends with the session."""
 
     def __init__(self, session: TsoSession) -> None:
@@ -187,16 +193,14 @@ class _Teller:
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Something changed."""
+        """Note that the open starts changed."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="pyomid-open-starts", daemon=True)
+            with contextlib.suppress(RuntimeError, MemoryError):  # until a thread starts, open starts hold W by age
+                thread.start()
+                self._thread = thread
         if not self._awake.is_set():
             self._awake.set()
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="pyomid-open-starts", daemon=True)
-                try:
-                    thread.start()
-                    self._thread = thread
-                except (RuntimeError, MemoryError):  # starts hold LWM until they are old, or until there is a thread
-                    self._awake.clear()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -209,24 +213,24 @@ class _Teller:
         try:
             while not self._stopped.wait(TELL_S) and self._tell():
                 self._awake.wait(FORGOTTEN_S)
-        finally:  # after an error the next begin starts another thread
+        finally:  # after an error, the next begin starts another thread
             self._thread = None
             self._awake.clear()
 
     def _tell(self) -> bool:
-        """False: the session was forgotten."""
+        """Report open starts. False: the session is garbage."""
         session = self._session()
         if session is None:
             return False
         if not session.tell_open():
             self._awake.clear()
-            if session.tell_open():  # a begin came meanwhile
+            if session.tell_open():  # there was a begin meanwhile
                 self._awake.set()
         return True
 
 
 class _Slot:
-    """A request that waits for its answer."""
+    """A request that waits for its reply."""
 
     __slots__ = ("answer", "error", "key", "leads", "wake")
 
@@ -239,17 +243,17 @@ class _Slot:
         self.wake.acquire()
 
     def signal(self) -> None:
-        try:  # noqa: SIM105 - suppress costs ten times as much
+        try:  # noqa: SIM105 - suppress is ten times slower
             self.wake.release()
         except RuntimeError:
-            pass  # it was signalled before
+            pass  # it was signalled already
 
 
 class _Connection:
     """One socket and all threads that wait on it.
 
-    `close` shuts the socket down; its descriptor is released when the last thread has left. Were it released earlier,
-    the next connection would get its number, and a reader about to enter `poll` would wait on that connection.
+    `close` shuts the socket down; the descriptor is released when the last thread has left. If it were released
+    earlier, the next connection could get its number, and a reader about to enter `poll` would wait on that connection.
     """
 
     def __init__(
@@ -264,7 +268,9 @@ class _Connection:
         self.protocol = protocol
         self.broken = False
         self._sock = sock
-        weakref.finalize(self, sock.close).atexit = False
+        platforms.keep_from_children(sock)
+        self._release = weakref.finalize(self, sock.close)
+        self._release.atexit = False
         self._clock = clock
         self._has_moved = has_moved
         self._sending = threading.Lock()
@@ -281,8 +287,8 @@ class _Connection:
         bound_sends(sock, timeout_s)
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `ConnectionBroken`. Whatever is raised in here, and wherever: the other threads go on reading,
-        or get an error."""
+        """Return the reply, or raise `ConnectionBroken`. If this thread is interrupted anywhere in here, the other
+        threads continue to read, or get an error."""
         slot = _Slot()
         try:
             try:
@@ -293,24 +299,26 @@ class _Connection:
                     self._slots.pop(slot.key, None)
                     if slot.leads:
                         self._hand_over(slot)
+                    if self.broken and not self._slots:
+                        self._release_if_left()
         except OmidError:
             raise
         except BaseException:
-            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on its way out, or during close
-                self.close(ConnectionBroken("a thread that read for the others was interrupted", sent=True))
+            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on the way out, or during close
+                self.close(ConnectionBroken("the thread that read for all others was interrupted", sent=True))
             raise
 
     def post(self, request: Request) -> None:
-        """Sends a request that gets no answer."""
+        """Send a request without a reply."""
         assert not is_answered(request)
         self._send(request, None)
 
     def tell(self, compose: Callable[[], Request]) -> None:
-        """Sends a request that gets no answer, made when nothing else can leave before it."""
+        """Send a request without a reply, composed when no other request can be sent before it."""
         self._send(compose, None)
 
     def close(self, why: ConnectionBroken) -> None:
-        """Every waiting thread gets `why`. It may be called again if it was interrupted."""
+        """Close the connection; every waiting thread gets `why`. It may be called again if it was interrupted."""
         with self._state:
             self.broken = True
             slots = list(self._slots.values())
@@ -320,6 +328,15 @@ class _Connection:
             slot.signal()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        with self._state:
+            if not self._slots:
+                self._release_if_left()
+
+    def _release_if_left(self) -> None:
+        """Release the socket if no thread sends; none waits, and none can enter. Otherwise the last thread or the
+        destructor does it."""
+        if not self._sending.locked():
+            self._release()
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -342,7 +359,7 @@ class _Connection:
                 self.close(lost)
                 raise lost from error
             except BaseException:
-                # Half a frame may have left, or none although an answer is expected in its turn (a Java TSO's).
+                # Half a frame may be sent, or none although a Java TSO's replies are expected in order.
                 self.close(ConnectionBroken("sending to the TSO was interrupted", sent=True))
                 raise
 
@@ -356,7 +373,7 @@ class _Connection:
             while self.protocol.server is None:
                 left_s = deadline_s - self._clock()
                 if left_s <= 0:
-                    raise TimeoutError(f"not whole within {timeout_s:.1f} s")
+                    raise TimeoutError(f"incomplete after {timeout_s:.1f} s")
                 if not self._hears(left_s):
                     continue
                 self._sock.settimeout(left_s)
@@ -382,7 +399,7 @@ class _Connection:
         raise slot.error
 
     def _lead(self, slot: _Slot, deadline_s: float) -> None:
-        """Reads once, for everybody."""
+        """Read once, for all threads."""
         left_s = deadline_s - self._clock()
         reads = False
         try:
@@ -402,13 +419,12 @@ class _Connection:
         except (OSError, ValueError, OmidError) as error:
             self.close(broke(error))
         except BaseException:
-            if reads:  # bytes taken from the socket are lost, and with them the begin of the next answer
+            if reads:  # received bytes are lost, perhaps with the begin of the next reply
                 self.close(ConnectionBroken("reading from the TSO was interrupted", sent=True))
             raise
 
     def _hears(self, left_s: float) -> bool:
-        """Waits for bytes. False: not yet. `ConnectionError` if another TSO leads by now: the answer of this one may
-        never come."""
+        """Wait for bytes. False: none yet. `ConnectionError` if another TSO leads by now: this one may never reply."""
         patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
         if self._has_decrypted() or self._poll.poll(patience_s * 1000):
             self._silence.ends()
@@ -416,11 +432,11 @@ class _Connection:
         if self._has_moved is not None:
             self._silence.goes_on(patience_s)
             if self._has_moved():
-                raise ConnectionAbortedError("it is silent, and another TSO leads")
+                raise ConnectionAbortedError("no reply, and another TSO leads")
         return False
 
     def _has_decrypted(self) -> bool:
-        """TLS only: bytes that were decrypted already, which the system's poll does not see."""
+        """Whether TLS has decrypted bytes, which the system's poll does not see."""
         return self._pending is not None and self._pending() > 0
 
     def _deliver(self, key: int, answer: Answer) -> None:
@@ -434,7 +450,7 @@ class _Connection:
             self.close(not_in_time())
 
     def _hand_over(self, leader: _Slot) -> None:
-        """The next waiting thread reads from now on. Called with `_state` held; the leader leads until another does."""
+        """Let the next waiting thread read. Called with `_state` held; the leader leads until another thread does."""
         for slot in self._slots.values():
             if slot is not leader and slot.answer is None and slot.error is None:
                 slot.leads = True

@@ -1,4 +1,4 @@
-"""Connections to a TSO at a known address, plain or with TLS."""
+"""Connections to a TSO at a known address, with or without TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyomid.tls import TlsSocket, refusal
 def tcp_connector(
     address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
 ) -> Callable[[], socket.socket]:
-    """A `Connect` for HOST:PORT. With `tls` the server's name is checked as the context says."""
+    """Return a `Connect` for HOST:PORT. With `tls`, the context decides how the server's name is checked."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise Misuse(f"{address!r} is not HOST:PORT", address=address)
@@ -42,7 +42,7 @@ def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
 
 
 def read_token(path: str) -> bytes:
-    """The token that a client shows to a TSO with `--token-file`: the file's content without blanks around it."""
+    """Return the token that a client presents to a TSO with `--token-file`: the file's content, stripped."""
     try:
         token = Path(path).read_bytes().strip()
     except OSError as error:

@@ -1,11 +1,11 @@
 """Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
 
-A start that this process did not begin, that of a snapshot below the present, may be read by others too: its lease is
-shared with them, asked for again while it is used, and ends by its term. So does the lease of a place to which somebody
-may come back when this process is dead, unless it is ended.
+Others may read at the start of a past snapshot too, because this process did not begin it: its lease is shared,
+requested again while it is used, and ends by its term. The lease of a position to which a program may return after this
+process has died ends by its term too, unless it is ended.
 
-A lease keeps the versions that its snapshot needs from compaction, for hours if need be. The loss of a lease is an
-error that the transaction raises at its next use: never a silent hole.
+A lease protects the versions that its snapshot needs from compaction, for hours if necessary. If the lease is lost, the
+transaction's next use raises an error: reads never silently miss data.
 """
 
 from __future__ import annotations
@@ -14,141 +14,172 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from pyomid.errors import OmidError, SnapshotTooOld, Unavailable
+from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.ports import Clock, Tso
 
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_TERM = 3
-"""Two renewals may fail before a lease is in danger."""
+"""Two renewals may fail before a lease can expire."""
 
 RENEWAL_PAUSE_S_MAX = 100.0
-"""A TSO that took over gives all leases its own term, whatever they were granted for: 5 minutes, if it was not told
-another."""
+"""After a takeover all leases get the new TSO's own term, whatever term they were granted for: by default 5 minutes."""
 
 
 def renewal_pause_s(term_s: float, tso_term_s: float = inf) -> float:
-    """From one renewal of a lease to the next. `tso_term_s`: the TSO's own term, as far as it is known here."""
+    """Return the time between two renewals of a lease. `tso_term_s`: the TSO's own term, if known."""
     return min(min(term_s, tso_term_s) / RENEWALS_PER_TERM, RENEWAL_PAUSE_S_MAX)
 
 
 class Lease:
-    """A held lease. `lost` is the error that its owner must raise; None while it is good."""
+    """A held lease. `lost` is the error that its owner must raise; None while the lease is valid."""
 
-    __slots__ = ("__weakref__", "is_lasting", "is_shared", "lost", "renew_at_s", "start_ts", "term_s")
+    __slots__ = ("__weakref__", "grant", "is_lasting", "is_shared", "lost", "renew_at_s", "start_ts", "term_s")
 
     def __init__(
-        self, start_ts: int, term_s: float, renew_at_s: float, *, is_shared: bool = False, is_lasting: bool = False
+        self,
+        start_ts: int,
+        term_s: float = 0.0,
+        renew_at_s: float = inf,
+        *,
+        is_shared: bool = False,
+        is_lasting: bool = False,
     ) -> None:
         self.start_ts = start_ts
         self.term_s = term_s
         self.is_shared = is_shared
         self.is_lasting = is_lasting
-        """Forgotten, it ends by its term."""
+        """After `keep`, the lease ends by its term if this object becomes garbage."""
         self.renew_at_s = renew_at_s
         self.lost: OmidError | None = None
+        self.grant: _Grant | None = None
+        """None: no keeper of this process has it."""
 
     @classmethod
     def of_another(cls, start_ts: int) -> Lease:
-        """A lease that was granted to another process. The code that works under it renews it, not a keeper here."""
-        return cls(start_ts, 0.0, 0.0)
+        """Return a lease that was granted to another process. The code that works under it renews it, not a keeper
+        here."""
+        return cls(start_ts)
+
+
+class _Grant:
+    """The keeper's record of a lease, registered before the request is sent."""
+
+    __slots__ = ("ends", "is_asked", "is_given_back", "lease", "start_ts")
+
+    def __init__(self, lease: Lease, forgotten: Callable[[object], object]) -> None:
+        self.start_ts = lease.start_ts
+        self.lease = weakref.ref(lease, forgotten)
+        self.ends = not lease.is_shared
+        """Whether the keeper ends the lease at the TSO once the lease object is garbage: no other owner can use it."""
+        self.is_asked = True
+        """The request is in flight: an end sent now might overtake it."""
+        self.is_given_back = False
 
 
 class LeaseKeeper:
-    """Holds leases by weak reference: a transaction that was forgotten does not hold the watermark back for ever."""
+    """Renews leases, with weak references to them: so W does not wait for a transaction that became garbage, or for a
+    caller that was interrupted or cancelled before the lease came. Only the keeper's thread gives such leases back.
+    """
 
     def __init__(self, tso: Tso, clock: Clock, tso_term_s: float = inf) -> None:
         self._tso = tso
         self._clock = clock
         self._tso_term_s = tso_term_s
-        self._held: dict[int, weakref.ref[Lease]] = {}
-        """Of this process alone, by start."""
-        self._lasting: dict[int, weakref.ref[Lease]] = {}
-        """Shared ones too, by the identity of the lease: several may be of one start."""
-        self._lock = threading.RLock()
-        """Acquired itself, not through its condition: that acquires it in Python, where an interrupt can come between.
-        """
-        self._changed = threading.Condition(self._lock)
+        self._grants: set[_Grant] = set()
+        """Changed by atomic operations, without a lock."""
+        self._starting = threading.RLock()
+        self._wake: SimpleQueue[object] = SimpleQueue()
+        """The weak references call its `put` when a lease becomes garbage; it is C code and may run anywhere."""
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def grant(self, start_ts: int, term_s: float | None) -> Lease:
-        """Durable on return, and renewed from now on. `SnapshotTooOld` if W has passed the start, `Unavailable` if the
-        system gives no thread to renew it. Where it fails the start is given up: W does not wait for it.
+        """Return a lease, durable and renewed from now on. `SnapshotTooOld` if W has passed the start, `Unavailable` if
+        the system cannot start the thread that renews it. The lease is given back when it becomes garbage.
         """
-        now_s = self._clock()
-        try:
-            granted_s = self._tso.grant_lease(start_ts, term_s)
-            lease = Lease(start_ts, granted_s, self._renewal_s(now_s, granted_s))
-            self._keep(lease, self._held, start_ts)
-        except BaseException:
-            self._tso.note_ended(start_ts)
-            raise
-        return lease
+        return self._granted(Lease(start_ts), lambda: self._tso.grant_lease(start_ts, term_s))
 
     def grant_lasting(self, start_ts: int, term_s: float | None) -> Lease:
-        """As `grant`, for a place that counts when this process is gone: only who ends it ends it before its term."""
-        now_s = self._clock()
-        granted_s = self._tso.grant_lease(start_ts, term_s)
-        lease = Lease(start_ts, granted_s, self._renewal_s(now_s, granted_s), is_lasting=True)
-        self._keep(lease, self._lasting, id(lease))
-        return lease
+        """As `grant`, for a position that must outlive this process: after `keep` only `end` ends the lease before its
+        term."""
+        return self._granted(Lease(start_ts, is_lasting=True), lambda: self._tso.grant_lease(start_ts, term_s))
 
     def share(self, start_ts: int, term_s: float | None) -> Lease:
-        """As `grant`, for a start that others may read at as well."""
-        now_s = self._clock()
-        _, kept_s = self._tso.share_lease(start_ts, term_s)
-        lease = Lease(start_ts, kept_s, self._renewal_s(now_s, kept_s), is_shared=True, is_lasting=True)
-        self._keep(lease, self._lasting, id(lease))
-        return lease
+        """As `grant`, for a start at which others may read too: the lease only ends by its term."""
+        lease = Lease(start_ts, is_shared=True, is_lasting=True)
+        return self._granted(lease, lambda: self._tso.share_lease(start_ts, term_s)[1])
 
-    def _keep(self, lease: Lease, held: dict[int, weakref.ref[Lease]], key: int) -> None:
-        with self._lock:
-            held[key] = weakref.ref(lease)
-            try:
-                self._ensure_thread()
-            except (RuntimeError, MemoryError) as error:
-                self.end(lease)
-                raise Unavailable(f"start_ts {lease.start_ts}: no thread to renew its lease: {error}") from error
-            self._changed.notify_all()
+    def _granted(self, lease: Lease, ask: Callable[[], float]) -> Lease:
+        """Request and register a lease. `ask` may return after its caller has left: an event loop cancels the caller,
+        but the thread continues."""
+        self._ensure_thread(lease)
+        lease.grant = grant = _Grant(lease, self._wake.put)
+        try:
+            self._grants.add(grant)
+            now_s = self._clock()
+            lease.term_s = ask()
+            lease.renew_at_s = self._renewal_s(now_s, lease.term_s)
+            grant.is_asked = False
+            self._wake.put(None)
+            return lease
+        except (SnapshotTooOld, Misuse):
+            self._grants.discard(grant)
+            raise
+        except BaseException:  # the reply is lost: the TSO may have granted the lease
+            grant.is_given_back = True
+            grant.is_asked = False
+            self._wake.put(None)
+            raise
 
-    def _ensure_thread(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
+    def keep(self, lease: Lease) -> None:
+        """Note that the owner of a lasting lease has it: from now on it ends by its term if the object becomes
+        garbage."""
+        if lease.grant is not None and lease.is_lasting:
+            lease.grant.ends = False
+
+    def give_back(self, lease: Lease) -> None:
+        """As `end`, but without waiting for the TSO."""
+        if lease.grant is not None:
+            lease.grant.ends = not lease.is_shared
+            lease.grant.is_given_back = True
+            self._wake.put(None)
+
+    def _ensure_thread(self, lease: Lease) -> None:
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return
             thread = threading.Thread(target=self._run, name="pyomid-leases", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                raise Unavailable(f"start_ts {lease.start_ts}: no thread to renew its lease: {error}") from error
             self._thread = thread
 
     def end(self, lease: Lease) -> None:
-        """The watermark may pass it. An error does no harm: the lease expires."""
-        if lease.is_lasting:
-            self.abandon(lease)
+        """End a lease, so that W may pass it. An error is harmless: the lease expires."""
+        self.abandon(lease)
         if not lease.is_shared:
-            self.end_of(lease.start_ts)
+            self._quietly(self._tso.end_lease, lease.start_ts)
 
     def end_of(self, start_ts: int) -> None:
-        """As `end`, for the lease on a start, whichever process it was granted to."""
-        with self._lock:
-            self._held.pop(start_ts, None)
+        """As `end`, for the lease on a start, to whichever process it was granted."""
         self._quietly(self._tso.end_lease, start_ts)
 
     def abandon(self, lease: Lease) -> None:
-        """Renews it no more. It ends by its term, or by the commit that may still be decided."""
-        with self._lock:
-            if lease.is_lasting:
-                self._lasting.pop(id(lease), None)
-            else:
-                self._held.pop(lease.start_ts, None)
+        """Stop renewing a lease. It ends by its term, or with a commit that may still be decided."""
+        if lease.grant is not None:
+            self._grants.discard(lease.grant)
 
     def close(self) -> None:
-        """Renews nothing more. Leases still held expire by their terms."""
-        with self._lock:
-            self._closed = True
-            self._held.clear()
-            self._lasting.clear()
-            self._changed.notify_all()
+        """Stop renewing. Leases that were given back are ended; leases still held expire by their terms."""
+        self._closed = True
+        self._wake.put(None)
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(self._JOIN_TIMEOUT_S)
 
@@ -158,52 +189,46 @@ class LeaseKeeper:
         try:
             self._tend_all()
         except BaseException as error:
-            logger.exception("leases are renewed no longer; their transactions fail at the next use")
+            logger.exception("the thread that renews leases failed; their transactions fail at the next use")
             self._lose_all(error)
 
     def _lose_all(self, error: BaseException) -> None:
-        """Leases that are not renewed must give their owners an error, not holes in what they read."""
-        with self._lock:
-            for lease in self._live():
-                if lease.lost is None:
-                    lease.lost = SnapshotTooOld(
-                        f"start_ts {lease.start_ts}: its lease is renewed no more, the thread failed: {error!r}",
-                        start_ts=lease.start_ts,
-                    )
-            self._held.clear()
-            self._lasting.clear()
-            self._thread = None
+        """Mark all leases as lost: owners of leases that are not renewed must get an error instead of missing data."""
+        for lease in self._live():
+            if lease.lost is None:
+                lease.lost = SnapshotTooOld(
+                    f"start_ts {lease.start_ts}: its lease is no longer renewed, because the thread failed: {error!r}",
+                    start_ts=lease.start_ts,
+                )
+        self._grants.clear()
+        self._thread = None
 
     def _live(self) -> list[Lease]:
-        references = (*self._held.values(), *self._lasting.values())
-        return [lease for reference in references if (lease := reference()) is not None]
+        return [lease for grant in self._grants.copy() if (lease := grant.lease()) is not None]
 
     def _tend_all(self) -> None:
-        while True:
-            with self._lock:
-                if self._closed:
-                    return
-                held = dict(self._held)
-                self._lasting = {key: reference for key, reference in self._lasting.items() if reference() is not None}
-                lasting = tuple(self._lasting.values())
-            for start_ts, reference in held.items():
-                self._tend(start_ts, reference())
-            for reference in lasting:
-                self._renew_if_due(reference())
-            with self._lock:
-                if not self._closed:
-                    self._changed.wait(self._pause_s())
+        is_closed = False
+        while not is_closed:
+            is_closed = self._closed and not any(grant.is_asked for grant in self._grants.copy())
+            for grant in self._grants.copy():
+                self._tend(grant)
+            with suppress(Empty):
+                self._wake.get(timeout=0.0 if is_closed else self._pause_s())
+                while True:
+                    self._wake.get_nowait()
 
-    def _tend(self, start_ts: int, lease: Lease | None) -> None:
-        if lease is None:
-            with self._lock:
-                self._held.pop(start_ts, None)
-            self._quietly(self._tso.end_lease, start_ts)
-        else:
+    def _tend(self, grant: _Grant) -> None:
+        lease = grant.lease()
+        if lease is None or grant.is_given_back:
+            if not grant.is_asked and grant in self._grants:
+                self._grants.discard(grant)
+                if grant.ends:
+                    self._quietly(self._tso.end_lease, grant.start_ts)
+        elif not self._closed:
             self._renew_if_due(lease)
 
-    def _renew_if_due(self, lease: Lease | None) -> None:
-        if lease is not None and lease.lost is None and self._clock() >= lease.renew_at_s:
+    def _renew_if_due(self, lease: Lease) -> None:
+        if lease.lost is None and self._clock() >= lease.renew_at_s:
             self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:
@@ -213,27 +238,27 @@ class LeaseKeeper:
                 _, lease.term_s = self._tso.share_lease(lease.start_ts, lease.term_s)
             else:
                 renewed_s = self._tso.renew_lease(lease.start_ts)
-                if lease.is_lasting and renewed_s < lease.term_s:  # by a TSO that took over: the promise was longer
+                if (
+                    lease.is_lasting and renewed_s < lease.term_s
+                ):  # a new TSO's own term is shorter than the promised one
                     renewed_s = self._tso.grant_lease(lease.start_ts, lease.term_s)
                 lease.term_s = renewed_s
         except SnapshotTooOld as error:
             lease.lost = error
-        except Exception as error:  # one lease, once: the others are renewed all the same, and this one again
-            logger.warning("lease on %d not renewed, will be tried again: %r", lease.start_ts, error)
+        except Exception as error:  # only this renewal failed: other leases are renewed, and this one is retried
+            logger.warning("renewing the lease on %d failed, will retry: %r", lease.start_ts, error)
         lease.renew_at_s = self._renewal_s(now_s, lease.term_s)
 
     def _renewal_s(self, now_s: float, term_s: float) -> float:
         return now_s + renewal_pause_s(term_s, self._tso_term_s)
 
     def _pause_s(self) -> float | None:
-        """Until the next renewal. Forgotten leases are noticed then."""
+        """Return the time until the next renewal."""
         due = [lease.renew_at_s for lease in self._live() if lease.lost is None]
-        if not due:
-            return 1.0 if self._held or self._lasting else None
-        return max(0.0, min(due) - self._clock())
+        return max(0.0, min(min(due) - self._clock(), threading.TIMEOUT_MAX)) if due else None
 
     def _quietly(self, call: Callable[[int], Any], start_ts: int) -> None:
         try:
             call(start_ts)
         except Exception as error:
-            logger.warning("lease on %d not ended, expires by its term: %s", start_ts, error)
+            logger.warning("could not end the lease on %d, which expires by itself: %s", start_ts, error)

@@ -1,12 +1,12 @@
-"""Request retry: which requests are repeated, what a lost answer means, and what a session remembers of its TSO. The
-blocking and the asyncio session are shells over it, driven by `client.drive`.
+"""Request retry: which requests are retried, what a lost reply means, and what a session knows of its TSO. The blocking
+and the asyncio session are shells over it, driven by `client.drive`.
 
-    begin, leases, seals, status …   repeated on a new connection: the first attempt did nothing that hurts
-    commit                           repeated as a retry (T7): the first attempt may have been decided
+    begin, leases, seals, status …   retried on a new connection: the first attempt had no harmful effect
+    commit                           retried with `isRetry` (T7): the first attempt may have been decided
     a retry of a commit is refused   OutcomeUnknown, whatever the error: it says nothing about the first attempt
-    no answer for `retry_s`          Unavailable; for a commit that was sent: OutcomeUnknown
-    known why there is no TSO        raised at once (no room in the store, a folder that is gone), but for a commit that
-                                     was sent: it says nothing about that, so the commit is repeated
+    no reply for `retry_s`           Unavailable; for a commit that was sent: OutcomeUnknown
+    known why there is no TSO        raised at once (store full, folder gone); but a commit that was sent is retried,
+                                     because the reason says nothing about its outcome
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import os
 import platform
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeGuard, TypeVar
@@ -26,28 +27,31 @@ from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavaila
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
+from pyomid.wire.codec import ids_in_frame_max
+from pyomid.wire.frames import FRAME_BYTES_MAX
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
 from pyomid.wire.open_starts import OpenStarts
 
 log = logging.getLogger(__name__)
 
 TELL_AFTER_S: Final = 2.0
-"""A request that waits for longer says so in the log."""
+"""A request that waits longer is logged."""
 
 PAUSE_S: Final = 0.02
-"""Pause before a failed request is repeated. It doubles up to `PAUSE_S_MAX`."""
+"""Pause before a retry. It doubles up to `PAUSE_S_MAX`."""
 
 PAUSE_S_MAX: Final = 0.25
-"""As long as a client may come late to a TSO that took over: a look at ZooKeeper or a folder, four times a second."""
+"""Maximum pause, by which a client may be late after a takeover: it checks ZooKeeper or the folder four times a
+second."""
 
 LOOK_S: Final = 1.0
-"""If a TSO that owes an answer sent nothing for so long, another one may lead. Checked at this interval."""
+"""If a TSO that owes a reply has sent nothing for this long, another one may lead. Checked at this interval."""
 
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
 class Attempt(Effect):
-    """→ Answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the present connection (a new
-    one if there is none), and waits for `timeout_s`."""
+    """→ Answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the current connection (a new
+    one if there is none) and waits for `timeout_s`."""
 
     request: Request
     timeout_s: float
@@ -62,7 +66,7 @@ _READ_CLOCK: Final = ReadClock()
 
 
 class ConnectionBroken(Unavailable):
-    """No answer came. `sent`: the TSO may have seen the request. `reason`: why it was not sent."""
+    """No reply came. `sent`: the TSO may have received the request. `reason`: why it was not sent."""
 
     def __init__(self, message: str, *, sent: bool, reason: BaseException | None = None) -> None:
         super().__init__(message, sent=sent)
@@ -71,18 +75,17 @@ class ConnectionBroken(Unavailable):
 
 
 CONNECT_FAILS: Final = (OmidError, OSError, RuntimeError, MemoryError)
-"""Errors of a connection attempt: no TSO, the network, or a system without a thread or memory for it. Nothing was sent;
-it is tried again."""
+"""Errors of a connection attempt: no TSO, the network, or no thread or memory. Nothing was sent; it is retried."""
 
 
 def no_tso(error: Exception) -> ConnectionBroken:
-    return ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error)
+    return ConnectionBroken(f"no connection to a TSO: {error}", sent=False, reason=error)
 
 
 def others_connect(retry_s: float) -> ConnectionBroken:
-    """Each waits for the one that connects, but not without end: a hundred must not wait a hundred times as long for a
-    server that takes no connection."""
-    return ConnectionBroken(f"others have been looking for a TSO for {retry_s:.1f} s", sent=False)
+    """Return the error for a bounded wait for the thread or task that connects: a hundred callers must not wait a
+    hundred times as long for a server that accepts no connection."""
+    return ConnectionBroken(f"other callers have been connecting to a TSO for {retry_s:.1f} s", sent=False)
 
 
 def is_closed() -> ConnectionBroken:
@@ -94,8 +97,8 @@ def broke(why: object) -> ConnectionBroken:
 
 
 def not_in_time() -> ConnectionBroken:
-    """An attempt without an answer in time breaks the connection: a retry must not meet the late answer."""
-    return ConnectionBroken("the TSO did not answer in time", sent=True)
+    """Return the error of a timeout. It breaks the connection, so that a retry does not get the late reply."""
+    return ConnectionBroken("the TSO did not reply in time", sent=True)
 
 
 T = TypeVar("T")
@@ -103,16 +106,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class KnownDatabase:
-    """The database that a client works with, shared by its sessions: a TSO of another one is refused by each."""
+    """The id of the client's database, shared by its sessions, which refuse a TSO of another database."""
 
     id: bytes = b""
-    """Empty until a TSO told it."""
+    """Empty until a TSO has sent it."""
 
 
 @dataclass(slots=True)
 class WaitLog:
-    """What a session logs of requests that wait for a TSO, all of its requests together: a line once one has waited for
-    `TELL_AFTER_S`, and the next when that wait is five times as long."""
+    """Logs a session's requests that wait for a TSO: a line for all requests once one has waited `TELL_AFTER_S`, and
+    the next when the wait is five times as long."""
 
     _quiet_until_s: float = 0.0
 
@@ -120,17 +123,19 @@ class WaitLog:
         if waited_s >= TELL_AFTER_S and now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + 4 * waited_s
             name = type(request).__name__
-            log.warning("%s: waits for %.0f s, for %g s at most: %s", name, waited_s, retry_s, lost.message)
+            log.warning(
+                "%s: has waited %.0f s for a TSO, will wait up to %g s: %s", name, waited_s, retry_s, lost.message
+            )
 
     def answered(self) -> None:
-        """The next wait is another one."""
+        """Note a reply: the next wait is a new one."""
         self._quiet_until_s = 0.0
 
 
 @dataclass(slots=True)
 class Silence:
-    """Of a TSO that is connected and owes answers: a line in the log once it has sent nothing for `TELL_AFTER_S`, and
-    the next when that is five times as long. An attempt may wait for longer before it counts as lost."""
+    """Logs the silence of a connected TSO that owes replies: a line after `TELL_AFTER_S` without any, and the next
+    after five times as long. An attempt may wait longer before it counts as lost."""
 
     _lasted_s: float = 0.0
     _tell_s: float = TELL_AFTER_S
@@ -139,20 +144,20 @@ class Silence:
         self._lasted_s += seconds
         if self._lasted_s >= self._tell_s:
             self._tell_s = 5 * self._lasted_s
-            log.warning("the TSO is connected and owes an answer, but has sent nothing for %.0f s", self._lasted_s)
+            log.warning("the TSO is connected, but has not replied for %.0f s", self._lasted_s)
 
     def ends(self) -> None:
         self._lasted_s, self._tell_s = 0.0, TELL_AFTER_S
 
 
 class AnyConnection(Protocol):
-    """A session's connection, as far as `SessionBase` uses it."""
+    """A session's connection, as `SessionBase` uses it."""
 
     @property
     def broken(self) -> object: ...
 
     def tell(self, compose: Callable[[], Request]) -> None:
-        """Sends a request without an answer, made when nothing else can leave before it."""
+        """Send a request without a reply, composed when no other request can be sent before it."""
 
     def close(self, why: ConnectionBroken) -> None: ...
 
@@ -161,11 +166,11 @@ C = TypeVar("C", bound=AnyConnection)
 
 
 class SessionBase(Generic[C]):
-    """What a session remembers of its TSO, and its requests as steps.
+    """What a session knows of its TSO, and its requests as steps.
 
-    `request_s` bounds one attempt, `retry_s` the whole request: longer than a fail-over.
-    `announced_epoch` reads the epoch of a TSO whose answers carry none (Apache Omid's) where that TSO announces it. It
-    is read after each begin's answer, so it is never older than the start timestamp that came with it (T6).
+    `request_s` bounds an attempt, `retry_s` the whole request; it must exceed a failover. `announced_epoch` reads the
+    epoch that Apache Omid's TSO, whose replies carry none, announces elsewhere. It is read after each begin's reply, so
+    it is never older than the start timestamp (T6).
     """
 
     def __init__(
@@ -186,6 +191,7 @@ class SessionBase(Generic[C]):
         self.known: Final = known or KnownDatabase()
         self._extended: bool | None = None
         self._write_set_ids_max = 0
+        self._one_step_bytes_max = 0
         self._made_in = platforms.here
         self._connection: C | None = None
         self._open_starts = self._new_open_starts()
@@ -196,14 +202,22 @@ class SessionBase(Generic[C]):
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that an answer carried, or that a Java TSO announced."""
+        """The newest epoch in a reply, or announced by a Java TSO."""
         return self._epoch
 
-    def note_ended(self, start_ts: int) -> None:
-        self._open_starts.ended(start_ts)
+    @property
+    def write_set_ids_max(self) -> int:
+        """As of `ports.Tso`; 0 before the first reply."""
+        return self._write_set_ids_max
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        """As of `ports.Tso`; 0 before the first reply."""
+        return self._one_step_bytes_max
 
     def tell_open(self) -> bool:
-        """Tells the TSO what is open, where that changed and there is a connection. Whether there may be more soon."""
+        """Report the open starts to the TSO, if they changed and there is a connection. Return whether any start is
+        open."""
         connection = self._connection
         if connection is None or connection.broken:
             return False
@@ -215,18 +229,23 @@ class SessionBase(Generic[C]):
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
         if platforms.here is not self._made_in:
             self._after_fork()
-        open_starts = self._open_starts
-        ticket = open_starts.expect()
+        held = self._open_starts.expect()
         try:
+            self._tell_soon()  # before the request is sent: its reply may come when no caller waits any more
             reply = yield from self.ask_steps(Begin(not_before), BeginReply)
-            open_starts.received(reply.start_ts)
-        finally:
-            open_starts.expect_no_more(ticket)
-        if reply.epoch > self._epoch:
-            self._epoch = reply.epoch
-        if self._announced_epoch is not None and not self._extended:
-            self._epoch = max(self._epoch, (yield Blocking(self._announced_epoch)))
-        return reply if reply.epoch == self._epoch else with_epoch(reply, self._epoch)
+            self._open_starts.received(held, reply.start_ts)
+            if reply.epoch > self._epoch:
+                self._epoch = reply.epoch
+            if self._announced_epoch is not None and not self._extended:
+                self._epoch = max(self._epoch, (yield Blocking(self._announced_epoch)))
+            return BeginReply(reply.start_ts, self._epoch, reply.fenced_ts, hold=held)  # T6: no older epoch
+        except BaseException:
+            held.end()
+            raise
+
+    @abstractmethod
+    def _tell_soon(self) -> None:
+        """Schedule a call of `tell_open` within `TELL_S`, and again while any start is open."""
 
     def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
         answer = yield from ask_steps(request, self._wait_log, request_s=self._request_s, retry_s=self._retry_s)
@@ -236,17 +255,18 @@ class SessionBase(Generic[C]):
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self.known.id)
 
     def _after_fork(self) -> None:
-        """This process is a child of the one that made the session."""
+        """Prepare a session that was copied into a forked child."""
 
     def _keep(self, connection: C, protocol: ClientProtocol) -> C:
-        """Keeps the connection after its handshake. If the session was closed meanwhile, closes it and raises `Misuse`:
-        either `close` saw no connection, or this method sees that it was called."""
+        """Install a connection after its handshake. If the session was closed meanwhile, close it and raise `Misuse`:
+        either `close` sees the connection, or this method sees the close."""
         self._met(protocol)
         if self._open_starts.age_s:
             try:
                 connection.tell(self._open_starts.telling)
             except ConnectionBroken as error:
                 raise no_tso(error) from error
+        self._tell_soon()
         self._connection = connection
         if self._closed:
             self._connection = None
@@ -258,10 +278,11 @@ class SessionBase(Generic[C]):
         server = protocol.server
         self.known.id = protocol.database_id
         self._extended = protocol.extended
+        self._write_set_ids_max = ids_in_frame_max(FRAME_BYTES_MAX) if server is None else server.write_set_ids_max
+        self._one_step_bytes_max = 0 if server is None else server.one_step_bytes_max
         if server is not None:
             self._epoch = max(self._epoch, server.epoch)
             self._open_starts.connected(server.max_transaction_age_s, server.epoch)
-            self._write_set_ids_max = server.write_set_ids_max
 
     def _check_open(self) -> None:
         if self._closed:
@@ -269,7 +290,7 @@ class SessionBase(Generic[C]):
 
 
 def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s: float) -> Steps[Answer]:
-    """The answer, `Refused` raised as its error."""
+    """Return the reply; `Refused` is raised as its error."""
     began_s: float = yield _READ_CLOCK
     pause_s = PAUSE_S
     while True:
@@ -298,19 +319,19 @@ def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s:
 
 
 def is_long(request: Request) -> bool:
-    """Whether the work itself may take longer than `request_s`: it writes or deletes many entries."""
+    """Whether the request may take longer than `request_s`, because it writes or deletes many entries."""
     return isinstance(request, AdvanceHorizon) or (isinstance(request, CommitRequest) and bool(request.branches))
 
 
 def _again(request: Request, lost: ConnectionBroken) -> Request:
-    """The request to send next: a commit that may have been decided is a retry from now on."""
+    """Return the request to send next: a commit that may have been decided becomes a retry."""
     if isinstance(request, CommitRequest) and lost.sent:
-        return replace(request, is_retry=True)
+        return replace(request, is_retry=True, cells=b"")
     return request
 
 
 def _needs_a_person(reason: BaseException | None) -> TypeGuard[OmidError]:
-    """Whether only a person can help: no other TSO will come by itself."""
+    """Whether only an operator can help: no other TSO will start by itself."""
     return isinstance(reason, OmidError) and (isinstance(reason, StoreFull) or not isinstance(reason, Unavailable))
 
 
@@ -323,7 +344,7 @@ def _refused(request: Request, error: OmidError) -> OmidError:
         return error
     assert isinstance(request, CommitRequest)
     return OutcomeUnknown(
-        f"start_ts {request.start_ts}: the commit was sent, its answer was lost, and its retry was refused: "
+        f"start_ts {request.start_ts}: the commit was sent, its reply was lost, and its retry was refused: "
         f"{error.message}",
         start_ts=request.start_ts,
     )
@@ -333,25 +354,20 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
     if _may_be_decided(request):
         assert isinstance(request, CommitRequest)
         return OutcomeUnknown(
-            f"start_ts {request.start_ts}: the commit was sent, and no TSO told its outcome for {retry_s} s"
+            f"start_ts {request.start_ts}: the commit was sent, and no TSO reported its outcome for {retry_s} s"
             f" ({lost.message})",
             start_ts=request.start_ts,
         )
-    return Unavailable(f"{type(request).__name__}: no TSO answered for {retry_s} s ({lost.message})")
+    return Unavailable(f"{type(request).__name__}: no TSO served it for {retry_s} s ({lost.message})")
 
 
 def this_process() -> str:
-    """The name of this process for people: sent with each request for a lease."""
+    """Return the name of this process for operators, sent with each request for a lease."""
     return f"process {os.getpid()} on {platform.node()}"
 
 
-def with_epoch(answer: BeginReply, newest_epoch: int) -> BeginReply:
-    """T6: never an epoch older than that of any timestamp this client holds."""
-    return answer if answer.epoch >= newest_epoch else replace(answer, epoch=newest_epoch)
-
-
 def expected(answer: Answer, kind: type[T], request: Request) -> T:
-    """`answer`, if it is the kind that the request is answered with."""
+    """Return `answer`; `Misuse` if it is not the request's kind of reply."""
     if not isinstance(answer, kind):
-        raise Misuse(f"the TSO answered {type(request).__name__} with {type(answer).__name__}")
+        raise Misuse(f"the TSO replied to {type(request).__name__} with {type(answer).__name__}")
     return answer

@@ -1,10 +1,9 @@
-"""A session with the TSO of a store whose commit table clients may write themselves: HBase, as Java Omid's do.
+"""A session with the TSO of a store whose commit table clients can write: HBase.
 
-Completion goes straight to the commit table, off the TSO's path. Invalidation markers go through a TSO that speaks
-pyomid's extensions. A Java TSO does not: then a client places the marker itself, as Java's clients do. It does so for a
-start of an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start
-(`protocol.outcome`): no outcome was told to anyone else, so a commit entry that lands after the marker changes
-nothing.
+Completion writes the commit table directly, without the TSO. Invalidation markers go through the TSO if it supports
+pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an earlier
+epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start (`protocol.outcome`). No
+other client was given that outcome, so a commit entry that lands after the marker changes nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Sequence
 
 from pyomid.client.session.blocking import TsoSession
 from pyomid.ports import CommitTable, Tso
-from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+from pyomid.types import BeginReply, CommitReply, CommitRequest, Moment, SealOutcome, Status
 
 
 class SharedTableTso(Tso):
-    """`ports.Tso` over a session and the commit table beside it; closes the session, not the table."""
+    """`ports.Tso` over a session and the commit table; closes the session, not the table."""
 
     def __init__(self, session: TsoSession, commit_table: CommitTable) -> None:
         self.session = session
@@ -31,11 +30,12 @@ class SharedTableTso(Tso):
     def write_set_ids_max(self) -> int:
         return self.session.write_set_ids_max
 
+    @property
+    def one_step_bytes_max(self) -> int:
+        return self.session.one_step_bytes_max
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self.session.begin(not_before=not_before)
-
-    def note_ended(self, start_ts: int) -> None:
-        self.session.note_ended(start_ts)
 
     def tell_open(self) -> object:
         return self.session.tell_open()
@@ -70,6 +70,9 @@ class SharedTableTso(Tso):
 
     def advance_horizon(self, horizon: int) -> int:
         return self.session.advance_horizon(horizon)
+
+    def moment_at(self, at_ms: int, now_ms: int) -> Moment:
+        return self.session.moment_at(at_ms, now_ms)
 
     def status(self) -> Status:
         return self.session.status()

@@ -1,1 +1,1 @@
-"""What a transaction reads and writes: tables of bytes, of typed rows, and as Arrow."""
+"""Tables in a transaction: of bytes, of typed rows, and as Arrow."""

@@ -1,30 +1,35 @@
-"""A table's rows as Arrow, without Spark: what `Table.to_arrow` and `Table.write_arrow` do.
+"""`Table.to_arrow` and `Table.write_arrow`: a table's rows as Arrow, without Spark.
 
-    typed      a table with a schema in the catalog: its columns by name, with the types that Spark gives them
-    untyped    `key` and, of named columns, b"f:x" as "f:x"; without names one map of all cells: all of them binary
+    typed      a table with a schema in the catalog: its columns by name, with Spark's Arrow types
+    untyped    `key` and the named columns, b"f:x" as "f:x", all binary; without names a map of all cells
 
-Reading is vectorized: a batch of the store becomes a record batch, and no row a Python object. The transaction's writes
-are flushed first, so that the store shows them as own versions. A reader's batches may be asked for in any thread, one
-at a time, as long as the transaction is open: DuckDB and others do so.
+Reading is vectorized: a batch of the store becomes a record batch without Python objects for rows. The transaction's
+writes are flushed first, so that the store returns them as own versions. While the transaction is open, any thread may
+fetch a reader's batches, one thread at a time: DuckDB and others do so.
 
-pyarrow is needed here alone, and is imported by the first call.
+Only this module needs pyarrow; the first call imports it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pyomid.arrays import is_numpy, np
+import numpy as np
+
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Run
+from pyomid.client.tables.open_reads import OpenRead
+from pyomid.client.transaction_steps import SeenBatch, TransactionSteps, merged_batch, visible_rows
 from pyomid.client.validation import TableRules
 from pyomid.errors import Misuse, MisuseType
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps
+from pyomid.protocol.effects import Steps
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.types import Column, KeyRange, TableInfo
+from pyomid.types import Column, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,14 +40,14 @@ KEY: Final = "key"
 CELLS: Final = "cells"
 
 ROWS_AT_ONCE: Final = 10_000
-"""Rows in one record batch, as in Spark's."""
+"""Rows in a record batch, as in Spark."""
 
 
 def imported_pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise Misuse("Arrow needs pyarrow: install pyomid with its extra, pyomid[arrow]") from error
+        raise Misuse("Arrow needs pyarrow: install pyomid[arrow]") from error
     return pyarrow
 
 
@@ -55,7 +60,7 @@ class Converter(Protocol):
 
 
 def converter(rules: TableRules, columns: object) -> Converter:
-    """By the table's schema if it has one, unless columns are named as bytes."""
+    """Return a converter by the table's schema, or an untyped one if there is no schema or columns are bytes."""
     pa = imported_pyarrow()
     info = rules.info
     if columns is not None and (isinstance(columns, str | bytes) or not isinstance(columns, Sequence)):
@@ -79,7 +84,7 @@ def wanted_names(info: TableInfo, columns: Sequence[str] | None) -> tuple[str, .
     unknown = [name for name in wanted if name not in known]
     if unknown or len(set(wanted)) < len(wanted):
         raise Misuse(
-            f"table {info.name!r} has the columns {', '.join(known)}, each to be named once, not {', '.join(wanted)}",
+            f"table {info.name!r} has the columns {', '.join(known)}; name each at most once, not {', '.join(wanted)}",
             table=info.name,
         )
     return tuple(wanted)
@@ -87,25 +92,37 @@ def wanted_names(info: TableInfo, columns: Sequence[str] | None) -> tuple[str, .
 
 @dataclass(frozen=True)
 class ArrowScan:
-    """The rows of a range at a snapshot. `check` refuses where the transaction may not read any more."""
+    """The rows of a range as the transaction sees them when the scan begins. `check` raises if the transaction may no
+    longer read."""
 
     store: DataStore
-    table: str
-    key_range: KeyRange
-    snapshot: Snapshot
-    cache: CommitCache
+    table: TableInfo
+    read: OpenRead
+    """Opened when nothing was buffered."""
+    writes: TransactionSteps
     converter: Converter
     check: Any
 
     def batches(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """All columns are fetched, whatever is wanted: a row exists by any of its cells."""
-        bounds = self.snapshot.bounds
-        stored = self.store.scan(self.table, self.key_range, None, batch_rows_max=ROWS_AT_ONCE, bounds=bounds)
+        """Yield the record batches. All columns are fetched, because any cell makes a row exist. If there are no rows,
+        one empty batch: Polars takes the columns from the first batch."""
+        bounds = self.writes.bounds
+        stored = self.store.scan(self.table.name, self.read.key_range, None, batch_rows_max=ROWS_AT_ONCE, bounds=bounds)
+        is_empty = True
         for batch in chain(stored, (None,)):
             self.check()
-            seen = run(read_batch_steps(self.table, batch, None, self.snapshot, self.cache))
+            seen = run(self._seen_steps(batch)) if batch is None or batch.rows else None
             if seen is not None:
+                is_empty = False
                 yield self.converter.decode(*seen)
+        if is_empty:
+            yield _record_batch(self.converter.schema, [[] for _ in self.converter.schema])
+
+    def _seen_steps(self, batch: CellBatch | None) -> Steps[SeenBatch | None]:
+        seen = yield from self.writes.batch_steps(self.table, batch, None)
+        shown = self.read.up_to(None if batch is None else batch.row_key(batch.rows - 1) + b"\0")
+        own = yield from self.writes.own_rows_steps(self.read, self.table, () if seen is None else (seen,), shown, None)
+        return merged_batch(seen, own)
 
     def reader(self, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> pa.RecordBatchReader:
         return imported_pyarrow().RecordBatchReader.from_batches(self.converter.schema, batches)
@@ -127,10 +144,7 @@ class _Columns:
     columns: tuple[Column, ...]
 
     def decode(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
-        return self.decode_columns(batch, visible) if _has_kernels() else self.decode_rows(batch, visible)
-
-    def decode_columns(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
-        """By columns, as a table with a schema."""
+        """Decode column by column, as for a table with a schema."""
         from pyomid.row_codec.decode import binary_array
 
         rows = visible.rows_present()
@@ -145,24 +159,8 @@ class _Columns:
             arrays.append(binary_array(batch.buffer, batch.cell_off, batch.cell_len, chosen, name))
         return imported_pyarrow().RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def decode_rows(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
-        """Its reference implementation, row by row."""
-        rows = _rows(batch, visible)
-        values = [[row.get(column) for _, row in rows] for column in self.columns]
-        return _record_batch(self.schema, [[key for key, _ in rows], *values])
-
-
-def _has_kernels() -> bool:
-    if not is_numpy():
-        return False
-    from pyomid.row_codec.native.columns import copy_texts, text_offsets
-
-    return copy_texts.is_ready and text_offsets.is_ready
-
 
 def _rows(batch: CellBatch, visible: VisibleCells) -> list[tuple[bytes, dict[Column, bytes]]]:
-    from pyomid.client.transaction_steps import visible_rows
-
     return list(visible_rows(batch, visible, batch.columns))
 
 
@@ -181,97 +179,178 @@ def _text(name: object) -> str:
 # Writing
 
 
-def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
-    """Of whatever Arrow, pandas, Polars or DuckDB hand out."""
+def record_batches(data: Any) -> pa.RecordBatchReader:
+    """Return a reader of Arrow, pandas, Polars or DuckDB data."""
     pa = imported_pyarrow()
+    try:
+        return _reader(pa, data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if isinstance(error, Misuse):
+            raise
+        raise MisuseType(
+            f"{type(data).__name__} is not a table of Arrow data: {error}", value=type(data).__name__
+        ) from error
+
+
+def _reader(pa: Any, data: Any) -> pa.RecordBatchReader:
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        data = pandas_table(data)
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(data, polars.DataFrame):
+        refuse_objects(data)
+    if isinstance(data, pa.StructArray):
+        data = pa.RecordBatch.from_struct_array(data)
     if isinstance(data, pa.RecordBatch):
-        return iter((data,))
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.Table):
-        return iter(data.to_batches(max_chunksize=ROWS_AT_ONCE))
+        return data.to_reader(max_chunksize=ROWS_AT_ONCE)
     if isinstance(data, pa.RecordBatchReader):
-        return iter(data)
+        return data
     if hasattr(data, "__arrow_c_stream__"):
-        return iter(pa.RecordBatchReader.from_stream(data))
+        return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):
-        return iter((pa.record_batch(data),))
+        return _reader(pa, pa.record_batch(data))
     raise MisuseType(
-        f"{type(data).__name__} is no Arrow data: a RecordBatch, Table, RecordBatchReader, or what has "
-        "__arrow_c_stream__, is needed",
+        f"{type(data).__name__} is not Arrow data: give a RecordBatch, Table, RecordBatchReader, or an object with "
+        "__arrow_c_stream__",
         value=type(data).__name__,
     )
 
 
+def pandas_table(frame: Any) -> pa.Table:
+    """Return a pandas frame as Arrow. Named index levels become columns; NaN becomes null."""
+    named = [name for name in frame.index.names if name is not None]
+    if named:
+        frame = frame.reset_index(level=named)
+    try:
+        table: pa.Table = imported_pyarrow().Table.from_pandas(frame, preserve_index=False)
+    except OverflowError as error:
+        name = next(name for name in frame.columns if _overflows(frame[[name]]))
+        raise MisuseType(f"column {name!r} has a number that fits no Arrow type: {error}", column=name) from error
+    for place, field in enumerate(table.schema):
+        values = frame.iloc[:, place]
+        values = getattr(getattr(values, "cat", None), "categories", values)
+        if getattr(values.dtype, "kind", "") == "O":
+            _refuse_what_arrow_mixes(values, field)
+            if "[us" in str(field.type):
+                _refuse_nanoseconds(values, field)
+    return table
+
+
+def _refuse_what_arrow_mixes(values: Any, field: pa.Field) -> None:
+    """Refuse mixed Python objects: Arrow converts them to one type and loses a time of day, a time zone, or the
+    difference between str and bytes."""
+    kinds = {kind for value in _scalars(values) if (kind := _kind(value))}
+    for one, other in (("str", "bytes"), ("date", "datetime"), ("datetime", "datetime with a time zone")):
+        others = {kind for kind in kinds if kind.startswith(other)}
+        if one in kinds and others:
+            raise MisuseType(
+                f"column {field.name!r} has values of {one} and of {min(others)}, which Arrow would convert "
+                f"to {field.type}: give it values of one type",
+                column=field.name,
+            )
+
+
+def _kind(value: object) -> str:
+    """Return the kind of a str, bytes, date or datetime; empty for others."""
+    if isinstance(value, str | bytes):
+        return "str" if isinstance(value, str) else "bytes"
+    if isinstance(value, datetime):
+        return "datetime" if value.tzinfo is None else "datetime with a time zone"
+    return "date" if isinstance(value, date) else ""
+
+
+def _overflows(frame: Any) -> bool:
+    try:
+        imported_pyarrow().Table.from_pandas(frame)
+    except OverflowError:
+        return True
+    return False
+
+
+def _refuse_nanoseconds(values: Any, field: pa.Field) -> None:
+    """Refuse pandas objects with nanoseconds: Arrow treats them as Python's, which have none, and truncates them."""
+    for value in _scalars(values):
+        if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+            raise MisuseType(
+                f"column {field.name!r} has {value!r}, and {field.type} would lose its nanoseconds: round it, or give "
+                "the column a pandas dtype (datetime64[ns], timedelta64[ns])",
+                column=field.name,
+            )
+
+
+def _scalars(values: Any) -> Iterator[Any]:
+    """Yield the scalars in Python objects of any depth, except pandas' NaT."""
+    for value in values:
+        if isinstance(value, str | bytes):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _scalars(value.values())
+        elif isinstance(value, list | tuple | set) or getattr(getattr(value, "dtype", None), "kind", "") == "O":
+            yield from _scalars(value)
+        elif not (isinstance(value, datetime | timedelta) and value != value):
+            yield value
+
+
+def refuse_objects(frame: Any) -> None:
+    """Refuse object columns of a Polars frame, which exports their memory addresses."""
+    for name, kind in frame.schema.items():
+        if kind.is_object():
+            raise MisuseType(f"column {name!r} of the Polars frame has Python objects: cast it first", column=name)
+
+
+def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    """Return the next batch, None after the last. Exceptions of the program's own reader pass unchanged."""
+    try:
+        return next(batches, None)
+    except imported_pyarrow().ArrowException as error:
+        raise Misuse(f"the Arrow data cannot be read: {error}") from error
+
+
 class TypedEncoder:
-    """Record batches of a table with a schema → batches of cells. A null removes the value; columns that are not there
-    stay as they are."""
+    """Record batches of a table with a schema → cell batches. A null removes the value; columns missing in the data
+    stay."""
 
     def __init__(self, info: TableInfo, schema: pa.Schema) -> None:
+        from pyomid.row_codec.arrow_gate import Gate
+        from pyomid.row_codec.decode import arrow_schema
         from pyomid.row_codec.encode import RowEncoder
 
         assert info.schema is not None
-        self._info = info
         names = wanted_names(info, schema.names)
         missing = [part.name for part in info.schema.row_key if part.name not in names]
         if missing:
             raise Misuse(f"table {info.name!r}: the data lack the row key column {missing[0]!r}", column=missing[0])
+        self._gate = Gate(schema, arrow_schema(info.schema, names), f"table {info.name!r}")
         self._encoder = RowEncoder(info.schema, info.families, written=names)
-        from pyomid.row_codec.decode import arrow_schema
-
-        self._schema = arrow_schema(info.schema, names)
 
     def encode(self, batch: pa.RecordBatch) -> CellBatch:
+        return self._encoder.encode(self._gate.convert(batch))
+
+
+class UntypedRows:
+    """Record batches of `key` and columns named "f:x", all binary → rows. A null removes the value."""
+
+    def __init__(self, rules: TableRules, schema: pa.Schema) -> None:
         pa = imported_pyarrow()
-        columns = []
-        for field, column in zip(self._schema, batch.columns, strict=True):
-            try:
-                if not _may_become(column.type, field.type):
-                    raise TypeError("cast it")
-                columns.append(column if column.type == field.type else column.cast(field.type))
-            except (TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise MisuseType(
-                    f"table {self._info.name!r}: column {field.name!r} is {field.type}, and the data's {column.type} "
-                    f"does not fit: {error}",
-                    column=field.name,
-                ) from error
-        return self._encoder.encode(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        from pyomid.row_codec.arrow_gate import Gate
 
+        self._rules = rules
+        what = f"table {rules.info.name!r} has no schema"
+        if KEY not in schema.names:
+            raise Misuse(f"{what}: the data need a column {KEY!r} of row keys")
+        twice = [name for name in schema.names if schema.names.count(name) > 1]
+        if twice:
+            raise Misuse(f"{what}: the data have two columns {twice[0]!r}", column=twice[0])
+        self._columns = {name: rules.column(name.encode()) for name in schema.names if name != KEY}
+        self._gate = Gate(schema, pa.schema([pa.field(name, pa.binary()) for name in schema.names]), what)
 
-def _may_become(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether Arrow's cast keeps what the values say: it would parse texts, round numbers, and guess time zones."""
-    types = imported_pyarrow().types
-    if types.is_dictionary(given):
-        given = given.value_type
-    if given == wanted or types.is_null(given):
-        return True
-    if types.is_integer(given):
-        return bool(types.is_integer(wanted) or types.is_decimal(wanted) or types.is_floating(wanted))
-    if types.is_timestamp(given) and types.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    if types.is_floating(given):
-        return bool(types.is_floating(wanted) and given.bit_width <= wanted.bit_width)
-    kinds = (
-        types.is_decimal,
-        types.is_date,
-        types.is_duration,
-        types.is_nested,
-        lambda each: types.is_string(each) or types.is_large_string(each),
-        lambda each: types.is_binary(each) or types.is_large_binary(each) or types.is_fixed_size_binary(each),
-    )
-    return any(kind(given) and kind(wanted) for kind in kinds)
-
-
-def untyped_rows(rules: TableRules, batch: pa.RecordBatch) -> Iterator[tuple[bytes, Mapping[Column, bytes | None]]]:
-    """Rows of `key` and columns named "f:x", all of them binary. A null removes the value."""
-    pa = imported_pyarrow()
-    if KEY not in batch.schema.names:
-        raise Misuse(f"table {rules.info.name!r} has no schema: the data need a column {KEY!r} of row keys")
-    for field in batch.schema:
-        if field.type not in (pa.binary(), pa.large_binary()):
-            raise MisuseType(f"table {rules.info.name!r} has no schema: {field.name!r} is {field.type}, not binary")
-    columns = {
-        rules.column(name.encode()): batch.column(name).to_pylist() for name in batch.schema.names if name != KEY
-    }
-    for at, key in enumerate(batch.column(KEY).to_pylist()):
-        row = rules.row_key(key)
-        given = {column: values[at] for column, values in columns.items()}
-        yield row, {c: None if value is None else rules.value(row, c, value) for c, value in given.items()}
+    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, Mapping[Column, bytes | None]]]:
+        batch = self._gate.convert(batch)
+        rules = self._rules
+        columns = {column: batch.column(name).to_pylist() for name, column in self._columns.items()}
+        for at, key in enumerate(batch.column(KEY).to_pylist()):
+            row = rules.row_key(key)
+            given = {column: values[at] for column, values in columns.items()}
+            yield row, {c: None if value is None else rules.value(row, c, value) for c, value in given.items()}

@@ -1,10 +1,11 @@
-"""Tables as Parquet files, out of one snapshot and into transactions of a bounded number of rows. Without Spark.
+"""Export of tables to Parquet files, and import from them. Without Spark.
 
     NAME.parquet      a table with a schema    its columns, with their types
-                      one without              key, column ("family:qualifier"), value: a row for each cell
+                      without a schema         key, column ("family:qualifier"), value: a row for each cell
 
-A file's metadata (`pyomid`) say how the table was made, so an import makes it anew. An export is written under other
-names until all of it is durable. An import is not one transaction: its error says how far it came.
+An export reads one snapshot. It is written under temporary names until all of it is durable. A file's metadata
+(`pyomid`) describe the table, so an import can create it. An import runs transactions of a bounded number of rows; its
+error reports the progress.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from pyomid.client.tables.arrow import KEY, ROWS_AT_ONCE, imported_pyarrow
 from pyomid.client.transaction import Transaction
+from pyomid.config import path_of
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.owned_files import sync_folder
 from pyomid.types import TableInfo
@@ -40,8 +42,9 @@ _BYTES_AT_ONCE: Final = 32 << 20
 def export_tables(
     database: Database, destination: str | os.PathLike[str], infos: Sequence[TableInfo]
 ) -> dict[str, int]:
-    """Writes each table to a file of an absent or empty folder, all of one snapshot. Rows (or cells) of each."""
-    folder = Path(destination)
+    """Write each table to a file in an absent or empty folder, all as of one snapshot. Return the number of rows (or
+    cells) of each."""
+    folder = path_of(destination)
     folder.mkdir(parents=True, exist_ok=True)
     left = list(folder.iterdir())
     if any(not each.name.endswith(_SUFFIX + _UNFINISHED) for each in left):
@@ -86,7 +89,7 @@ def _cells_schema(pa: Any) -> pa.Schema:
 
 
 def _by_cells(pa: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A row for each entry of the rows' maps."""
+    """Return a row for each cell in the rows' maps."""
     cells = batch.column("cells")
     offsets = cells.offsets.to_pylist()
     rows = [row for row, (first, stop) in enumerate(pairwise(offsets)) for _ in range(first, stop)]
@@ -96,7 +99,7 @@ def _by_cells(pa: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _made_by(info: TableInfo) -> dict[str, Any]:
-    """What makes the table anew."""
+    """Return the description by which an import creates the table."""
     made: dict[str, Any] = {
         "table": info.name,
         "families": [family.hex() for family in info.families],
@@ -117,13 +120,12 @@ def _made_by(info: TableInfo) -> dict[str, Any]:
 def import_tables(
     database: Database, source: str | os.PathLike[str], tables: Sequence[str] | None, *, over: bool
 ) -> dict[str, int]:
-    """Rows (or cells) of each table that was written. `over`: tables that have rows, too."""
-    files = _files(Path(source), tables)
+    """Import files. Return the number of rows (or cells) of each table. `over`: also into tables that have rows."""
+    files = _files(path_of(source), tables)
+    for name, path in files.items():
+        _check(database, name, path, over=over)
     for name, path in files.items():
         _make(database, name, path)
-        with database.snapshot() as tx:
-            if not over and next(islice(tx.table(name).scan(), 1), None) is not None:
-                raise Misuse(f"table {name!r} has rows: import into a new one, or over them (over=True)", table=name)
     return {name: _import(database, name, path) for name, path in files.items()}
 
 
@@ -131,21 +133,21 @@ def _files(source: Path, tables: Sequence[str] | None) -> dict[str, Path]:
     if source.is_dir():
         found = {unquote(path.name.removesuffix(_SUFFIX)): path for path in sorted(source.glob(f"*{_SUFFIX}"))}
         if left := sorted(source.glob(f"*{_UNFINISHED}")):
-            raise Misuse(f"{source} is not a whole export: {left[0].name} is in it; export it again")
+            raise Misuse(f"{source} is an unfinished export, because it contains {left[0].name}: export again")
         if missing := [name for name in tables or () if name not in found]:
-            raise Misuse(f"{source} has no file of table {missing[0]!r}", table=missing[0])
+            raise Misuse(f"{source} has no file for table {missing[0]!r}", table=missing[0])
         return {name: path for name, path in found.items() if tables is None or name in tables}
     if not source.exists():
         raise Misuse(f"there is no {source}")
     names = list(tables) if tables is not None else [unquote(source.name.removesuffix(_SUFFIX))]
     if len(names) != 1:
-        raise Misuse(f"{source} is one file, for one table, not for {len(names)}")
+        raise Misuse(f"{source} is a file for one table, not for {len(names)}")
     return {names[0]: source}
 
 
 def _make(database: Database, name: str, path: Path) -> None:
-    """The table exists on return, as the file says that it was made. One without a schema and without rows may be what
-    an import left that died amid this."""
+    """Create the table as the file describes it, if it does not exist. An empty table without a schema may come from an
+    import that died here, and gets its schema."""
     made = _metadata(path)
     try:
         needs_schema = database.table_info(name).schema is None and _is_empty(database, name)
@@ -160,13 +162,26 @@ def _make(database: Database, name: str, path: Path) -> None:
         database.table_schema(name, made["columns"], row_key=made["row_key"], mapping=mapping)
 
 
+def _check(database: Database, name: str, path: Path, *, over: bool) -> None:
+    """Check a table before any is created: a refused import leaves nothing."""
+    made = _metadata(path)
+    try:
+        has_rows = not _is_empty(database, name)
+    except UnknownTable:
+        if made is None:
+            raise
+        return
+    if has_rows and not over:
+        raise Misuse(f"table {name!r} has rows: import into a new one, or overwrite equal keys (over=True)", table=name)
+
+
 def _is_empty(database: Database, name: str) -> bool:
     with database.snapshot() as tx:
         return next(iter(tx.table(name).scan()), None) is None
 
 
 def _metadata(path: Path) -> dict[str, Any] | None:
-    """None of a file that another program wrote."""
+    """Return the table's description; None in a file of another program."""
     said = (_opened(path).schema_arrow.metadata or {}).get(_METADATA)
     return None if said is None else dict(json.loads(said))
 
@@ -178,27 +193,37 @@ def _opened(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except pa.ArrowInvalid as error:
-        raise Corruption(f"{path} is no Parquet file: {error}") from error
+        raise Corruption(f"{path} is not a Parquet file: {error}") from error
 
 
 def _import(database: Database, name: str, path: Path) -> int:
     file, is_typed = _opened(path), database.table_info(name).schema is not None
     done = 0
     try:
-        for batch in file.iter_batches(batch_size=_rows_at_once(file.metadata)):
+        for batch in _batches(file):
             database.run(partial(_write, name=name, batch=batch, by_cells=not is_typed and _is_by_cells(batch)))
             done += batch.num_rows
     except BaseException as error:
         error.add_note(
-            f"import of {name!r} from {path}: {done} of {file.metadata.num_rows} rows are committed, and those of the "
-            "last transaction perhaps; import it again with over=True (--over), which writes all of them once more"
+            f"import of {name!r} from {path}: {done} of {file.metadata.num_rows} rows are committed, perhaps also "
+            "those of the last transaction; import again with over=True (--over), which rewrites all rows"
         )
         raise
     return done
 
 
+def _batches(file: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; an empty one for a file without rows, so that its columns are checked."""
+    if file.metadata.num_rows:
+        yield from file.iter_batches(batch_size=_rows_at_once(file.metadata))
+        return
+    from pyomid.row_codec.arrow_arrays import no_rows
+
+    yield no_rows(file.schema_arrow)
+
+
 def _rows_at_once(metadata: Any) -> int:
-    """Fewer of large rows."""
+    """Return the batch size; smaller for large rows."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE * int(metadata.num_rows) // max(1, int(size))))
 
@@ -212,12 +237,18 @@ def _write(transaction: Transaction, *, name: str, batch: pa.RecordBatch, by_cel
     if not by_cells:
         table.write_arrow(batch)
         return
-    for key, cells in _rows(batch):
+    from pyomid.row_codec.arrow_gate import Gate
+
+    gate = Gate(batch.schema, _cells_schema(imported_pyarrow()), f"table {name!r} has no schema")
+    for key, cells in _rows(gate.convert(batch)):
         table.put(key, cells)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[bytes, Mapping[bytes, bytes]]]:
-    """Neighbouring cells of one row together."""
+    """Yield rows, each with its adjacent cells."""
+    for name, column in zip((KEY, COLUMN, VALUE), batch.columns, strict=True):
+        if column.null_count:
+            raise Misuse(f"a row of the file has no {name!r}: each needs key, column and value", column=name)
     cells: dict[bytes, bytes] = {}
     last: bytes | None = None
     for key, column, value in zip(*(each.to_pylist() for each in batch.columns), strict=True):

@@ -2,13 +2,13 @@
 
     accounts = tx.table("accounts")
     accounts.put(b"alice", {b"f:balance": b"100"})
-    accounts.get(b"alice")                              # {b"f:balance": b"100"}; {} where nothing is visible
-    accounts.get(b"alice", for_update=True)             # the commit checks it as if it had been written
+    accounts.get(b"alice")                              # {b"f:balance": b"100"}; {} if nothing is visible
+    accounts.get(b"alice", for_update=True)             # and claim it: the commit checks it like a write
     accounts.rows([b"alice", b"bob"])                   # one request
     for key, row in accounts.scan(prefix=b"a", columns=[b"f:balance"], limit=10): ...
 
-Columns are named b"family:qualifier"; b"family" stands for a whole family where columns are chosen. Writes are
-buffered and sent in batches. A get or scan is one request (more if commits must be looked up), never one for each cell.
+Columns are named b"family:qualifier"; where columns are selected, b"family" is a whole family. Writes are buffered and
+sent in batches. A get or scan is one request (more if commits must be looked up), never one for each cell.
 """
 
 from __future__ import annotations
@@ -23,14 +23,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
 from pyomid.client.observers.observer import Kind
-from pyomid.client.public_names import TABLE, shows
+from pyomid.client.public_names import TABLE, Handle, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
-from pyomid.client.transaction_steps import Row, SeenBatch, ShownRows, full_name, named, unless_index_dropped
+from pyomid.client.tables.open_reads import OpenRead
+from pyomid.client.transaction_steps import (
+    NO_OWN_ROWS,
+    OwnRows,
+    Row,
+    SeenBatch,
+    ShownRows,
+    full_name,
+    merged,
+    named,
+    shown_rows,
+    unless_index_dropped,
+)
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
+from pyomid.row_codec.column_types import column_type
+from pyomid.row_codec.exact import exact, shown_value
 from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
@@ -42,29 +56,29 @@ Cells = Mapping[bytes, bytes]
 """b"family:qualifier" → value."""
 
 Expected = Mapping[bytes, bytes | None]
-"""b"family:qualifier" → the value that it must have; None: it must not be there."""
+"""b"family:qualifier" → the expected value; None: the column must not exist."""
 
 COUNTER_BYTES: Final = 8
-"""A counter is a signed number, big-endian: HBase's increments and `Bytes.toLong` read and write the same."""
+"""A counter is signed and big-endian, like those of HBase's increments and `Bytes.toLong`."""
 
 INDEXED_ROWS_AT_ONCE: Final = 1_000
-"""Rows of Arrow data that are read in one request, where the table has indexes."""
+"""Rows of Arrow data that are read in one request if the table has indexes."""
 
 RowCells = tuple[bytes, Mapping[Column, bytes | None]]
-"""A checked key, and checked cells to write; None deletes one."""
+"""A checked key, and checked cells to write; None deletes a cell."""
 
 
 class Exchange(NamedTuple):
-    """What an index is to have of one row that is written."""
+    """The changes to an index for one written row."""
 
     kept: IndexRows
     entries: TableInfo
-    """Of the index's table."""
+    """The index's table."""
     changes: IndexChanges
 
 
-class TableBase:
-    """A table in one transaction's snapshot, with its own writes, as steps for both front ends."""
+class TableBase(Handle):
+    """A table in a transaction's snapshot, with its own writes, as steps for both front ends."""
 
     def __init__(self, transaction: RowTransaction[Any], rules: TableRules) -> None:
         self._transaction = transaction
@@ -98,7 +112,7 @@ class TableBase:
         return self._transaction.alone(self._claim_steps(keys, columns))
 
     def buffer_put(self, key: bytes, cells: Cells, *, conflict: bool = True) -> bool:
-        """Buffers a put. True: the buffered writes are to be sent now (`RowTransaction.send_steps`)."""
+        """Buffer a put. True: the caller must send the buffered writes now (`RowTransaction.send_steps`)."""
         self._transaction.begin_write()
         row, checked = checked_put(self._rules, key, cells)
         return self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
@@ -125,7 +139,7 @@ class TableBase:
         *,
         reverse: bool = False,
     ) -> RowScan:
-        """Checks the arguments of a scan before anything is read."""
+        """Return a scan, with checked arguments; nothing is read yet."""
         self._transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         selection = self._rules.selection(columns)
@@ -143,11 +157,11 @@ class TableBase:
         reverse: bool,
         after: str | None,
     ) -> Steps[Page]:
-        """One row more is read than the page has: whether another page follows."""
+        """Return a page. Reads one row more, to know whether another page follows."""
         self._transaction.check_read()
         wanted = check_limit(limit)
         if not wanted:
-            raise Misuse(f"a page of {limit} rows", value=limit)
+            raise Misuse(f"limit {limit}: a page has at least one row", value=limit)
         key_range = scan_range(self._rules, start, stop, prefix)
         if after is not None:
             key_range = rest_of_range(key_range, after, reverse=reverse)
@@ -164,7 +178,7 @@ class TableBase:
     def arrow_scan_steps(
         self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
     ) -> Steps[ArrowScan]:
-        """A vectorized read of what the transaction sees now."""
+        """Return a vectorized read of what the transaction sees now."""
         return self._transaction.alone(self._arrow_scan_steps(start, stop, prefix, columns))
 
     def write_arrow_steps(self, data: Any) -> Steps[int]:
@@ -182,24 +196,26 @@ class TableBase:
         elif self._writes.has_buffered:
             self._transaction.check_write()
         store = self._transaction.database.deployment.store
-        snapshot, cache = self._writes.reading(self.name)
-        check = self._transaction.check_open
-        return ArrowScan(store, self.name, key_range, snapshot, cache, converter, check)
+        read = self._writes.begin_read(self.name, key_range)
+        return ArrowScan(store, self.info, read, self._writes, converter, self._transaction.check_open)
 
     def _write_arrow_steps(self, data: Any) -> Steps[int]:
         self._transaction.check_write()
         batches = arrow.record_batches(data)
-        encoder: arrow.TypedEncoder | None = None
+        is_typed = self._rules.info.schema is not None
+        untyped = None if is_typed else arrow.UntypedRows(self._rules, batches.schema)
+        encoder = arrow.TypedEncoder(self._rules.info, batches.schema) if is_typed else None
         count = 0
         try:
-            while (batch := (yield Blocking(partial(next, batches, None)))) is not None:
+            while (batch := (yield Blocking(partial(arrow.next_batch, batches)))) is not None:
                 self._transaction.check_write()
-                if self._rules.info.schema is None:
-                    rows = list(arrow.untyped_rows(self._rules, batch))
+                if untyped is not None:
+                    rows = list(untyped.rows(batch))
                 else:
-                    encoder = encoder or arrow.TypedEncoder(self._rules.info, batch.schema)
+                    assert encoder is not None
                     encoded = encoder.encode(batch)
                     if not self.info.indexes:
+                        self._writes.note_ids_of(self.info, encoded)
                         write = self._writes.batch_write_steps(self._rules.info, encoded)
                         yield from self._transaction.leaving_steps(write)
                         count += batch.num_rows
@@ -211,12 +227,12 @@ class TableBase:
                     count += len(part)
         except BaseException as error:
             if count and self._transaction.can_write:
-                self._transaction.mark_rollback_only(f"of its Arrow data only {count} rows were written: {error}")
+                self._transaction.mark_rollback_only(f"only {count} rows of its Arrow data were written: {error}")
             raise
         return count
 
     def put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
-        """A put into a table with indexes."""
+        """`put` into a table with indexes."""
         return self._transaction.alone(self._put_steps(key, cells, conflict=conflict))
 
     def fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
@@ -247,7 +263,7 @@ class TableBase:
         return last + b"\0" if count == rows_max else None
 
     def _wrong_index_rows_steps(self) -> Steps[list[str]]:
-        """Every row that should be in an index is looked up there; as many as that the index must have."""
+        """Look up every row in each index, and compare the numbers of rows."""
         wrong: list[str] = []
         for index in indexes_of(self.info):
             if index.info.state is not IndexState.READY or self._transaction.start_ts < index.info.ready_ts:
@@ -266,12 +282,12 @@ class TableBase:
             if not due == present == count:
                 wrong.append(
                     f"index {index.info.name!r} of table {self.name!r} has {count} rows, {count - present} of them "
-                    f"wrong, and lacks {due - present}: drop it and build it anew"
+                    f"wrong, and lacks {due - present}: drop and rebuild it"
                 )
         return wrong
 
     def _kept_steps(self, rows: Sequence[RowCells], *, conflict: bool) -> Steps[list[list[Exchange]]]:
-        """Of each row what its indexes are to have (X3). Nothing is buffered or claimed."""
+        """Return for each row the changes to its indexes (X3). Buffers and claims nothing."""
         written = set(chain.from_iterable(cells for _, cells in rows))
         touched = [index for index in kept_indexes(self.info) if not written.isdisjoint(index.info.columns)]
         if not touched:
@@ -279,8 +295,8 @@ class TableBase:
         if not conflict:
             row = rows[0][0]
             raise Misuse(
-                f"table {self.name!r}, row {shown(row)}: columns of the index {touched[0].info.name!r} are written "
-                "with conflict=False: of two such writes at once the index would keep both values",
+                f"table {self.name!r}, row {shown(row)}: conflict=False cannot write columns of the index "
+                f"{touched[0].info.name!r}: after two such writes at once, it would contain both values",
                 row=row,
             )
         places = list(dict.fromkeys(place for index in touched for place in index.info.columns))
@@ -307,7 +323,9 @@ class TableBase:
     def _exchange_steps(
         self, rows: Sequence[RowCells], exchanges: Sequence[Sequence[Exchange]], *, conflict: bool
     ) -> Steps[None]:
-        """Buffers cells and the rows of indexes that go with them. Whatever breaks it off, no part is committed."""
+        """Buffer cells and their index rows. If this is interrupted, no part is committed."""
+        if conflict:
+            self._writes.check_room(self.info, rows)
         try:
             for (key, cells), of_row in zip(rows, exchanges, strict=True):
                 is_due = False
@@ -321,11 +339,13 @@ class TableBase:
                     yield from self._transaction.sent_steps()
         except BaseException as error:
             if self._transaction.can_write:
-                told = str(error) or repr(error)
-                self._transaction.mark_rollback_only(f"a write of table {self.name!r} was buffered in part: {told}")
+                reason = str(error) or repr(error)
+                self._transaction.mark_rollback_only(
+                    f"a write to table {self.name!r} was buffered only in part: {reason}"
+                )
             raise
 
-    # Of typed tables (`typed`), on checked keys and columns
+    # For typed tables (`typed`), with checked keys and columns
 
     def checked_key(self, key: bytes) -> bytes:
         return self._rules.row_key(key)
@@ -337,8 +357,10 @@ class TableBase:
             for column, value in cells.items()
         }
 
-    def read_steps(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> Steps[list[Row]]:
-        return self._read_steps(keys, selection)
+    def read_steps(
+        self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None = None
+    ) -> Steps[list[Row]]:
+        return self._read_steps(keys, selection, read=read)
 
     def claim_cells_steps(self, keys: Sequence[bytes], columns: Sequence[Column]) -> Steps[None]:
         self._transaction.check_write()
@@ -362,15 +384,21 @@ class TableBase:
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
 
     def _read_steps(
-        self, keys: Sequence[bytes], selection: Sequence[Column] | None, *, for_update: bool = False
+        self,
+        keys: Sequence[bytes],
+        selection: Sequence[Column] | None,
+        *,
+        for_update: bool = False,
+        read: OpenRead | None = None,
     ) -> Steps[list[Row]]:
-        """The rows of checked `keys`; with `for_update` they are claimed as well."""
+        """Return the rows of checked `keys` as they are, or as the open `read` sees them (C15). `for_update` claims
+        them too."""
         transaction, info = self._transaction, self._rules.info
         if for_update:
             transaction.check_write()
         yield from transaction.begin_read_steps()
         if keys and (selection is None or selection):
-            reading = self._writes.read_steps(info, keys, selection)
+            reading = self._writes.read_steps(info, keys, selection, read)
             rows = yield from transaction.observed(Kind.READ, info.name, reading)
         else:
             rows = [{} for _ in keys]
@@ -387,8 +415,8 @@ class TableBase:
             yield from self._read_steps(checked, selection, for_update=True)
 
     def _claim(self, keys: Sequence[bytes], selection: Sequence[Column] | None, rows: Sequence[Row]) -> None:
-        """At level row each row. At level cell the selected columns, there or not; of whole rows and families what
-        `rows` shows of them, and an id of the row itself, which only other such claims name."""
+        """Claim rows. At level row: each row. At level cell: the selected columns, existing or not; for whole rows and
+        families the columns in `rows`, and the row's own id, which only other such claims name."""
         info = self._rules.info
         named_columns = [column for column in selection or () if column.qualifier]
         itself = () if selection and names_columns(selection) else (None,)
@@ -436,7 +464,7 @@ class TableBase:
         return self._buffer_rows_steps([(key, cells)], conflict=conflict)
 
     def _buffer_rows_steps(self, rows: Sequence[RowCells], *, conflict: bool = True) -> Steps[None]:
-        """Of different rows: all of them, or none and an error."""
+        """Buffer writes of different rows: all, or none and an error."""
         exchanges: list[list[Exchange]] = [[] for _ in rows]
         if self.info.indexes:
             exchanges = yield from self._kept_steps(rows, conflict=conflict)
@@ -444,7 +472,8 @@ class TableBase:
 
 
 class RowScan:
-    """A scan: its rows batch by batch."""
+    """A scan: rows batch by batch, with own writes as of its creation (C15). `read`: an open read of the same rows to
+    use instead."""
 
     def __init__(
         self,
@@ -453,20 +482,22 @@ class RowScan:
         key_range: KeyRange,
         selection: Sequence[Column] | None,
         limit: int | None,
+        read: OpenRead | None = None,
     ) -> None:
         self._transaction = transaction
         self._info = info
         self._selection = selection
-        self._rows_max = batch_rows(transaction.database.settings.scan_batch_rows, limit)
+        self._batch_rows_max = transaction.database.settings.scan_batch_rows
+        self._rows_max = batch_rows(self._batch_rows_max, limit)
         self._left = limit
-        self._scan = transaction.writes.begin_scan(info, key_range)
+        self._read = transaction.writes.begin_read(info.name, key_range) if read is None else read
         self._batches: Iterator[CellBatch] | None = None
         self._rows: ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
-        """Handed out last."""
+        """The rows returned last."""
         self._is_over = limit == 0 or selection == []
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """The next rows, maybe none. None at the end of the scan."""
+        """Return the next rows, possibly none. None at the end of the scan."""
         return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps()))
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
@@ -481,41 +512,55 @@ class RowScan:
         return iter(rows)
 
     def cut(self) -> None:
-        """The transaction ended: no more of the rows that were handed out are shown, and to ask for the next ones is
-        refused."""
+        """End the scan with its transaction: its iterators return no more rows, and the next call raises."""
         self._rows.clear()
         self._is_over = False
 
     def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
         """As `next_steps`, within another call of the transaction."""
         found = yield from self._seen_steps()
-        if found is None:
-            return None
-        return self._limited(self._transaction.writes.merged(self._info, *found, self._selection))
+        return None if found is None else self._limited(merged(*found, self._selection))
 
     def _all_steps(self) -> Steps[ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `read_steps`, of a scan without a limit."""
+        """As `read_steps`, for a scan without a limit."""
         found = yield from self._seen_steps()
-        return None if found is None else self._transaction.writes.shown(self._info, *found, self._selection)
+        return None if found is None else shown_rows(*found, self._selection)
 
-    def _seen_steps(self) -> Steps[tuple[list[SeenBatch], KeyRange] | None]:
-        """What is seen next, and the range that it is all of. None at the end of the scan."""
+    def _seen_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows] | None]:
+        """Return the store's next batches and own rows in their range. None at the end of the scan."""
         if self._is_over:
             return None
         yield from self._transaction.begin_read_steps()
-        writes = self._transaction.writes
-        if self._batches is None or self._scan.is_overtaken:
-            self._batches = self._ask(self._scan.begin_again())
+        try:
+            return (yield from self._next_batch_steps())
+        except BaseException:
+            self._batches = None  # its iterator is past rows that were not returned
+            raise
+
+    def _next_batch_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows]]:
+        writes, read = self._transaction.writes, self._read
+        if self._batches is None:
+            self._batches = self._ask(read.key_range)
         batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
-        passed = self._scan.key_range
         if batch is not None and not batch.rows:
-            return [], KeyRange(passed.start, passed.start)
-        seen = yield from writes.batch_steps(self._info, batch, self._selection)
-        if batch is None:
-            self._is_over = True
-        else:
-            passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
-        return [] if seen is None else [seen], passed
+            return [], NO_OWN_ROWS
+        found = yield from writes.batch_steps(self._info, batch, self._selection)
+        seen = [] if found is None else [found]
+        shown = read.up_to(None if batch is None else batch.row_key(batch.rows - 1) + b"\0")
+        own = yield from writes.own_rows_steps(read, self._info, seen, shown, self._selection)
+        self._is_over = batch is None
+        if self._grow():
+            self._batches = None  # the next scan begins after this batch, and fetches more rows
+        return seen, own
+
+    def _grow(self) -> bool:
+        """Enlarge the next batch. False if it has the full size already.
+
+        A scan with a limit starts with a small batch and needs another only after deleted rows. The head of a queue may
+        have thousands of these, and each batch costs a fetch.
+        """
+        rows_max, self._rows_max = self._rows_max, min(4 * self._rows_max, self._batch_rows_max)
+        return rows_max < self._rows_max
 
     def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
         store = self._transaction.database.deployment.store
@@ -532,12 +577,14 @@ class RowScan:
             return rows
         rows = rows[: self._left]
         self._left -= len(rows)
-        self._is_over = self._is_over or not self._left
+        if not self._left:
+            self._is_over = True
+            self._read.end()
         return rows
 
     def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Yields as long as the transaction may read, which the loss of a lease may end at any moment. Whose it is was
-        asked for all of them at once."""
+        """Yield rows while the transaction may read: its lease may be lost at any moment. Ownership is checked once per
+        batch, not per row."""
         check_open = self._transaction.check_open
         for row in rows:
             check_open()
@@ -545,7 +592,8 @@ class RowScan:
 
 
 class DescendingScan(RowScan):
-    """The same from the last row to the first: by parts of the range, each read as far as it goes and turned round."""
+    """A scan from the last row to the first: parts of the range, the last part first, each read ascending and
+    reversed."""
 
     def _all_steps(self) -> Steps[ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
         return self.read_steps()
@@ -554,35 +602,34 @@ class DescendingScan(RowScan):
         if self._is_over:
             return None
         yield from self._transaction.begin_read_steps()
-        writes, whole = self._transaction.writes, self._scan.key_range
+        writes, whole = self._transaction.writes, self._read.key_range
         if whole.stop is not None and whole.stop <= whole.start:
             self._is_over = True
             return []
         store = self._transaction.database.deployment.store
         start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
-        part = KeyRange(start, whole.stop)
+        part = self._read.down_to(start)
         batches: list[CellBatch] = yield Blocking(lambda: list(self._ask(part)))
-        found: list[SeenBatch] = []
+        seen: list[SeenBatch] = []
         for batch in (*(each for each in batches if each.rows), None):
-            seen = yield from writes.batch_steps(self._info, batch, self._selection)
-            found += () if seen is None else (seen,)
+            found = yield from writes.batch_steps(self._info, batch, self._selection)
+            seen += () if found is None else (found,)
+        own = yield from writes.own_rows_steps(self._read, self._info, seen, part, self._selection)
         self._is_over = start <= whole.start
-        passed = self._scan.pass_down_to(start)
-        merged = writes.merged(self._info, found, passed, self._selection)
-        return self._limited(merged[::-1])
+        self._grow()
+        return self._limited(merged(seen, own, self._selection)[::-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows of a scan, and `next`: the token of the page after them, None if no row follows. A token is text that a URL
-    takes as it is."""
+    """Rows of a scan. `next`: the token of the next page, None if no row follows. A token is URL-safe text."""
 
     rows: tuple[tuple[bytes, dict[bytes, bytes]], ...]
     next: str | None
 
 
 class Table(TableBase):
-    """A table in one transaction's snapshot, with its own writes. Made by `Transaction.table`."""
+    """A table in a transaction's snapshot, with its own writes. Returned by `Transaction.table`."""
 
     def __init__(self, transaction: RowTransaction[Table], rules: TableRules, run: Run) -> None:
         super().__init__(transaction, rules)
@@ -591,29 +638,30 @@ class Table(TableBase):
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, bytes]:
-        """The row's visible columns; {} if the row does not exist.
+        """Return the row's visible columns; {} if the row does not exist.
 
-        `for_update`: what is read is claimed too (`Transaction.claim`).
+        `for_update`: also claim what is read (`Transaction.claim`).
         """
         return self._run(self.get_steps(key, columns, for_update=for_update))
 
     def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows in one request: every requested key, in the requested order; {} for a row that does not exist.
+        """Return many rows by one request: every key, in the given order; {} for a row that does not exist.
 
-        `for_update`: what is read is claimed too (`Transaction.claim`).
+        `for_update`: also claim what is read (`Transaction.claim`).
         """
         return self._run(self.rows_steps(keys, columns, for_update=for_update))
 
     def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
-        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later.
+        """Set columns of the row; its other columns stay. Names and limits are checked at once; the write is sent
+        later.
 
-        `expect`: values that columns of the row must have, None for a column that must not be there; otherwise
-        `ExpectationFailed`, and nothing is written. What was expected holds at the commit too.
+        `expect`: values that columns of the row must have, None for a column that must not exist; otherwise
+        `ExpectationFailed`, and nothing is written. The expected columns are claimed, so they hold at the commit too.
 
-        `conflict` False: another transaction may write the same cells at the same time, and both commit; of such
-        writes the one whose transaction began later stays.
+        `conflict` False: another transaction may write the same cells at the same time and both commit; then the write
+        of the transaction that began later stays.
         """
         if expect is not None:
             self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
@@ -623,24 +671,24 @@ class Table(TableBase):
             self._run(self._transaction.send_steps())
 
     def put_if_absent(self, key: bytes, cells: Cells) -> bool:
-        """As `put`, if none of these columns is there. Whether it wrote."""
+        """Put the cells if none of these columns exists. Return whether it wrote."""
         return self._run(self.put_if_absent_steps(key, cells))
 
     def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
-        """Adds to a counter, which begins at 0, and returns the sum. It is stored as HBase stores counters: 8 bytes,
-        signed, big-endian. Of two transactions that overlap and count in one cell, one aborts."""
+        """Add to a counter, which begins at 0, and return the sum. It is stored as HBase stores counters: 8 bytes,
+        signed, big-endian. Of two overlapping transactions that increment one counter, one aborts."""
         return self._run(self.increment_steps(key, column, by))
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
-        """Deletes the row, or some columns of it.
+        """Delete the row, or some of its columns.
 
-        A row (or a family) is deleted column by column as this transaction sees them: at conflict level "cell" a
-        column that another transaction adds meanwhile survives; at level "row" the two conflict.
+        A row (or a family) is deleted column by column, as this transaction sees it. At conflict level "cell" a column
+        that another transaction adds meanwhile survives; at level "row" the two conflict.
         """
         self._run(self.delete_steps([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """`delete` of many rows, which are read in one request if they must be read."""
+        """Delete many rows, which are read by one request if necessary."""
         self._run(self.delete_steps(keys, columns))
 
     def scan(
@@ -653,12 +701,11 @@ class Table(TableBase):
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Rows from `start` (inclusive) to `stop` (exclusive), ascending by key, or descending with `reverse`, fetched
-        in batches.
+        """Iterate over rows from `start` (inclusive) to `stop` (exclusive), ascending by key, or descending with
+        `reverse`, fetched in batches.
 
-        With `prefix`, only rows that begin with it; `Misuse` if start and stop, which are whole keys, leave none of
-        them. Own writes made while the scan runs are seen in the part that it has not reached. It ends with the
-        transaction.
+        `prefix`: only keys that begin with it; `start` and `stop` are still whole keys, and `Misuse` is raised if they
+        exclude the whole prefix. The scan shows own writes as of this call, and ends with the transaction.
         """
         return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
@@ -673,8 +720,8 @@ class Table(TableBase):
         reverse: bool = False,
         after: str | None = None,
     ) -> Page:
-        """Up to `limit` rows of a scan with these arguments. `after`: the `next` of the page before, which may be of an
-        earlier transaction: rows are then those that this one sees beyond the last row of that page.
+        """Return up to `limit` rows of a scan with these arguments. `after`: the `next` of the preceding page, perhaps
+        of an earlier transaction; the rows that this transaction sees after that page's last row follow.
         """
         return self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
@@ -686,42 +733,44 @@ class Table(TableBase):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """Rows of a range as Arrow, in key order, with what this transaction has written up to now.
+        """Return rows of a range as Arrow, in key order, including this transaction's writes before the call.
 
-        By the table's schema: its columns by name. A table without one, or `columns` named as bytes: `key`, and each
-        named column, as binary; without `columns` a map of the row's cells. The reader is lazy: it is used up while the
-        transaction is open, in any thread; what the transaction writes meanwhile may be in it or not. DuckDB, Polars
-        and pandas take it as it is. Needs pyarrow.
+        With a schema: its columns by name. Without a schema, or with `columns` as bytes: `key` and each named column as
+        binary; without `columns` a map of the row's cells. The reader is lazy: consume it while the transaction is
+        open, in any thread. It does not contain later writes of the transaction. DuckDB, Polars and pandas accept it.
+        Needs pyarrow.
         """
         scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
         return scan.reader(scan.batches(self._transaction.database.driver.run))
 
     def write_arrow(self, data: Any) -> int:
-        """Writes a RecordBatch, Table, RecordBatchReader, or whatever has `__arrow_c_stream__` (a frame of pandas or
-        Polars, a result of DuckDB); returns the number of rows.
+        """Write a RecordBatch, Table, RecordBatchReader, or an object with `__arrow_c_stream__` (a pandas or Polars
+        frame, a DuckDB result). Return the number of rows.
 
-        Columns go by name: those of the table's schema, or `key` and "family:qualifier", all binary. A null removes the
-        value; columns that are not there stay. What does not fit a column's type is refused; if rows before it were
-        written, the transaction is rollback-only then. Needs pyarrow.
+        Columns match by name: the columns of the table's schema, or `key` and "family:qualifier", all binary. A null
+        removes the value; columns missing in the data stay. Values are stored exactly: integers, decimals and times of
+        another Arrow type are converted if the column can hold them exactly; otherwise `MisuseType` names the column.
+        If earlier rows were written, the transaction is then rollback-only. Needs pyarrow.
         """
         return self._run(self.write_arrow_steps(data))
 
     # For pyomid's own use
 
     def fill_index(self, name: str, start: bytes, rows_max: int) -> bytes | None:
-        """Puts the rows from `start` on into an index, and claims them. Where the next ones begin; None: no more."""
+        """Put rows from `start` on into an index, and claim them. Return the start of the next rows; None at the
+        end."""
         return self._run(self.fill_index_steps(name, start, rows_max))
 
     def wrong_index_rows(self) -> list[str]:
-        """What is wrong with the table's indexes, in a sentence each."""
+        """Return the errors of the table's indexes, a sentence for each index."""
         return self._run(self.wrong_index_rows_steps())
 
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """In no generator of its own, through which each row would pass."""
+        """Iterate over a scan. Not a generator, because every row would pass through it."""
         return chain.from_iterable(iter(lambda: self._run(scan.next_steps()), None))
 
 
-# Arguments, checked
+# Checks of arguments
 
 
 def _cells_of(batch: CellBatch, at: int) -> dict[Column, bytes | None]:
@@ -730,35 +779,35 @@ def _cells_of(batch: CellBatch, at: int) -> dict[Column, bytes | None]:
 
 @lru_cache(maxsize=10_000)
 def column_named(name: bytes) -> Column:
-    """Of a full name."""
+    """Return the column of a full name."""
     family, _, qualifier = name.partition(b":")
     return Column(family, qualifier)
 
 
 def columns_of(row: Mapping[bytes, bytes]) -> dict[Column, bytes]:
-    """A row of a scan by its columns."""
+    """Return a row of a scan with `Column` keys."""
     return {column_named(name): value for name, value in row.items()}
 
 
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:
-    """Row keys, each once, in the order given."""
+    """Return checked row keys, without duplicates, in the given order."""
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise MisuseType(f"keys {keys!r} is not a list of row keys", value=keys)
     return list(dict.fromkeys(rules.row_key(key) for key in keys))
 
 
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:
-    """Checks the arguments of `put` before anything is buffered."""
+    """Check the arguments of `put` before anything is buffered."""
     row = rules.row_key(key)
     if type(cells) is not dict and not isinstance(cells, Mapping):
         raise MisuseType(f"cells {cells!r} is {type(cells).__name__}, not a mapping of column to value", value=cells)
     if not cells:
-        raise Misuse(f"table {rules.info.name!r}: a put of row {row!r} without cells would write nothing", row=row)
+        raise Misuse(f"table {rules.info.name!r}: the put of row {row!r} has no cells", row=row)
     return row, rules.cells(row, cells)
 
 
 def names_columns(selection: Sequence[Column] | None) -> bool:
-    """Whether each column is selected by its full name."""
+    """Whether all columns are selected by full names."""
     return selection is not None and all(column.qualifier for column in selection)
 
 
@@ -768,7 +817,7 @@ def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[C
             f"expect {expect!r} is {type(expect).__name__}, not a mapping of column to value", value=expect
         )
     if not expect:
-        raise Misuse(f"table {rules.info.name!r}: a put of row {row!r} that expects nothing", row=row)
+        raise Misuse(f"table {rules.info.name!r}: expect of the put of row {row!r} is empty", row=row)
     return {
         rules.column(name): None if value is None else rules.value(row, name, value) for name, value in expect.items()
     }
@@ -779,7 +828,7 @@ def unexpected(
 ) -> ExpectationFailed:
     name = full_name(column)
     return ExpectationFailed(
-        f"table {info.name!r}, row {shown(row)}: {shown(name)} {_state(found)}, and the put expected that it "
+        f"table {info.name!r}, row {shown(row)}: {shown(name)} {_state(found)}, but the put expects that it "
         f"{_state(expected)}",
         table=info.name,
         row=row,
@@ -790,19 +839,21 @@ def unexpected(
 
 
 def _state(value: bytes | None) -> str:
-    return "is not there" if value is None else f"is {shown(value)}"
+    return "does not exist" if value is None else f"is {shown(value)}"
 
 
 def check_step(by: object) -> int:
-    if isinstance(by, bool) or not isinstance(by, int):
-        raise MisuseType(f"by {by!r} is {type(by).__name__}, not an int", value=by)
-    return by
+    try:
+        step: int = exact(by, column_type("long"))
+    except (TypeError, ValueError) as error:
+        raise MisuseType(f"by {shown_value(by)}: {error}", value=by) from error
+    return step
 
 
 def counter_value(info: TableInfo, row: bytes, column: Column, value: bytes | None) -> int:
     if value is not None and len(value) != COUNTER_BYTES:
         raise Misuse(
-            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} holds {len(value)} bytes, and a "
+            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} holds {len(value)} bytes; a "
             f"counter has {COUNTER_BYTES}",
             row=row,
         )
@@ -814,34 +865,34 @@ def counter_bytes(info: TableInfo, row: bytes, column: Column, total: int) -> by
         return total.to_bytes(COUNTER_BYTES, "big", signed=True)
     except OverflowError:
         raise Misuse(
-            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} would be {total}, more than the "
-            f"{COUNTER_BYTES} bytes of a counter hold",
+            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} would be {total}, which "
+            f"exceeds the {COUNTER_BYTES} bytes of a counter",
             row=row,
             value=total,
         ) from None
 
 
 def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:
-    """The rows that a scan reads: start and stop inside the prefix narrow it."""
+    """Return the key range of a scan: start and stop within the prefix."""
     low = rules.bound("start", start)
     high = None if stop is None else rules.bound("stop", stop)
     found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
     if found is None:
         raise Misuse(
-            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} leave nothing of "
-            f"prefix={prefix!r}: they are whole keys, not what follows the prefix",
+            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} exclude all keys "
+            f"with prefix={prefix!r}: bounds are whole keys, not the part after the prefix",
             table=rules.info.name,
         )
     return found
 
 
 def page_token(key: bytes, *, reverse: bool) -> str:
-    """Direction and last key of a page."""
+    """Return a page token: the direction and the page's last key."""
     return base64.urlsafe_b64encode(_TOKENS[reverse] + key).decode().rstrip("=")
 
 
 def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRange:
-    """What is left of the range after the page that gave the token. `Misuse` if it is no token of such a scan."""
+    """Return the rest of the range after the token's page. `Misuse` if it is not a token of such a scan."""
     if not isinstance(token, str):
         raise MisuseType(f"after {token!r} is {type(token).__name__}, not str", value=token)
     try:
@@ -850,7 +901,7 @@ def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRa
         decoded = b""
     key = decoded[1:]
     if decoded[:1] != _TOKENS[reverse] or not key or key not in key_range:
-        raise Misuse(f"after {token[:60]!r} is no token of a page of this scan", value=token)
+        raise Misuse(f"after {token[:60]!r} is not a page token of this scan", value=token)
     return KeyRange(key_range.start, key) if reverse else KeyRange(key + b"\0", key_range.stop)
 
 
@@ -858,5 +909,5 @@ _TOKENS: Final = {False: b"\x01", True: b"\x02"}
 
 
 def batch_rows(batch_rows_max: int, limit: int | None) -> int:
-    """Rows to fetch at once: not thousands if few are wanted, and some more because a few may not be visible."""
+    """Return how many rows to fetch at once: for a small limit few, but some spare because a few may not be visible."""
     return batch_rows_max if limit is None else min(batch_rows_max, max(16, limit + limit // 4))

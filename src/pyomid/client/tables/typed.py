@@ -1,11 +1,11 @@
-"""A table with types: rows as dicts, dataclasses, TypedDicts or JSON, by the schema that the catalog has.
+"""Typed tables: rows as dicts, dataclasses, TypedDicts or JSON, by the table's schema in the catalog.
 
     accounts = tx.table("accounts", codec=Account)          # a dataclass or TypedDict; dict; "json"
     accounts.put(Account(id=17, owner="alice", balance=Decimal("1.50")))
-    accounts.get(17)                                        # an Account; None where there is no such row
+    accounts.get(17)                                        # an Account; None if there is no such row
 
-Rows have the types of the schema: rows that Spark wrote are read as Python values, and the other way round.
-The steps are those of the table of bytes, on what `row_codec.rows` makes of a row.
+Rows have the types of the schema: Python reads Spark's rows as Python values, and vice versa. The steps use the steps
+of the byte table, on rows encoded by `row_codec.rows`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
 from pyomid.client.drive import Run
 from pyomid.client.observers.observer import Kind
-from pyomid.client.public_names import TYPED_TABLE, shows
+from pyomid.client.public_names import TYPED_TABLE, Handle, shows
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
-from pyomid.client.tables.table import RowScan, TableBase, check_step, columns_of, unexpected
-from pyomid.client.transaction_steps import named, unless_index_dropped
+from pyomid.client.tables.table import DescendingScan, RowScan, TableBase, check_step, columns_of, unexpected
+from pyomid.client.transaction_steps import Row, named, unless_index_dropped
+from pyomid.client.validation import check_limit
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
-from pyomid.types import Column, TableInfo
+from pyomid.types import Column, KeyRange, TableInfo, prefix_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,10 +39,10 @@ JSON: Final = "json"
 
 
 class Shape(Generic[RowT]):
-    """What a program has for a row, and the dict that stands for it."""
+    """Converts between a program's row objects and dicts."""
 
     def __init__(self, codec: object, rows: RowCodec, table: str) -> None:
-        """`Misuse` if the columns of a class are not the table's, or lack a column of its key."""
+        """`Misuse` if a column of the class is not the table's, or the class lacks a key column."""
         self._rows = rows
         names: tuple[str, ...] | None = None
         if codec == JSON:
@@ -56,7 +57,7 @@ class Shape(Generic[RowT]):
             names = tuple(field.name for field in dataclasses.fields(codec) if field.init)
             self._made, self._taken = partial(_instance, codec, names), partial(_fields, codec, names)
         else:
-            raise MisuseType(f'codec {codec!r} is no dataclass, TypedDict, dict or "json"', value=codec)
+            raise MisuseType(f'codec {codec!r} is not a dataclass, TypedDict, dict or "json"', value=codec)
         if names is not None:
             _check_names(table, names, rows)
         self.names = names
@@ -109,20 +110,34 @@ def _fields(kind: type, names: Sequence[str], row: object) -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedPage(Generic[RowT]):
-    """Rows of a scan, and `next`: the token of the page after them, None if no row follows."""
+    """Rows of a scan. `next`: the token of the next page, None if no row follows."""
 
     rows: tuple[RowT, ...]
     next: str | None
 
 
 class IndexScan:
-    """The rows of the table that rows of an index stand for, batch by batch."""
+    """A scan of the rows that an index refers to, batch by batch, with own writes to both tables as of its creation
+    (C15)."""
 
-    def __init__(self, transaction: RowTransaction[Any], table: TableBase, index: IndexRows, scan: RowScan) -> None:
+    def __init__(
+        self,
+        transaction: RowTransaction[Any],
+        table: TableBase,
+        index: IndexRows,
+        prefix: bytes,
+        limit: int | None,
+        *,
+        reverse: bool,
+    ) -> None:
         self._transaction = transaction
         self._table = table
         self._index = index
-        self._scan = scan
+        self._limit = limit
+        self._kind = DescendingScan if reverse else RowScan
+        self._entries_read = transaction.writes.begin_read(index.info.table, prefix_range(prefix))
+        self._rows_read = transaction.writes.begin_read(table.name, KeyRange())
+        self._scan: RowScan | None = None
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         """As `RowScan.next_steps`."""
@@ -130,19 +145,34 @@ class IndexScan:
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         with unless_index_dropped:
+            if self._scan is None:
+                self._scan = yield from self._scan_steps()
             entries = yield from self._scan.read_steps()
         if entries is None:
+            self._rows_read.end()
             return None
         keys = [self._index.row_of(entry) for entry, _ in entries]
-        rows = yield from self._table.read_steps(keys, None)
+        rows = yield from self._table.read_steps(keys, None, self._rows_read)
+        self._rows_read.show_rows(keys)
         for key, row in zip(keys, rows, strict=True):
             if not row:
-                raise Corruption(f"index {self._index.info.name!r} has a row for {key!r}, which the table has not")
-        return ((key, named(row)) for key, row in zip(keys, rows, strict=True))
+                raise Corruption(f"index {self._index.info.name!r} has an entry for row {key!r}, which does not exist")
+        return self._shown(keys, rows)
+
+    def _shown(self, keys: Sequence[bytes], rows: Sequence[Row]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        """Yield rows while the transaction may read."""
+        for key, row in zip(keys, rows, strict=True):
+            self._transaction.check_open()
+            yield key, named(row)
+
+    def _scan_steps(self) -> Steps[RowScan]:
+        entries = yield from self._transaction.table_steps(self._index.info.table)
+        read = self._entries_read
+        return self._kind(self._transaction, entries.info, read.key_range, None, self._limit, read)
 
 
-class TypedTableBase(Generic[RowT]):
-    """A typed table in one transaction, as steps for both front ends."""
+class TypedTableBase(Handle, Generic[RowT]):
+    """A typed table in a transaction, as steps for both front ends."""
 
     def __init__(self, table: TableBase, transaction: RowTransaction[Any], codec: object) -> None:
         self._table = table
@@ -179,17 +209,15 @@ class TypedTableBase(Generic[RowT]):
         return self._table.delete_steps([self._rows.key(key) for key in _several(keys)], None)
 
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
-        """Bounds are keys, or values of the first columns of the key."""
+        """Return a scan. Bounds are keys, or values of the first key columns."""
         return self._table.begin_scan(*self._bounds(start, stop, prefix), None, limit, reverse=reverse)
 
-    def lookup_steps(self, index: str, values: Any, limit: int | None, *, reverse: bool) -> Steps[IndexScan]:
-        """Begins a scan of the index's rows with these values."""
+    def begin_lookup(self, index: str, values: Any, limit: int | None, *, reverse: bool) -> IndexScan:
+        """Return a scan of the rows with these values in an index."""
         self._transaction.check_read()
         rows = readable_index(self.info, index, self._transaction.start_ts)
-        with unless_index_dropped:
-            entries = yield from self._transaction.table_steps(rows.info.table)
-        scan = entries.begin_scan(b"", None, rows.prefix(values), None, limit, reverse=reverse)
-        return IndexScan(self._transaction, self._table, rows, scan)
+        prefix = rows.prefix(values)
+        return IndexScan(self._transaction, self._table, rows, prefix, check_limit(limit), reverse=reverse)
 
     def page_steps(
         self, start: Any, stop: Any, prefix: Any, limit: int, *, reverse: bool, after: str | None
@@ -206,7 +234,7 @@ class TypedTableBase(Generic[RowT]):
         return self._table.arrow_scan_steps(*self._bounds(start, stop, prefix), wanted)
 
     def shown(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT:
-        """A row of a scan."""
+        """Return a row of a scan as the program's type."""
         return self._made(key, columns_of(row))
 
     def _bounds(self, start: Any, stop: Any, prefix: Any) -> tuple[bytes, bytes | None, bytes | None]:
@@ -230,7 +258,7 @@ class TypedTableBase(Generic[RowT]):
         return {key: self._made(row, cells) if cells else None for key, row, cells in pairs}
 
     def _read_steps(self, keys: Sequence[bytes], *, for_update: bool) -> Steps[list[dict[Column, bytes]]]:
-        """Whole rows; a claim is of every cell in which a row shows that it is there."""
+        """Return whole rows; `for_update` claims every cell that can make a row exist."""
         found = yield from self._table.read_steps(keys, None)
         if for_update:
             yield from self._table.claim_cells_steps(keys, self._rows.all_cells)
@@ -272,43 +300,43 @@ class TypedTableBase(Generic[RowT]):
 
 
 class TypedTable(TypedTableBase[RowT]):
-    """A typed table in one transaction's snapshot, with its own writes. Made by `Transaction.table` with a codec."""
+    """A typed table in a transaction's snapshot, with its own writes. Returned by `Transaction.table` with a codec."""
 
     def __init__(self, table: TableBase, transaction: RowTransaction[Any], codec: object, run: Run) -> None:
         super().__init__(table, transaction, codec)
         self._run = run
 
     def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
-        """The row with this key, a tuple where the key has several columns; None if there is none.
+        """Return the row with this key (a tuple if the key has several columns); None if there is none.
 
-        `for_update`: the row is claimed too (`Transaction.claim`), whether it is there or not.
+        `for_update`: also claim the row (`Transaction.claim`), whether it exists or not.
         """
         return self._run(self.get_steps(key, for_update=for_update))
 
     def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """Many rows in one request: every requested key, in the requested order."""
+        """Return many rows by one request: every key, in the given order."""
         return self._run(self.rows_steps(keys, for_update=for_update))
 
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """Sets columns of a row: those of its class, or those that the dict has. None removes a value. `MisuseType`
-        names the column that a value does not fit. `expect` and `conflict` as in `Table.put`, by column names."""
+        """Set columns of a row: all columns of its class, or the dict's keys. None removes a value. `MisuseType` names
+        a column whose value does not fit. `expect` and `conflict` as of `Table.put`, by column names."""
         self._run(self.put_steps(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:
-        """As `put`, if there is no row with its key. Whether it wrote."""
+        """Put the row if there is no row with its key. Return whether it wrote."""
         return self._run(self.put_if_absent_steps(row))
 
     def delete(self, key: Any) -> None:
-        """Deletes the row."""
+        """Delete the row."""
         self._run(self.delete_steps([key]))
 
     def delete_rows(self, keys: Iterable[Any]) -> None:
-        """`delete` of many rows, which are read in one request."""
+        """Delete many rows, which are read by one request."""
         self._run(self.delete_steps(keys))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
-        """Adds to a column of whole numbers, which begins at 0, and returns the sum. `MisuseType` if it outgrows the
-        column's type. Of two transactions that overlap and count in one cell, one aborts."""
+        """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
+        type. Of two overlapping transactions that increment one column of a row, one aborts."""
         return self._run(self.increment_steps(key, column, by))
 
     def scan(
@@ -320,14 +348,14 @@ class TypedTable(TypedTableBase[RowT]):
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[RowT]:
-        """Rows in the order of their keys, from `start` (inclusive) to `stop` (exclusive), fetched in batches. Bounds
-        are keys, or values of the first key columns; `prefix` is values that the first key columns have."""
+        """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive), fetched in batches. Bounds
+        are keys, or values of the first key columns; `prefix` is the values of the first key columns."""
         return self._rows_of(self.begin_scan(start, stop, prefix, limit, reverse=reverse))
 
     def lookup(self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False) -> Iterator[RowT]:
-        """The rows with these values in the columns of an index (`Database.create_index`): a value, or a tuple of those
-        of its first columns. They come in the order of the index's other columns and the row's key."""
-        return self._rows_of(self._run(self.lookup_steps(index, values, limit, reverse=reverse)))
+        """Iterate over the rows with these values in an index (`Database.create_index`): a value, or a tuple of the
+        values of its first columns. Ordered by the index's other columns, then by key."""
+        return self._rows_of(self.begin_lookup(index, values, limit, reverse=reverse))
 
     def page(
         self,
@@ -339,13 +367,13 @@ class TypedTable(TypedTableBase[RowT]):
         reverse: bool = False,
         after: str | None = None,
     ) -> TypedPage[RowT]:
-        """Up to `limit` rows of a scan with these arguments; `after` as in `Table.page`."""
+        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
         return self._run(self.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
 
     def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """As `Table.to_arrow`, with the bounds of `scan`. Without `columns` those of the class, else all."""
+        """As `Table.to_arrow`, with the bounds of `scan`. Default of `columns`: the columns of the class, else all."""
         scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
         return scan.reader(scan.batches(self._transaction.database.driver.run))
 

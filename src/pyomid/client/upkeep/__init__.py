@@ -1,1 +1,1 @@
-"""Compaction, commit-table garbage collection and verification without Spark, by call and in the background."""
+"""Compaction, sanitizing and verification without Spark, by call and in the background."""

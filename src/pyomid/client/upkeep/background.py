@@ -1,21 +1,20 @@
-"""A folder's upkeep without anybody: its TSO compacts and sanitizes a little at a time, by how much there is to gain.
+"""Background upkeep of a folder: its TSO compacts and sanitizes a little at a time, when there is enough to gain.
 
-    every second    records in the folder, newest start, W     → how many versions came that W has passed (`Gain`)
-    a few of them   a pass over the parts that are due         compact_region_steps, as everybody's compaction
-    once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
-    now and then    the floor of keys                          keys of old runs shrink (`expired_keys`)
-    now and then    commits, and what is still to expire       floors of tables with a time to live move (`expiry`)
+    every second    records in the folder, newest start, W     → number of new versions that W has passed (`Gain`)
+    if enough       a pass over the parts that are due         compact_region_steps, as in any compaction
+    once a minute   many entries in the commit table           sanitize_steps, as in any sanitizing
+    sometimes       the floor of keys                          keys of old runs shrink (`expired_keys`)
+    sometimes       commits, and values yet to expire          floors of tables with a time to live move (`expiry`)
 
-It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
-may die anywhere, as any compactor. The same rules hold beside other compactors. A connection keeps the process of an
-idle folder (T14); so nothing is asked by it that the process knows anyhow, and no horizon is asked for twice.
+It is a client like any other: seals and horizons go through the TSO, over a connection that is open only for them, and
+it may die anywhere, like any compactor. Other compactors may run at the same time. A connection keeps the process of an
+idle folder alive (T14); so it requests nothing that the process knows already, and no horizon twice.
 
-Between two batches it rests, so that of one core, and of the time of the store's writer lock, it takes `share` at most.
-A part of a table is due once so many versions came, to whatever part, since it was cleaned; a large one later than a
-small one, and one in which little was to drop later still (`Part`): so a table without changes costs little, and
-does not delay one that everybody does.
+Between two batches it pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of a
+table becomes due after enough new versions anywhere in the folder; the threshold grows with its size, and while its
+passes drop little (`Part`). So a table without changes costs little and does not delay an explicit compaction.
 
-Pages that a pass frees are used again by the next writes. The file becomes no smaller.
+The next writes reuse pages that a pass frees. The file does not shrink.
 """
 
 from __future__ import annotations
@@ -54,20 +53,21 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 BATCH_RECORDS: Final = 1_000
-"""A batch is one write transaction of the store: some milliseconds of its writer lock, then the others get theirs."""
+"""A batch is a write transaction of the store, which holds the writer lock for some milliseconds."""
 REST_S_MAX: Final = 5.0
 GAIN_MIN: Final = 250
-"""Fewer versions are not worth a pass."""
+"""Minimum number of new versions for a pass."""
 GAIN_SHARE: Final = 0.2
-"""A part is due once so many versions came for each of its rows; PostgreSQL's autovacuum takes the same."""
+"""A part is due after this many new versions per row; the same as in PostgreSQL's autovacuum."""
 USEFUL_SHARE: Final = 0.1
-"""A part of whose cells fewer were dropped has double the patience the next time; one of double the share, half."""
+"""If a pass drops a smaller share of a part's cells, the part's patience doubles; from double this share on it
+halves."""
 PATIENCE_MAX: Final = 64
 SAMPLES_MAX: Final = 512
 ENTRIES_MIN: Final = 1_000
 SANITIZE_EVERY_S: Final = 60.0
 NO_EXPIRY_EVERY_S: Final = 10.0
-"""So often it is looked whether a table has a time to live, where none had."""
+"""If no table has a time to live, the catalog is checked at this interval."""
 WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
 UPKEEP_REQUEST_S: Final = 5.0
@@ -76,50 +76,50 @@ STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
-    """How many stored versions a pass could look at that no pass has looked at yet.
+    """Counts the stored versions that a pass could check and no pass has checked yet.
 
-    `written`: records of the folder, plus those that were deleted: it grows by what is written. Whatever was written
-    when the newest start was s may be looked at once W is at or above s.
+    `written`: the folder's records plus all deleted ones, so it grows with each write. What was written while the
+    newest start was s can be checked once W is at or above s.
     """
 
     def __init__(self, looked_at: int = 0) -> None:
         self.looked_at = looked_at
-        """`written`, as far as the last pass went."""
+        """The value of `written` that the last pass reached."""
         self._samples: deque[tuple[int, int]] = deque()
-        """(newest start, written) at some moments, both ascending."""
+        """Samples (newest start, written), both ascending."""
 
     def note(self, written: int, newest_ts: int) -> None:
-        """`written` was counted before `newest_ts` was read: it holds no later start."""
+        """Add a sample. `written` was counted before `newest_ts` was read, so it includes no later start."""
         if not self._samples or newest_ts > self._samples[-1][0]:
             self._samples.append((newest_ts, written))
         if len(self._samples) > SAMPLES_MAX:
             self._samples = deque(islice(self._samples, 0, None, 2))
 
     def of(self, watermark: int) -> int:
-        """Versions at or below `watermark` that were written since the last pass."""
+        """Return the number of versions at or below `watermark` that were written since the last pass."""
         return max(0, self.below(watermark) - self.looked_at)
 
     def passed(self, watermark: int) -> None:
-        """A pass by that W has ended."""
+        """Note that a pass with this W has ended."""
         self.looked_at = max(self.looked_at, self.below(watermark))
         while len(self._samples) > 1 and self._samples[1][0] <= watermark:
             self._samples.popleft()
 
     def below(self, watermark: int) -> int:
-        """`written`, as far as W has passed it."""
+        """Return `written` as of the last sample that W has passed."""
         return max((written for newest_ts, written in self._samples if newest_ts <= watermark), default=0)
 
 
 @dataclass(slots=True)
 class Part:
-    """A part of a table, as it was when it was cleaned last. `looked_at`: what was written then, as far as W was."""
+    """A part of a table as of its last cleaning. `looked_at`: the value of `written` that W had passed then."""
 
     rows: int = 0
     looked_at: int = 0
     patience: int = 1
 
     def is_due(self, written: int) -> bool:
-        """`written`: what W has passed by now."""
+        """Whether the part is due. `written`: the value that W has passed by now."""
         return written - self.looked_at >= self.patience * max(GAIN_MIN, GAIN_SHARE * self.rows)
 
     def note(self, cleaned: RegionCleaned, written: int) -> None:
@@ -133,7 +133,7 @@ class Part:
 
 @dataclass(slots=True)
 class UpkeepReport:
-    """Since the process began."""
+    """Counts since the process began."""
 
     passes: int = 0
     versions_dropped: int = 0
@@ -145,38 +145,38 @@ class UpkeepReport:
 
 @dataclass(slots=True)
 class _Expires:
-    """When floors are moved next."""
+    """When expiry floors are moved next."""
 
     note_s: float
-    """A point is due, if anything is committed."""
+    """When a point is due, if anything is committed."""
     move_s: float = inf
-    """The first point becomes old enough."""
+    """When the first point becomes old enough."""
     commits: int = -1
-    """What the TSO had committed by the last look, and what own moves committed since: one more is another client's."""
+    """Number of commits at the last check, plus later own moves: a higher number means that another client
+    committed."""
     is_covered: bool = True
-    """In every table a point was noted after the last commit."""
+    """Whether every table has a point after the last commit."""
     cover_s: float = 0.0
-    """From when on a point may be noted where nothing is committed: the clock may be late."""
+    """From when on a point may be noted without a commit: the clock may be late."""
     floors: dict[str, int] = field(default_factory=dict)
-    """By table, when they were moved last."""
+    """Floors of the tables at their last move."""
     emptied: dict[str, int] = field(default_factory=dict)
-    """Tables all of whose values have expired, though nothing is written that makes a part due: from which W on a pass
-    may drop them."""
+    """Tables whose values have all expired, although no write makes a part due: from which W on a pass may drop
+    them."""
 
     def emptied_below(self, watermark: int) -> set[str]:
         return {table for table, newest_ts in self.emptied.items() if newest_ts <= watermark}
 
 
 class _Stopped(Exception):
-    """The process ends: what was begun, and what is due after it, is left to the next process."""
+    """The process ends; the next process continues."""
 
 
 class BackgroundUpkeep:
-    """One thread of a folder's TSO.
+    """The upkeep thread of a folder's TSO.
 
-    `open_deployment`: the folder as a client sees it. `records`: how many its store has, fresh. `prepare`: has what
-    compiled code it needs, or gets it in another process; False if it cannot. `share`: of one core.
-    `retry_s`: for how long clients repeat commits, if none announced to repeat them for longer. `keep_keys_s`: for how
+    `open_deployment`: opens the folder as a client does. `records`: the number of records in its store, fresh. `share`:
+    of one core. `retry_s`: how long clients retry commits, unless a client announces a longer time. `keep_keys_s`: how
     long idempotency keys are kept whole; 0: for ever.
     """
 
@@ -185,7 +185,6 @@ class BackgroundUpkeep:
         folder: Path,
         open_deployment: Callable[[], Deployment],
         records: Callable[[], int],
-        prepare: Callable[[], bool],
         *,
         share: float,
         retry_s: float,
@@ -197,17 +196,16 @@ class BackgroundUpkeep:
         self._folder = folder
         self._open = open_deployment
         self._records = records
-        self._prepare = prepare
         self._share = share
         self._retry_s = retry_s
         self._clock = clock
         self._expiry_clock = expiry_clock or expiry.steady_clock()
         self._expires = _Expires(clock())
         self._failed: dict[str, tuple[str, float]] = {}
-        """Tables whose upkeep failed: the error, and until when their floors rest."""
+        """Tables whose upkeep failed: the error, and until when their floors are not moved."""
         self._keep_keys_s = keep_keys_s
         self._keys_s = clock() if keep_keys_s else inf
-        """When idempotency keys are looked at next."""
+        """When idempotency keys are checked next."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -216,13 +214,13 @@ class BackgroundUpkeep:
         self._asked_horizon = 0
         self._cache = CommitCache(10_000)
         self._deleted = 0
-        """Records that were deleted since the process began, by passes or by others."""
+        """Records deleted since the process began, by passes or otherwise."""
         self._written: int | None = None
-        """`Gain.written` at the last sample. It never goes back."""
+        """`Gain.written` at the last sample. It never decreases."""
         self._parts: dict[tuple[str, str], Part] = {}
         self._gain = Gain(self._load())
         self._is_whole = False
-        """The next pass goes through every part: one that rests holds H back."""
+        """Whether the next pass cleans every part, because a part that was not due holds H back."""
         self._sanitized_s = clock()
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
@@ -234,26 +232,24 @@ class BackgroundUpkeep:
         announced_s: Callable[[], float],
         commits: Callable[[], int],
     ) -> None:
-        """`timestamps`: the newest start that the TSO handed out, and W. `announced_s`: the longest time for which a
-        client announced to repeat commits. `commits`: how many it committed. All are called from another thread."""
+        """Start the thread. `timestamps`: the newest start that the TSO handed out, and W. `announced_s`: the longest
+        time for which a client announced to retry commits. `commits`: the TSO's number of commits. All are called in
+        another thread."""
         self._timestamps, self._announced_s, self._commits = timestamps, announced_s, commits
         self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # the system gives no thread
-            log.warning("no upkeep in the background: %s", error)
+        except RuntimeError as error:  # the system cannot start a thread
+            log.warning("cannot start background upkeep: %s", error)
             self._thread = None
 
     def stop(self) -> None:
-        """Returns once the batch under way has ended."""
+        """Stop the thread; wait for the current batch."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(REST_S_MAX)
 
     def _run(self) -> None:
-        if not self._prepare():
-            log.warning("no upkeep in the background: its compiled code cannot be kept where this user may write")
-            return
         pause_s = LOOK_S
         while not self._stop.wait(pause_s):
             try:
@@ -264,13 +260,13 @@ class BackgroundUpkeep:
             except OmidError as error:
                 self.report.failures += 1
                 pause_s = AFTER_ERROR_S
-                log.warning("upkeep failed, tries again in %g s: %s", pause_s, error)
+                log.warning("upkeep failed, will retry in %g s: %s", pause_s, error)
             except Exception:
-                log.exception("upkeep ends by an error of its own; the TSO goes on without it")
+                log.exception("upkeep stopped because of a bug; the TSO continues without it")
                 return
 
     def look(self) -> None:
-        """One look, and the pass that is worth it."""
+        """Check what is due, and do it."""
         self._sample()
         self._expire_values()
         if self._clock() >= self._sanitized_s + SANITIZE_EVERY_S:
@@ -283,8 +279,8 @@ class BackgroundUpkeep:
             self._with_deployment(self._expire_keys)
 
     def _expire_values(self) -> None:
-        """A connection keeps the process of an idle folder. So where nothing is committed any more a last point is
-        noted, and floors move only when a point grows old enough."""
+        """Move floors if due. A connection keeps the process of an idle folder alive, so after the last commit one more
+        point is noted, and floors move only when a point becomes old enough."""
         due = self._expires
         commits, now_s = self._commits(), self._clock()
         if commits != due.commits:
@@ -301,7 +297,7 @@ class BackgroundUpkeep:
         self._with_deployment(partial(self._move_floors, notes=notes))
 
     def _move_floors(self, deployment: Deployment, *, notes: bool | None) -> None:
-        """What others commit meanwhile may lie behind the points: the next look finds it."""
+        """Move the floors of all tables. Concurrent commits may come after the points; the next check finds them."""
         due, began_s = self._expires, self._clock()
         infos = [info for info in deployment.catalog.tables() if info.ttl_seconds]
         due.note_s = due.cover_s = began_s + NO_EXPIRY_EVERY_S
@@ -326,7 +322,7 @@ class BackgroundUpkeep:
         due.is_covered = due.is_covered or is_covered
 
     def _plan(self, table: str, ttl_s: float, found: Expiry) -> None:
-        """When this table's floor is to be moved again."""
+        """Plan the next move of this table's floor."""
         due, now_s, wall_s = self._expires, self._clock(), self._expiry_clock()
         due.cover_s = max(due.cover_s, now_s + found.latest_ms / 1000 - wall_s)
         if found.points:
@@ -337,7 +333,8 @@ class BackgroundUpkeep:
 
     @contextlib.contextmanager
     def _alone(self, table: str) -> Generator[None]:
-        """What ails one table holds up no other: it is told once. A table that was dropped meanwhile is passed over."""
+        """Contain errors: a failing table does not block the others, and its error is logged once. A table that was
+        dropped meanwhile is skipped."""
         try:
             yield
             self._failed.pop(table, None)
@@ -348,7 +345,7 @@ class BackgroundUpkeep:
         except OmidError as error:
             self.report.failures += 1
             if self._failed.get(table, ("",))[0] != str(error):
-                log.warning("upkeep of table %r failed, other tables go on: %s", table, error)
+                log.warning("upkeep of table %r failed; other tables continue: %s", table, error)
             self._failed[table] = str(error), self._clock() + AFTER_ERROR_S
 
     def _expire_keys(self, deployment: Deployment) -> None:
@@ -363,9 +360,9 @@ class BackgroundUpkeep:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
         said = [self._gain.looked_at, *(max(part.rows, part.looked_at) for part in self._parts.values())]
-        if self._written is None and max(said) > written:  # the folder is older than what was said of it
+        if self._written is None and max(said) > written:  # the folder is older than the state file
             self._gain, self._parts = Gain(), {}
-        gone = max(0, (self._written or 0) - written)  # by others: a table was dropped
+        gone = max(0, (self._written or 0) - written)  # not by passes: a table was dropped
         self._deleted += gone
         self._written = written + gone
         self._gain.note(self._written, self._timestamps()[0])
@@ -428,7 +425,7 @@ class BackgroundUpkeep:
         return cleaned
 
     def _sanitize(self, deployment: Deployment) -> None:
-        """Entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
+        """Delete entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
         self._sanitized_s = self._clock()
         if next(islice(deployment.commit_table.entries(), ENTRIES_MIN, None), None) is None:
             return
@@ -441,7 +438,7 @@ class BackgroundUpkeep:
             asked, self._asked_horizon = self._asked_horizon, effect.horizon
             try:
                 return advance(effect)
-            except Unavailable:  # whereas what was refused would be refused again
+            except Unavailable:  # other errors would recur
                 self._asked_horizon = asked
                 raise
 
@@ -456,10 +453,10 @@ class BackgroundUpkeep:
         if self._clock() >= self._whole_s + WHOLE_EVERY_S and done.held_back_by.keys() - done.too_young.keys():
             self._is_whole, self._whole_s = True, self._clock()
 
-    # ── a share ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── pacing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _paced(self, handlers: dict[type[Effect], Handler]) -> dict[type[Effect], Handler]:
-        """The same, with a rest before each batch."""
+        """Return the handlers with a pause before each batch."""
         read_range = handlers[effects.ReadRange]
 
         def rest_then_read(effect: effects.ReadRange) -> Any:
@@ -477,10 +474,10 @@ class BackgroundUpkeep:
         if self._resumed_s >= self._sampled_s + LOOK_S:
             self._sample()
 
-    # ── what the next process goes on from; it costs a pass if it is lost ────────────────────────────────────────
+    # ── state for the next process; losing it costs one pass ─────────────────────────────────────────────────────
 
     def _load(self) -> int:
-        """0, and no part, if the file is missing, is no file, or says nonsense of whatever kind."""
+        """Load parts, and return `looked_at`; 0, and no parts, if the file is missing or invalid in any way."""
         with contextlib.suppress(Exception):
             with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
                 said = json.loads(file.read(STATE_BYTES_MAX))
@@ -496,7 +493,7 @@ class BackgroundUpkeep:
         return 0
 
     def _save(self) -> None:
-        deleted = self._deleted  # the next process counts from the records that are left
+        deleted = self._deleted  # the next process counts from the remaining records
         parts = [(*key, part.rows, part.looked_at - deleted, part.patience) for key, part in self._parts.items()]
         said = {"judged": self._gain.looked_at - deleted, "parts": parts}
         with contextlib.suppress(OSError, Misuse):

@@ -1,9 +1,9 @@
-"""Back-ups over HBase: the moment that one is of, and its tables made tables of a database again (decision 0078).
+"""Backups over HBase: the moment of a backup, and the restore of its tables (decision 0078).
 
     snapshots ─► copies under names that no client knows ─► each region is cut to the moment ─► a table, then its entry
 
-Until a table's entry is there, the database has no such table. So a restore that died leaves each table whole or not
-at all; the next one begins anew with those that are left.
+Until a table's entry is written, the database has no such table. So a restore that died leaves each table complete or
+absent; the next restore does the remaining tables.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FRESH: Final = "pyomid init URL --above-backup"
 
 
 def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
-    """The moment of a start that is held by a lease. Its tables are those of now: what is younger holds nothing that
-    committed before it."""
+    """Return the moment of a start that a lease holds. Its tables are the current ones: a younger table holds nothing
+    that committed before it."""
     deployment = database.deployment
     infos = [info for info in deployment.catalog.tables() if info.name != EXPIRY_TABLE]
     tables = {info.name: _as_of(info, start_ts) for info in infos}
@@ -56,13 +56,13 @@ def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
 
 
 def _as_of(info: TableInfo, start_ts: int) -> TableInfo:
-    """Without what is under way, and without the indexes that were not whole at the moment."""
+    """Return the entry without changes in progress, and without indexes that were not complete at the moment."""
     whole = tuple(each for each in info.indexes if each.state is IndexState.READY and each.ready_ts <= start_ts)
     return replace(info, next_level=None, is_changing=False, indexes=whole)
 
 
 class Source(Protocol):
-    """A back-up, and the copies that a restore of it works on (`storage.hbase.copies.restore`)."""
+    """A backup, and the copies that its restore works on (`storage.hbase.copies.restore`)."""
 
     @property
     def manifest(self) -> BackupManifest: ...
@@ -80,18 +80,18 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One that is restored, and under which name."""
+    """A table to restore, and its new name."""
 
     source: TableInBackup
     target: str
 
 
 def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | Iterable[str] | None) -> list[str]:
-    """Makes tables of the back-up's: all of them, some, or some under other names (name → new name). Their names, each
-    in the catalog on return.
+    """Restore a backup's tables: all, some, or some under other names (name → new name). Return their names; all are in
+    the catalog on return.
 
-    `Misuse`, and no change, where one of the names is taken, or this database's timestamps are below the back-up's.
-    `ConflictError` where another restore of the back-up began meanwhile: the tables that were made are whole.
+    `Misuse`, without any change, if a name is taken, or if this database's timestamps are below the backup's.
+    `ConflictError` if another restore of the backup began meanwhile: tables restored so far are complete.
     """
     chosen = _chosen(source.manifest.tables, tables)
     _check_above(deployment, source.manifest)
@@ -114,8 +114,8 @@ def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | 
             _make(deployment, source, each, replace(info, indexes=indexes))
     except UnknownTable as error:
         raise ConflictError(
-            f"another restore of {source.manifest.name!r} began, and removed the copies that this one works on: what "
-            "this one has made is whole; restore the tables that are left (--table) when the other one has ended"
+            f"another restore of {source.manifest.name!r} began and removed the copies of this one: tables restored so "
+            "far are complete; restore the remaining tables (--table) after the other restore has ended"
         ) from error
     finally:
         source.forget()
@@ -129,7 +129,7 @@ def _chosen(known: Iterable[TableInBackup], tables: Mapping[str, str] | Iterable
     names = dict(tables) if isinstance(tables, Mapping) else {name: name for name in tables}
     for name in names:
         if name not in by_name:
-            raise Misuse(f"the back-up has no table {name!r}: it has {', '.join(sorted(by_name))}", table=name)
+            raise Misuse(f"the backup has no table {name!r}: it has {', '.join(sorted(by_name))}", table=name)
     targets = [_target(name, to) for name, to in names.items()]
     if twice := {target for target in targets if targets.count(target) > 1}:
         raise Misuse(f"two tables would be restored as {sorted(twice)[0]!r}")
@@ -139,7 +139,7 @@ def _chosen(known: Iterable[TableInBackup], tables: Mapping[str, str] | Iterable
 def _target(name: str, to: str) -> str:
     if name == KEYS_TABLE:
         if to != name:
-            raise Misuse(f"{KEYS_TABLE} holds the idempotency keys under its own name only", table=to)
+            raise Misuse(f"{KEYS_TABLE} holds the idempotency keys and cannot be restored under another name", table=to)
         return name
     return check_table_name(to)
 
@@ -150,29 +150,29 @@ def _index_tables(known: Iterable[TableInBackup], chosen: Iterable[_Table]) -> l
 
 
 def _check_above(deployment: Deployment, manifest: BackupManifest) -> None:
-    """T3: no version that the snapshots held, and that HBase's delete markers may still hide, is written again; and
-    what is restored lies below every snapshot from now on."""
+    """Check that timestamps are above the backup's (T3): then no version of the snapshots, which HBase's delete markers
+    may still hide, is written again, and restored data lies below every later snapshot."""
     now_ts = table_admin.drawn_start(deployment)
     if now_ts <= manifest.newest_ts:
         raise Misuse(
-            f"this database's timestamps are at {now_ts}, and those of the back-up reach {manifest.newest_ts}: stop "
-            f"its TSOs, run `{_FRESH} {manifest.name}`, start them again",
+            f"this database's timestamps are at {now_ts}, not above the backup's ({manifest.newest_ts}): stop its "
+            f"TSOs, run `{_FRESH} {manifest.name}`, and start them again",
             newest=manifest.newest_ts,
         )
 
 
 def _check_free(deployment: Deployment, source: Source, target: str) -> None:
     entry = deployment.catalog.entry(target)
-    if entry is not None and entry.state is not TableState.CREATING:  # which is no table
+    if entry is not None and entry.state is not TableState.CREATING:  # CREATING is not a table
         raise Misuse(
             f"there is a table {target!r} ({entry.state.value}): nothing was restored; drop it, restore under another "
-            "name (--as OLD=NEW), or only the tables that you name (--table)",
+            "name (--as OLD=NEW), or only chosen tables (--table)",
             table=target,
         )
     if source.exists(target):
         raise Misuse(
-            f"HBase has a table {target!r} which the catalog does not know: nothing was restored; where a restore that "
-            "broke off has left it, drop it in HBase's shell, otherwise restore under another name (--as OLD=NEW)",
+            f"HBase has a table {target!r} that is not in the catalog: nothing was restored; if an interrupted restore "
+            "left it, drop it in HBase's shell, otherwise restore under another name (--as OLD=NEW)",
             table=target,
         )
 
@@ -181,14 +181,13 @@ def _make(deployment: Deployment, source: Source, table: _Table, info: TableInfo
     wanted = replace(info, name=table.target)
     found, is_new = table_admin.make_filled(deployment, wanted, lambda: source.put(table.source, table.target))
     if not is_new:
-        raise Misuse(f"another client made the table {found.name!r} meanwhile: restore the tables that are left")
+        raise Misuse(f"another client created the table {found.name!r} meanwhile: restore the remaining tables")
 
 
 def cut_copies(
     deployment: Deployment, commits: CommitTable, manifest: BackupManifest, copies: Sequence[tuple[str, int]]
 ) -> Cut:
-    """Cuts copies, each with what has expired in it, to the back-up's moment. `commits`: the copy of the commit
-    table."""
+    """Cut copies, each given with its expiry floor, to the backup's moment. `commits`: the copy of the commit table."""
     known: dict[int, int] = {}
     run = _runner(deployment, commits, manifest, known)
     cut = Cut()
@@ -210,13 +209,14 @@ def cut_copies(
 def _runner(
     deployment: Deployment, commits: CommitTable, moment: BackupManifest, known: Mapping[int, int]
 ) -> Callable[[Steps[None]], None]:
-    """Runs steps by the copy of the commit table, which has no writer: a miss is final, a seal needs no marker."""
+    """Return a runner of steps that uses the copy of the commit table. It has no writer, so a miss is final and a seal
+    needs no marker."""
     driver = Driver(deployment)
 
     def look_up(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
         states = commits.lookup(effect.starts)
-        told = [known.get(start, state) for start, state in zip(effect.starts, states, strict=True)]
-        return told, moment.newest_ts, moment.horizon
+        resolved = [known.get(start, state) for start, state in zip(effect.starts, states, strict=True)]
+        return resolved, moment.newest_ts, moment.horizon
 
     driver.handlers[effects.LookupThenWatermarks] = look_up
     driver.handlers[effects.SealStarts] = lambda effect: [SealOutcome(True) for _ in effect.starts]

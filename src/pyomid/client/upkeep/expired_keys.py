@@ -1,9 +1,8 @@
-"""Idempotency keys that are old enough shrink to a hash of their id: what keeps a folder from growing by its past.
+"""Expiry of idempotency keys: an old key shrinks to a hash of its id, which bounds the growth of the database.
 
-    transaction    the key's row goes, with its result and branches; the id's hash is added to the row of its group
-
-Both in one transaction, so a run under the id finds one of them in whatever snapshot, and never commits again. A key is
-old once its run began at or below a start that had been handed out so long ago.
+One transaction deletes the key's row, with its result and branches, and adds the id's hash to the row of its group. So
+a run under the id finds one of them in any snapshot, and never commits again. A key is old if its run began at or below
+a start that was handed out long enough ago.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pyomid.client.transaction import Transaction
 
 KEYS_MAX: Final = 50_000
-"""Of one pass. Their groups are written in order, each once."""
+"""Keys of one pass. Their groups are written in order, each once."""
 _BATCH_KEYS: Final = 500
 _PAGE_ROWS: Final = 2_000
 
@@ -39,11 +38,11 @@ def expire_keys(
     wall_clock: Clock = time.time,
     rest: Callable[[], None] = lambda: None,
 ) -> int:
-    """Shrinks the keys of runs that began so long ago. Returns how many. `rest` is called before each transaction and
-    each page that is read.
+    """Shrink the keys of runs that began more than `keep_s` ago. Return how many. `rest` is called before each
+    transaction and each page that is read.
 
-    What is old is told as of tables with a time to live, by a floor in a row of the database: so it does not matter who
-    calls this, nor when. An interruption leaves keys to the next time that the floor moves.
+    Age is determined as for tables with a time to live, by a floor in a row of the database: so any process may call
+    this at any time. Keys left by an interruption are shrunk when the floor moves next.
     """
     try:
         database.table_info(idempotency.KEYS_TABLE)
@@ -51,8 +50,8 @@ def expire_keys(
         return 0
     try:
         ensure_expiry_table(database.deployment)
-    except Misuse as error:  # this user may not make a table, and cleaning is worth more than what keys cost
-        log.warning("idempotency keys stay whole: %s", error)
+    except Misuse as error:  # this user may not create a table; other upkeep is more important than keys
+        log.warning("idempotency keys are not shrunk: %s", error)
         return 0
     moved = move_floor(database, idempotency.KEYS_TABLE, wall_clock=wall_clock, ttl_s=keep_s)
     if moved.expiry.expired_to == moved.before.expired_to:
@@ -72,7 +71,7 @@ def _expire_some(database: Database, old_ts: int, rest: Callable[[], None]) -> i
 
 
 def _old_keys(database: Database, old_ts: int, rest: Callable[[], None]) -> Iterator[bytes]:
-    """Each page is of a snapshot of its own: they may be very many, and W is not held."""
+    """Yield old keys. Each page has a snapshot of its own, so that very many keys do not hold W."""
     start, columns = b"", [b"%b:%b" % idempotency.KEY_COLUMN]
     while True:
         rest()

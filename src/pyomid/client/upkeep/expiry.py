@@ -1,6 +1,7 @@
-"""Moves the floors of tables with a time to live (`protocol.expiry`): each in a transaction of its own.
+"""Moves the expiry floors of tables with a time to live (`protocol.expiry`), each in a transaction of its own.
 
-A transaction that changes a table's time to live writes the same row. So what is moved after that goes by the new one.
+A transaction that changes a table's time to live writes the same row, so later moves use the new one. It notes only its
+own time: existing values live for the whole new time from then on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
 from pyomid.errors import OmidError
 from pyomid.platforms import boot_clock
+from pyomid.ports import Deployment
 from pyomid.protocol.expiry import EXPIRY_TABLE, FLOOR_COLUMN, LATEST_COLUMN, POINTS_COLUMN, Expiry, expiry_row
 from pyomid.types import TableInfo
 
@@ -25,7 +27,7 @@ Clock = Callable[[], float]
 
 
 class Moved(NamedTuple):
-    """What a transaction found in the row and left in it, its start, and whether it wrote it."""
+    """A move: the row before and after it, the transaction's start, and whether it wrote the row."""
 
     before: Expiry
     expiry: Expiry
@@ -38,7 +40,7 @@ class Moved(NamedTuple):
 
 
 def steady_clock() -> Clock:
-    """Seconds since 1970. What is set while the process lives does not change it."""
+    """Return a clock of seconds since 1970 that ignores changes of the system's time during the process."""
     began_s = time.time() - boot_clock()
     return lambda: began_s + boot_clock()
 
@@ -50,8 +52,8 @@ def expire(
     wall_clock: Clock = time.time,
     notes: bool | None = None,
 ) -> dict[str, Expiry]:
-    """Moves the floors of these tables (all of them) that have, or had, a time to live. Returns what they are now.
-    `notes`: as of `Expiry.moved`."""
+    """Move the floors of these tables (all) that have, or had, a time to live. Return the current ones. `notes`: as of
+    `Expiry.moved`."""
     catalog, found = database.deployment.catalog, {}
     for info in chosen_tables(catalog, tables):
         if info.ttl_seconds is not None:
@@ -69,15 +71,29 @@ def move_floor(
     always_writes: bool = False,
     ttl_s: float | None = None,
 ) -> Moved:
-    """`always_writes`: who moves the floor by what the catalog said before begins anew. `ttl_s`: in place of what the
-    catalog says."""
+    """Move a table's floor. `always_writes`: write the row in any case, so that a concurrent move by the earlier
+    catalog entry aborts. `ttl_s`: instead of the catalog's.
+
+    Values are also dated by the TSO's time points (E6); the TSO is asked to note the newest first. So values committed
+    before a TSO was killed or stopped, which no mover noted, get their true age.
+    """
+    deployment, is_change = database.deployment, always_writes
+    ahead_ms = 0 if is_change else _ahead_of_tso_ms(deployment, int(1000 * wall_clock()))
 
     def move(transaction: Transaction) -> tuple[Expiry, Expiry, Transaction]:
         info = find_table(database.deployment.catalog, table)  # after the begin
         key, floors = expiry_row(info.name, info.generation), transaction.table(EXPIRY_TABLE)
         before = Expiry.of(floors.get(key))
         ttl_ms = int(1000 * ((info.ttl_seconds or 0) if ttl_s is None else ttl_s))
-        after = before.moved(transaction.start_ts, int(1000 * wall_clock()), ttl_ms, notes=notes)
+        noted = [] if is_change else deployment.leader_state.time_points()
+        after = before.moved(
+            transaction.start_ts,
+            int(1000 * wall_clock()),
+            ttl_ms,
+            notes=notes,
+            noted=[point._replace(wall_ms=point.wall_ms + ahead_ms) for point in noted],
+            since_ts=info.generation,
+        )
         if always_writes or after is not before:
             floors.put(key, after.cells(before))
         return before, after, transaction
@@ -86,9 +102,18 @@ def move_floor(
     return Moved(before, after, transaction.start_ts, transaction.commit_ts is not None)
 
 
+def _ahead_of_tso_ms(deployment: Deployment, now_ms: int) -> int:
+    """Return how far this clock is ahead of the TSO's, to correct the TSO's points. The TSO has noted its newest point
+    then."""
+    if not deployment.tso.extended:
+        return 0
+    moment = deployment.tso.moment_at(now_ms, now_ms)
+    return max(0, now_ms - moment.wall_ms) if moment.snapshot_ts else 0
+
+
 def forget(database: Database, info: TableInfo) -> None:
-    """Deletes the row of a table that is no more. If that fails the row stays, and is never read: a table made anew
-    has another one."""
+    """Delete the row of a dropped table. If that fails, the row stays and is never read: a new table of that name has
+    another row."""
     with contextlib.suppress(OmidError):
         columns = [b"%b:%b" % column for column in (FLOOR_COLUMN, POINTS_COLUMN, LATEST_COLUMN)]
         database.run(lambda tx: tx.table(EXPIRY_TABLE).delete(expiry_row(info.name, info.generation), columns))

@@ -1,6 +1,6 @@
-"""Upkeep of a database: compact, sanitize, verify. `Database` runs it here, part after part; Spark's jobs give each
-part a task. Of all tables, one that is dropped meanwhile is passed over. Each returns a report that prints as a table,
-and says what holds it back and when a further run helps.
+"""Upkeep of a database: compact, sanitize, verify. `Database` runs it part after part; Spark's jobs run a task for each
+part. If all tables are meant, tables that are dropped meanwhile are skipped. Each job returns a report that prints as a
+table and says what holds the job back and when another run helps.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
     db.sanitize()     then deletes commit-table entries below the lowest watermark
@@ -40,8 +40,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TableCleaned:
-    """What compaction did to one table. Counts are cells; `watermark` is the lowest that it recorded. `cells_above`
-    lie above it: a later run may drop them."""
+    """The result of a table's compaction. Counts are cells; `watermark` is the lowest that was recorded. A later run
+    may drop the `cells_above` it."""
 
     table: str
     partitions: int
@@ -53,18 +53,13 @@ class TableCleaned:
     watermark: int
     cells_above: int = 0
 
-    @property
-    def pieces(self) -> int:
-        """Former name of `partitions`, for one release."""
-        return self.partitions
-
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
     tables: tuple[TableCleaned, ...]
     seconds: float
     held_back: tuple[str, ...] = ()
-    """What keeps W from moving further, and for how long; empty if no cell lies above W."""
+    """What holds W back, and for how long; empty if no cell lies above W."""
 
     @property
     def cells(self) -> int:
@@ -109,9 +104,9 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Sanitising:
-    """What sanitizing did. `held_back_by`: table → the watermark that kept the horizon from moving further.
-    `too_young`: table → how far it was compacted less than `commitRetrySeconds` ago, if that is further; `counts_in_s`:
-    table → the seconds until that counts. `held_back`: what keeps W itself from moving."""
+    """The result of sanitizing. `held_back_by`: table → the watermark that holds the horizon back. `too_young`: table →
+    a higher watermark, recorded less than `commitRetrySeconds` ago; `counts_in_s`: table → the seconds until it counts.
+    `held_back`: what holds W back."""
 
     watermark: int
     horizon_before: int
@@ -142,7 +137,8 @@ class Sanitising:
         return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back])
 
     def _younger(self, table: str) -> str:
-        """What was compacted just now does not count yet: a client may still repeat an earlier commit."""
+        """Return the remedy. A recent compaction does not count yet, because a client may still retry an earlier
+        commit."""
         if table not in self.too_young:
             return "; compact it"
         wait_s = self.counts_in_s.get(table, 0.0)
@@ -160,13 +156,13 @@ def compact(
     grace_seconds: float = 0.0,
     sleep: Sleep = time.sleep,
 ) -> Compaction:
-    """Cleans every region up to the published low watermark and records that, one region after the other.
+    """Compact every region up to the published low watermark W, and record W, one region after the other.
 
-    It writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs. It may
-    run beside readers and writers, and beside another compaction; a second run changes nothing more.
+    It writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs. Readers,
+    writers and other compactions may run at the same time. Idempotent.
 
-    `grace_seconds`: for stores that Java clients share, which never look at the watermark. The watermark is read first;
-    then the call waits for so long, the length of Java's longest transaction, and cleans by no newer one.
+    `grace_seconds`: for stores with Java clients, which do not check W. W is read first; then the call waits this long,
+    the length of the longest Java transaction, and cleans by that W.
     """
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
@@ -187,7 +183,8 @@ def compacted(
     grace_seconds: float,
     sleep: Sleep = time.sleep,
 ) -> Compaction:
-    """`compact`, whose parts `clean` runs: `compact_partition` on every part of these tables, by that watermark."""
+    """`compact` with a callback: `clean` runs `compact_partition` on every part of the tables, with the given
+    watermark."""
     began = time.monotonic()
     watermark = None
     if grace_seconds > 0:
@@ -218,10 +215,10 @@ def compact_partition(run: Run, cache: CommitCache, partition: Partition, waterm
 
 
 def sanitize(deployment: Deployment, run: Run) -> Sanitising:
-    """Deletes commit-table entries that are not needed any more, as far as every table was compacted.
+    """Delete commit-table entries that are no longer needed, up to the watermark to which every table was compacted.
 
-    It reads the catalog, and the TSO deletes. Only watermarks older than `commitRetrySeconds` count: this client's, or
-    the longest that any announced to the TSO.
+    The client reads the catalog, the TSO deletes. Only records older than `commitRetrySeconds` count: this client's
+    setting, or the longest that a client announced to the TSO.
     """
     began = time.monotonic()
     bound_s = deployment.settings.commit_retry_seconds
@@ -244,8 +241,8 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
 
 
 def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) -> Verification:
-    """Reads every stored cell and every commit-table entry. It only reads, and may run beside writers; what they write
-    meanwhile counts as open."""
+    """Read every stored cell and every commit-table entry, and report violated invariants. It only reads; concurrent
+    writes count as open."""
     infos = chosen_tables(deployment.catalog, tables)
 
     def looked() -> Iterable[dict[str, Any]]:
@@ -259,13 +256,13 @@ def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) ->
 
 def _holders(deployment: Deployment) -> tuple[str, ...]:
     if not deployment.tso.extended:
-        return ("W stays: Apache Omid's TSO, which leads, publishes none",)
+        return ("W stays: Apache Omid's TSO leads, which does not publish W",)
     return held_back(deployment.tso.status(), deployment.settings)
 
 
 def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
-    """What keeps W from following the newest start, and until when. `settings`: of this client; the TSO may have been
-    started with other ones."""
+    """Return what holds W back from the newest start, and until when. `settings`: this client's; the TSO's may
+    differ."""
     age_s = f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"
     until = {
         _LARGE_COMMIT: "run again when the TSO has finished it",
@@ -282,7 +279,7 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
 
 
 def holders(status: Status) -> tuple[tuple[str, str], ...]:
-    """What W stays below, and which or whose it is, as of that moment; empty where W follows the newest start."""
+    """Return what W stays below, and which or whose it is; empty if W follows the newest start."""
     of_starts = tuple(
         (what, f"{min(starts)}{_others(starts)}")
         for what, starts in ((_LARGE_COMMIT, status.pending), (_LEASE, status.leases))

@@ -1,4 +1,4 @@
-"""How upkeep divides a database: parts of tables, each for one task."""
+"""Division of a database into parts of tables, one for each upkeep task."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Partition:
 
 
 Divide = Callable[[str], Sequence[KeyRange]]
-"""A table of one region in parts, for several tasks at once."""
+"""Divides a table of one region into parts, for concurrent tasks."""
 
 
 def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[TableInfo]:
-    """These tables, or the one of that name, or all of the catalog. `UnknownTable` names one that does not exist."""
+    """Return these tables, or the table of that name, or all tables. `UnknownTable` names a missing one."""
     if tables is None:
         return catalog.tables()
     names = [tables] if isinstance(tables, str) else tables
     if isinstance(names, bytes) or not isinstance(names, Iterable):
-        raise MisuseType(f"tables {tables!r} is no name of a table, and no list of names", value=tables)
+        raise MisuseType(f"tables {tables!r} is neither a table name nor a list of names", value=tables)
     return [find_table(catalog, name) for name in names]
 
 
@@ -42,8 +42,8 @@ def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[
 def unless_dropped(
     catalog: Catalog, table: str, generation: int, tables: str | Sequence[str] | None
 ) -> Generator[None]:
-    """Around work on one of `chosen_tables(catalog, tables)`: where all were meant, one that the catalog does not hold
-    any more is passed over. A table that was named is `UnknownTable`."""
+    """Context of work on one of `chosen_tables(catalog, tables)`. If all tables were chosen, a table that was dropped
+    meanwhile is skipped; a table chosen by name raises `UnknownTable`."""
     try:
         yield
     except UnknownTable:
@@ -54,8 +54,8 @@ def unless_dropped(
 
 
 def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None = None) -> list[Partition]:
-    """The store's regions. A single region is divided as its last compaction divided it, so that its records are
-    replaced and do not pile up; the first time as `divide` says."""
+    """Return the parts: the store's regions. A single region is divided as in its last compaction, so that its records
+    are replaced and do not accumulate; the first time by `divide`."""
     ranges: Sequence[KeyRange] = deployment.store.regions(info.name)
     if len(ranges) == 1:
         ranges = _recorded_tiling(deployment.catalog, info) or (divide(info.name) if divide is not None else ranges)
@@ -63,7 +63,7 @@ def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None
 
 
 def _recorded_tiling(catalog: Catalog, info: TableInfo) -> list[KeyRange]:
-    """The ranges of the table's records if they cover all keys without overlap; otherwise none."""
+    """Return the ranges of the table's records if they cover all keys without overlap; otherwise none."""
     records = [r for r in catalog.region_watermarks(info.name) if r.generation == info.generation]
     ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
     if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:

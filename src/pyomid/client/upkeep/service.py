@@ -1,15 +1,14 @@
-"""Upkeep as a service: compaction, or sanitizing, again and again, by one of several processes.
+"""Upkeep as a service: periodic compaction or sanitizing, by one of several processes, which holds a lock, the *turn*.
 
-    stand by ─► it is our turn ─► what is due, region by region ─► wait ─► …        SIGTERM: the turn is given back
+    stand by ─► acquire the turn ─► what is due, region by region ─► wait ─► …        SIGTERM: the turn is released
         ▲                                │ the turn or the store is lost
         └────────────────────────────────┘
 
-What was done is known from the watermarks that compaction records (`RegionWatermark`), and from nothing else. A region
-is due when its last record is `every_s` old, and W has moved since: by the same W there is nothing to do. So who takes
-over, after a kill too, goes on with the regions that are left, the one first that waits the longest; a region that
-split is due at once.
+The only state is the watermarks that compaction records (`RegionWatermark`). A region is due when its last record is
+`every_s` old and W has moved since; with the same W there is nothing to do. So a process that takes over, even after a
+kill, continues with the remaining regions, the longest-waiting first; a region that split is due at once.
 
-It is no second way to compact: `jobs.compacted` does it, as for a terminal and for Spark.
+The compaction itself is `jobs.compacted`, as for the command line and Spark.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from pyomid.types import KeyRange, TableInfo
 log = logging.getLogger(__name__)
 
 LOOK_S_MAX: Final = 60.0
-"""So often it looks for regions that split, new tables, and values that expire."""
+"""Maximum interval of checks for split regions, new tables, and values to expire."""
 AFTER_ERROR_S: Final = 30.0
 
 
 class Turn(Protocol):
-    """Whose turn it is, among all processes that would do the same work."""
+    """A lock among all processes that could do the same work."""
 
     def acquire(self, stop: threading.Event) -> bool: ...
 
@@ -53,12 +52,12 @@ class Turn(Protocol):
 
 
 class Stopped(Exception):
-    """The process ends, or it is another one's turn: what is left is the next one's."""
+    """The process ends, or lost the turn; the next process continues."""
 
 
 class Rounds:
-    """One kind of upkeep. `round` returns how many seconds the next one may wait; it raises `Stopped` when `stop` is
-    set or `may_go_on` says no, wherever it is."""
+    """One kind of upkeep. `round` returns how many seconds the next round may wait; it raises `Stopped` at any point
+    where `stop` is set or `may_go_on` returns False."""
 
     def __init__(self, every_s: float, stop: threading.Event, may_go_on: Callable[[], bool]) -> None:
         self.every_s = every_s
@@ -78,11 +77,11 @@ class Rounds:
 
 
 def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, stop: threading.Event) -> None:
-    """Works whenever it is this process's turn, until `stop`. What fails is logged and tried again: an outage of HBase,
-    of ZooKeeper or of the TSO ends no service. Who waits after an error has no turn: what fails here alone (a network,
-    a ticket that ran out) is done by another process meanwhile."""
+    """Work while this process holds the turn, until `stop`. Failures are logged and retried: an outage of HBase,
+    ZooKeeper or the TSO does not end the service. While it waits after an error, the process does not hold the turn: if
+    only this process fails (its network, an expired ticket), another one works meanwhile."""
     while turn.acquire(stop):
-        log.info("it is the turn of this process")
+        log.info("this process acquired the turn")
         wait_s = 0.0
         try:
             with closing(open_database()) as database:
@@ -93,7 +92,7 @@ def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, sto
         except OmidError as error:
             if not error.values.get("may_pass", True):
                 raise
-            log.warning("failed, tries again: %s", error)
+            log.warning("upkeep failed, will retry: %s", error)
             wait_s = min(AFTER_ERROR_S, rounds.every_s)
         finally:
             turn.release()
@@ -101,7 +100,7 @@ def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, sto
 
 
 class CompactionRounds(Rounds):
-    """`grace_s`: as `Database.compact`'s `grace_seconds`. `tables`: None is all."""
+    """Compaction. `grace_s`: as `grace_seconds` of `Database.compact`. `tables`: None is all."""
 
     def __init__(
         self,
@@ -120,10 +119,10 @@ class CompactionRounds(Rounds):
         self._failed: dict[str, str] = {}
         """Tables whose compaction failed in the last round, and why."""
         self._gone: set[str] = set()
-        """Named tables that are no more: each is told once."""
+        """Missing tables among `tables`, each logged once."""
         self._put_off: set[Partition] = set()
-        """Parts that did not answer: they come behind all others, or one region that stays away would end each round
-        before these."""
+        """Parts that were unavailable. They come last; otherwise one unavailable region would end each round before the
+        others."""
 
     def round(self, database: Database) -> float:
         deployment = database.deployment
@@ -134,25 +133,25 @@ class CompactionRounds(Rounds):
         ready = [partition for due_s, partition in due if due_s <= now_s]
         if ready:
             report = self._compact(deployment, tables, ready)
-            log.info("compacted", extra=_told(report, len(ready)))
+            log.info("compacted", extra=_log_fields(report, len(ready)))
         next_s = min((due_s for due_s, _ in due if due_s > now_s), default=now_s + self.every_s) - now_s
         pause_s = min(LOOK_S_MAX, self.every_s, next_s, expires_in_s)
         return max(pause_s, min(AFTER_ERROR_S, self.every_s)) if self._failed else max(0.0, pause_s)
 
     def _present(self, deployment: Deployment) -> list[str] | None:
-        """The tables that were named, without those that are no more: they hold up no other."""
+        """Return `tables` without missing ones, which do not block the others."""
         if self._tables is None:
             return None
         known = {info.name for info in deployment.catalog.tables()}
         gone = set(self._tables) - known
         for name in sorted(gone - self._gone):
-            log.warning("there is no table %r to compact", name)
+            log.warning("cannot compact table %r, which does not exist", name)
         self._gone = gone
         return [name for name in self._tables if name in known]
 
     def _due(self, deployment: Deployment, tables: Sequence[str] | None, now_s: float) -> list[tuple[float, Partition]]:
-        """(from when on it is due, part), the one that waits the longest first, without those that are clean up to W. A
-        record of the far future was made by a clock that was wrong, and says nothing of when."""
+        """Return (due time, part) of the parts that are not clean up to W, the longest-waiting first. A record from the
+        future comes from a wrong clock, so its time is ignored."""
         found: list[tuple[float, Partition]] = []
         watermark, _ = deployment.leader_state.read_watermarks()
         for info in chosen_tables(deployment.catalog, tables):
@@ -199,7 +198,7 @@ class CompactionRounds(Rounds):
     def _clean(
         self, driver: Driver, cache: CommitCache, partition: Partition, watermark: int | None
     ) -> Iterator[RegionCleaned]:
-        """What ails one table holds up no other."""
+        """Compact a part; a failing table does not block the others."""
         try:
             cleaned = compact_partition(driver.run, cache, partition, watermark)
         except Unavailable:
@@ -209,7 +208,7 @@ class CompactionRounds(Rounds):
             return
         except OmidError as error:
             self._failed[partition.table] = str(error)
-            log.warning("table %r is not compacted, others go on: %s", partition.table, error)
+            log.warning("compaction of table %r failed; other tables continue: %s", partition.table, error)
             return
         self._put_off.discard(partition)
         log.debug("cleaned %r from %r", partition.table, partition.key_range.start)
@@ -217,14 +216,14 @@ class CompactionRounds(Rounds):
         yield cleaned
 
     def _expire(self, database: Database, tables: Sequence[str] | None) -> float:
-        """Has values and keys expire. Returns the seconds after which it is to be done again."""
+        """Expire values and keys. Return the seconds until the next call."""
         database.expire(tables)
         times = [info.ttl_seconds for info in chosen_tables(database.deployment.catalog, tables)]
         return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times if ttl_s), default=LOOK_S_MAX))
 
 
 class SanitizingRounds(Rounds):
-    """Sanitizes at once, and then each `every_s`."""
+    """Sanitizing, at once and then every `every_s`."""
 
     def round(self, database: Database) -> float:
         deployment = database.deployment
@@ -244,7 +243,7 @@ class SanitizingRounds(Rounds):
         return self.every_s
 
 
-def _told(report: Compaction, regions: int) -> dict[str, Any]:
+def _log_fields(report: Compaction, regions: int) -> dict[str, Any]:
     return {
         "regions": regions,
         "cells": report.cells,

@@ -1,4 +1,4 @@
-"""Results as tables for people."""
+"""Results as text tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table_text(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Aligned columns; numbers are right-aligned, with thousands separated."""
+    """Return aligned columns; numbers are right-aligned, with thousands separated."""
     shown = [[_shown(value) for value in row] for row in rows]
     widths = [max(len(line[index]) for line in (headings, *shown)) for index in range(len(headings))]
     numeric = [all(isinstance(row[index], int | float) for row in rows) for index in range(len(headings))]

@@ -1,7 +1,7 @@
-"""Verification: what is stored, and whether it breaks an invariant. It only reads.
+"""Verification: counts what is stored, and reports violated invariants. It only reads.
 
-Every cell belongs to a start, and all cells of a start have the same commit timestamp, or none. So each part
-gathers the distinct pairs (start, shadow timestamp) of its region. Over all of them, and with the commit table:
+Every cell belongs to a start, and all cells of a start have the same commit timestamp, or none. So each part gathers
+the distinct pairs (start, shadow timestamp) of its region. All pairs together are compared with the commit table:
 
     shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
@@ -15,17 +15,21 @@ gathers the distinct pairs (start, shadow timestamp) of its region. Over all of 
     a timestamp that was never handed out                  violation: a start, a shadow cell or an entry of the future
     a run's idempotency key names a branch that has neither entry nor shadow cells           torn
 
-A commit that completes while the job runs looks torn for a moment, so what looks torn is read again.
+A commit that completes while the job runs can look torn: one of its cells was read before its shadow cells were
+written, another one after, and the lookup came after the entry's deletion. So starts that look torn are read once more,
+after the lookup. If the entry was gone by then, all shadow cells are durable (law 5), and the second read finds them.
+Only a start that looks torn in both reads is torn. If it looks torn in the second read only, it was written during
+the job: it counts as a missing shadow cell, and the next run decides.
 
-Some damage looks like a permitted state. Verification cannot tell them apart, and lists them as `doubts`:
+Some damage looks like a permitted state. Verification cannot distinguish them, and lists them as `doubts`:
 
     a start without an entry, above the start of a large commit and below its commit: an attempt that failed, another
-        transaction, or a branch whose entry was lost. For a run under an id the idempotency key names the branches, so
-        it is known
-    an orphan at or below the watermark that compaction recorded, though compaction leaves none: a late write of a dead
-        client, or a cell whose only shadow cell was lost
+        transaction, or a branch whose entry was lost. For a run under an id, the idempotency key names the branches and
+        decides
+    an orphan at or below the recorded watermark, although compaction leaves none: a late write of a dead client, or a
+        cell whose only shadow cell was lost
 
-A cell that is gone leaves no trace: if all cells of a commit were dropped, the commit cannot be noticed.
+A deleted cell leaves no trace: if all cells of a commit are lost, this is not detected.
 """
 
 from __future__ import annotations
@@ -36,9 +40,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
+from pyomid.client.admin.table_admin import drawn_start
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.table_text import table_text
 from pyomid.errors import UnknownTable
@@ -53,8 +60,8 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 @dataclass(slots=True)
 class TableReport:
-    """Counts of stored cells, tombstones included. `cleaned_to`: the lowest watermark of its regions that was recorded
-    before they were read."""
+    """Counts of a table's stored cells, tombstones included. `cleaned_to`: the lowest watermark of its regions,
+    recorded before they were read."""
 
     table: str
     rows: int = 0
@@ -82,7 +89,7 @@ class Verification:
     """Starts that can never commit → their cells."""
     seconds: float
     doubts: list[str] = field(default_factory=list)
-    """States that are permitted or damage: the store cannot tell which."""
+    """States that are either permitted or damage; the store does not show which."""
 
     @property
     def ok(self) -> bool:
@@ -120,8 +127,7 @@ class Verification:
 
 @dataclass(slots=True)
 class _Starts:
-    """The starts of one region or table with their shadow timestamps (0: none), each pair once, and the number of
-    cells."""
+    """Distinct pairs of start and shadow timestamp (0: none) of a region or table, with the number of cells."""
 
     starts: Ints
     commits: Ints
@@ -155,7 +161,7 @@ class _Starts:
 
 @dataclass(slots=True)
 class _Statuses:
-    """Unresolved starts by their state."""
+    """The states of unresolved starts."""
 
     states: dict[int, str] = field(default_factory=dict)
 
@@ -166,14 +172,17 @@ class _Statuses:
 def verified(
     deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
 ) -> Verification:
-    """What is found in the tables and the commit table. `looked` runs `look` on every part of them, perhaps twice."""
+    """Return the report on tables and commit table. `looked` runs `look` on every part of the tables, perhaps twice."""
     began = time.monotonic()
     named = _named_branches(deployment)
     reports, starts = _gathered(deployment, infos, looked)
     statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
-    if statuses.starts("torn"):
+    if torn := frozenset(statuses.starts("torn")):
         reports, starts = _gathered(deployment, infos, looked)
         statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
+        for start in statuses.starts("torn"):
+            if start not in torn:
+                statuses.states[start] = "missing"
     for info in infos:
         _count(reports[info.name], starts.get(info.name), statuses)
     return _result(deployment, reports, starts, statuses, named, time.monotonic() - began)
@@ -182,7 +191,8 @@ def verified(
 def _gathered(
     deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
 ) -> tuple[dict[str, TableReport], dict[str, _Starts]]:
-    """Recorded watermarks are read first: a compaction that ends while cells are read did not leave what was found."""
+    """Gather counts and starts. Recorded watermarks are read first, so that orphans are not blamed on a compaction that
+    ends during the read."""
     reports = {info.name: TableReport(info.name, cleaned_to=_cleaned_to(deployment, info)) for info in infos}
     found: dict[str, list[_Starts]] = {}
     for row in looked():
@@ -201,8 +211,8 @@ def _cleaned_to(deployment: Deployment, info: TableInfo) -> int:
 
 
 def _named_branches(deployment: Deployment) -> frozenset[int]:
-    """The branches of committed runs, as far as their idempotency keys name them. They are read first, so that a run
-    that commits later is not counted by them."""
+    """Return the branches of committed runs that idempotency keys name. They are read first, to exclude runs that
+    commit later."""
     cells = [cell for batch in _scanned_manifests(deployment) for cell in batch.all_cells() if cell.value is not None]
     undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
     states = deployment.commit_table.lookup(undecided) if undecided else []
@@ -267,8 +277,7 @@ def _result(
     epoch = deployment.leader_state.read()
     entries = list(deployment.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
-    newest = deployment.tso.begin().start_ts
-    deployment.tso.note_ended(newest)
+    newest = drawn_start(deployment)
     return Verification(
         list(reports.values()),
         epoch.watermark,
@@ -309,7 +318,7 @@ def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon
 
 
 def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iterable[str]:
-    """`newest` was handed out after everything was read."""
+    """Yield timestamps at or above `newest`, which was handed out after everything was read."""
     late = (whole.starts >= newest) | (whole.commits >= newest)
     for start, shadow in zip(whole.starts[late].tolist(), whole.commits[late].tolist(), strict=True):
         what = "it" if start >= newest else f"shadow timestamp {shadow}"
@@ -322,8 +331,8 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iter
 def _nameless_branches(
     whole: _Starts, commits: dict[int, int], statuses: _Statuses, named: frozenset[int]
 ) -> Iterable[str]:
-    """Starts without entry and shadow cell that lie inside a large commit, which several starts committed as one. None
-    if an idempotency key names the commit's branches."""
+    """Yield doubts: starts without entry and shadow cell within the range of a large commit, which consists of several
+    starts. None if an idempotency key names the commit's branches."""
     nameless = sorted([*statuses.starts("orphan"), *statuses.starts("open")])
     for members, commit in _large_commits(whole, commits):
         inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
@@ -336,7 +345,7 @@ def _nameless_branches(
 
 
 def _large_commits(whole: _Starts, commits: dict[int, int]) -> Iterable[tuple[list[int], int]]:
-    """The starts, ascending, of each commit that has several."""
+    """Yield each commit with several starts, and these ascending."""
     have = whole.commits > 0
     entries = np.array(list(commits.items()), np.int64).reshape(-1, 2)
     pairs = np.unique(
@@ -361,12 +370,12 @@ def _left_by_compaction(
         if left:
             yield (
                 f"table {name}: cells of {len(left)} starts are orphans at or below {cleaned_to}, to which it was "
-                f"compacted: writes that landed behind it, or cells whose only shadow cell was lost ({_some(left)})"
+                f"compacted: writes that landed after it, or cells whose only shadow cell was lost ({_some(left)})"
             )
 
 
 def look(deployment: Deployment, partition: Partition) -> dict[str, Any]:
-    """The counts and starts of one part, by name: numbers, and arrays of int64 as bytes."""
+    """Return counts and starts of a part, by name: numbers, and arrays of int64 as bytes."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
     for batch in deployment.store.scan(partition.table, partition.key_range):

@@ -1,1 +1,1 @@
-"""The compiled oracle: the requests of a received chunk are parsed, decided and answered in one call."""
+"""The compiled oracle: parses, decides and answers the requests of a received chunk in one call."""

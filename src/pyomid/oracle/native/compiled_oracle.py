@@ -1,58 +1,54 @@
-"""Compiled decisions for the machine: its state is copied in before a call, and what was decided is copied out.
+"""Compiled decisions for the machine: its state is copied in before a call, and the decisions are copied out.
 
     machine (Python objects) ──► state ──► decide_chunk ──► state ──► machine
                                                      │
                               answers to send now ◄──┴──► entries in the open batch's block, answers for its release
 
-The machine owns every rule that is not a plain begin or commit, and all time: the service calls `machine.handle` before
-a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the machine the kernel may take
-many chunks: what it decided stays in the state until `give_back`, because carrying it over costs as much as deciding
+The machine keeps every rule but those for common begins and commits, and all time: the service calls `machine.handle`
+before a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the machine the kernel may
+take many chunks. Its decisions stay in the state until `give_back`, because copying them out costs as much as deciding
 some ten commits.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable
-from typing import Any, Final, cast
+from collections.abc import Hashable
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, CommitReplies, Decided
-from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native import decide, parse
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
-from pyomid.oracle.native.decide import decide_frames
-from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
 from pyomid.oracle.native.records import Chunk, Op, OracleState
 from pyomid.oracle.native.tables import TableRows, fences, table_commits, table_conflicts
-from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
-from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
+from pyomid.types import TIMESTAMP_STEP, AbortReason, CellsOfCommit, CommitRequest
 from pyomid.wire.codec import Incoming
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.messages import Complete
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
-"""No begin and no commit is shorter: what bounds the requests of a chunk by its bytes."""
-Arrays = tuple[NDArray[Any], ...]
+"""The shortest begin or commit: bounds the number of requests in a chunk."""
 
 OPS_AFTER_RARE: Final = 64
-"""Requests parsed in the first call after a rare one; grows fourfold, so that many rare ones stay cheap."""
+"""Requests parsed in the first call after a rare request; grows fourfold, so that many rare requests stay cheap."""
 REPLY_BYTES: Final = 1 << 20
 _TAGS: Final = 1 << 64
-"""A request id is unsigned on the wire; kernels hold its 64 bits as a signed number."""
+"""A request id is unsigned on the wire; compiled code holds its 64 bits as a signed number."""
 ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
-"""Starts of complete transactions between two steps of the machine."""
-_CARRIED_IN: Final = struct.Struct("=15q")
-"""`OracleState` from its first field up to `fenced_ts`: field by field takes 2 µs longer."""
+"""Completed starts between two steps of the machine."""
+_COPIED_IN: Final = struct.Struct("=17q")
+"""`OracleState` from its first field up to `fenced_ts`: packing at once saves 2 µs over field by field."""
 
 
 class CompiledOracle(ChunkOracle):
-    """`ReferenceOracle`, compiled, with the scratch it works in. Not thread-safe."""
+    """`ReferenceOracle`, compiled, with its scratch memory. Not thread-safe."""
 
     def __init__(self, machine: TsoMachine, *, chunk_bytes_max: int) -> None:
         self._machine = machine
@@ -61,40 +57,39 @@ class CompiledOracle(ChunkOracle):
         self._decidable: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
         self._take_tables()
-        self._decide_frames = decide_frames.entry()
         self._state, self._chunk = OracleState(), Chunk()
-        self._states, self._chunks = self._state.as_array(), self._chunk.as_array()
-        """The same, as kernels take them."""
         self._decided = Decided(0, DONE, b"", 0)
-        self.committed = 0
-        """By the last `run`."""
         self._newest = EntryBlock(ROWS_MIN)
         self._taken: EntryBlock | None = None
         """The open batch's block, while the state is ahead of the machine."""
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops_max = self._ops_next = ops_max
-        self._parsed = (
-            Op.array(ops_max), np.zeros(chunk_bytes_max, dtype=np.int64), np.zeros(chunk_bytes_max, dtype=np.int64)
-        )  # fmt: skip
+        ids, table_ids = (np.zeros(chunk_bytes_max, dtype=np.int64) for _ in range(2))
+        self._carried = np.zeros((ops_max, 4), dtype=np.int64)
         self._completed = np.zeros(COMPLETED_MAX, dtype=np.int64)
-        self._now = np.zeros(REPLY_BYTES, dtype=np.uint8)
-        self._later = np.zeros(REPLY_BYTES, dtype=np.uint8)
-        self._replies = (self._now, self._later)
-        self._now_view = memoryview(self._now)  # type: ignore[arg-type]
-        self._later_view = memoryview(self._later)  # type: ignore[arg-type]
+        now, later = (np.zeros(REPLY_BYTES, dtype=np.uint8) for _ in range(2))
+        self._now_view, self._later_view = now.data, later.data
+        self._decider = decide.Decider(
+            self._chunk.as_array(), self._state.as_array(), (Op.array(ops_max), ids, table_ids), self._carried,
+            self._completed, now, later,
+        )  # fmt: skip
 
     def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
         block = self._taken or self._take()
         before, chunk, newest_start = block.count, self._chunk, self._state.newest_start
         chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, self._ops_next
-        status = self._decide_frames(data, self._chunks, self._states, *self._working_on(block), self._replies)
+        self._decider.work_on(self._map.words, self._tables.rows, self._rare_starts, block.rows)
+        status = self._decider.decide(data)
         block.count = self._state.entries
         if self._state.newest_start > newest_start:
             self._machine.open_starts.handed_out(peer, newest_start, self._state.newest_start)
         committed = block.count - before
         if committed:
             later = bytes(self._later_view[: chunk.later_bytes])
-            self._machine.windows.open_batch.answers.append(CommitReplies(peer, later, committed, extended))
+            batch = self._machine.windows.open_batch
+            batch.answers.append(CommitReplies(peer, later, committed, extended))
+            for start_ts, commit_ts, at, size in self._carried[: chunk.carried].tolist() if chunk.carried else ():
+                batch.add_cells(CellsOfCommit(start_ts, commit_ts, data[at : at + size].tobytes()))
         now_bytes = chunk.now_bytes
         decided = self._decided
         decided.consumed, decided.status, decided.committed = chunk.consumed, status, committed
@@ -110,42 +105,27 @@ class CompiledOracle(ChunkOracle):
 
     @staticmethod
     def parsed(payload: bytes) -> Incoming | None:
-        """A long plain commit or completion, its ids an array: what `decode_request` gives, in a fifth of the time.
-        None where it is for the decoder."""
+        """Return a long ordinary commit or completion, its ids as an array: the same as `decode_request`, five times as
+        fast. None if the decoder must take it."""
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
-        cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is taken as it is filled
+        cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is allocated when touched
         ops = Op.array(1)
-        count, _ = parse_frames(framed, 0, len(framed), 1, (ops, cells, tables))
+        count, _ = parse.parse_frames(framed, 0, len(framed), 1, (ops, cells, tables))
         if not count:
             return None
         op = ops[0]
         ids = cast("tuple[int, ...]", cells[: op["cell_end"]].copy())
         start_ts, tag = int(op["ts"]), int(op["tag"]) % _TAGS
-        if op["kind"] == COMPLETE:
+        if op["kind"] == parse.COMPLETE:
             return Incoming(tag, Complete(ids))
-        if op["kind"] == COMMIT:
+        if op["kind"] == parse.COMMIT:
             named = tuple(tables[: op["table_end"]].tolist())
-            return Incoming(tag, CommitRequest(start_ts, ids, named))
+            carried = framed[op["carried_at"] :][: op["carried_bytes"]].tobytes()
+            return Incoming(tag, CommitRequest(start_ts, ids, named, cells=carried))
         return None
 
-    def run(self, kernel: Callable[..., int], *arguments: Any) -> int:
-        """`kernel` with these arguments and all that `decide_chunk` works on. As `decide_more`, but for the answers of
-        what it committed: `answer_later`."""
-        block = self._taken or self._take()
-        before = block.count
-        self._chunk.ops_max = self._ops_max
-        status = kernel(*arguments, self._chunks, self._states, *self._working_on(block))
-        block.count = self._state.entries
-        self.committed = block.count - before
-        return status
-
-    def answer_later(self, replies: EncodedReplies) -> None:
-        """When the open batch is released. After each `run` that committed."""
-        self._machine.windows.open_batch.answers.append(replies)
-        self._close_if_full()
-
     def give_back(self) -> None:
-        """Timestamps, windows and low watermark go back to the machine. Before each of its steps."""
+        """Copy timestamps, windows and LWM back to the machine. Call before each of its steps."""
         if self._taken is None:
             return
         self._taken = None
@@ -161,7 +141,7 @@ class CompiledOracle(ChunkOracle):
         )
 
     def fold_counters(self) -> None:
-        """Counts of begins and aborts, kept in the state between two folds."""
+        """Add the counts of begins and aborts to the machine's counters, and reset them."""
         counters, state = self._machine.step.counters, self._state
         counters["begins"] += state.begins
         counters[f"aborts_{AbortReason.CONFLICT.value}"] += state.aborts_conflict
@@ -170,16 +150,12 @@ class CompiledOracle(ChunkOracle):
         state.begins = state.aborts_conflict = state.aborts_low_watermark = state.aborts_fence = 0
 
     @property
-    def open_starts(self) -> OpenStarts:
-        return self._machine.open_starts
-
-    @property
     def map_words(self) -> NDArray[np.uint64]:
         """The memory of the conflict map."""
         return self._map.words
 
     def _take_map(self) -> CacheLineMap:
-        """The machine's conflict map lies where compiled code reads it from now on: each entry at the same place."""
+        """Move the machine's conflict map to memory that compiled code reads, each entry to the same slot."""
         reference = self._machine.oracle.conflict_map
         compiled = moved(reference) if isinstance(reference, BucketMap) else reference
         assert isinstance(compiled, CacheLineMap)
@@ -187,7 +163,7 @@ class CompiledOracle(ChunkOracle):
         return compiled
 
     def _take_tables(self) -> None:
-        """From now on the oracle's memory of tables lies where the kernel reads it."""
+        """Move what the oracle remembers of tables to memory that the kernel reads."""
         oracle = self._machine.oracle
         for mapping, view in (
             (oracle.fences, fences(self._tables)),
@@ -200,20 +176,20 @@ class CompiledOracle(ChunkOracle):
         oracle.table_conflicts = table_conflicts(self._tables)
 
     def _take(self) -> EntryBlock:
-        """The machine's timestamps, windows and rules into the state, until `give_back`."""
+        """Copy the machine's timestamps, windows and limits into the state, until `give_back`."""
         machine = self._machine
         if machine.tables.decidable is not self._decidable:
             self._decidable = machine.tables.decidable
             self._tables.set_decidable(self._decidable)
         self._rare_starts = machine.rare_starts.as_array()
         batch = machine.windows.open_batch
-        if batch.block is None:  # with more room than those before needed: to grow is to stop amid a chunk
+        if batch.block is None:  # with more room than the last blocks needed: growing interrupts a chunk
             wanted = max(2 * self._newest.count, len(self._newest.rows) * 3 // 4)
             batch.block = EntryBlock(max(ROWS_MIN, min(wanted, machine.settings.batch_entries_max)))
         block = self._taken = self._newest = batch.block
         head, settings = machine.windows.head, machine.settings
         is_open = head.state is BatchState.OPEN
-        _CARRIED_IN.pack_into(
+        _COPIED_IN.pack_into(
             self._state, 0,
             machine.clock.next_ts,
             machine.clock.ceiling,
@@ -229,17 +205,15 @@ class CompiledOracle(ChunkOracle):
             is_open,
             block.count,
             settings.batch_entries_max - len(batch.entries),
+            settings.batch_bytes_max - batch.cells_bytes,
+            settings.one_step_bytes_max,
             machine.begins.fenced_ts,
         )  # fmt: skip
         return block
 
-    def _working_on(self, block: EntryBlock) -> tuple[Arrays, Arrays, Arrays]:
-        """`Memory`, `Parsed` and `Decisions`, as kernels take them from Python."""
-        memory = (self._map.words, self._tables.rows, self._rare_starts)
-        return memory, self._parsed, (block.rows, self._completed)
-
     def _close_if_full(self) -> None:
-        """As the reference, before anything else happens: the next batch begins at the clock."""
-        if self._state.entries >= self._state.entries_max and self._taken is not None:
+        """Close a full batch at once, as the reference implementation does: the next batch begins at the clock."""
+        state = self._state
+        if (state.entries >= state.entries_max or state.carried_bytes_left <= 0) and self._taken is not None:
             self.give_back()
             self._machine.windows.close_open_batch()

@@ -1,36 +1,63 @@
-"""What the compiled oracle works on: records of named fields, and arrays in groups."""
+"""Records of 64-bit fields that Python and compiled code share; `records.pxd` has the same fields in the same order."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+import ctypes
+from typing import Any, TypeVar
 
-from pyomid.kernels.compiled import Record, record
+import numpy as np
+
+
+class Record(ctypes.Structure):
+    """A subclass is a `record`. Python reads and writes its fields; compiled code takes it as an array of one."""
+
+    @classmethod
+    def array(cls, count: int) -> Any:
+        """Return an array of zeroed records."""
+        return np.zeros(count, dtype=np.dtype(cls))
+
+    def as_array(self) -> Any:
+        """Return this record as an array of one, over the same memory."""
+        return np.frombuffer(memoryview(self), dtype=np.dtype(type(self)))
+
+
+RecordType = TypeVar("RecordType", bound=type[Record])
+
+
+def record(named: RecordType) -> RecordType:
+    """Make a class's annotations its fields."""
+    named._fields_ = [(field, ctypes.c_int64) for field in named.__annotations__]
+    return named
 
 
 @record
 class OracleState(Record):
-    """What a begin or a commit is decided by; carried in from the machine and back (`compiled_oracle`)."""
+    """The state that decides begins and commits, copied in from the machine and back (`compiled_oracle`)."""
 
     next_ts: int
     ceiling: int
     window_next: int
     window_end: int
-    """Of the oldest batch that is not released."""
+    """The window of the oldest unreleased batch."""
     may_widen: int
-    """That batch is open and empty."""
+    """1: that batch is open and empty."""
     low_watermark: int
     newest_start: int
     epoch: int
     window_span: int
     write_set_ids_max: int
     begins_fast: int
-    """No begin waits for a start."""
+    """1: no begin waits for a start."""
     head_is_open: int
     entries: int
-    """Rows of the open batch's block that are filled."""
+    """Filled rows of the open batch's block."""
     entries_max: int
+    carried_bytes_left: int
+    """Bytes of cells that the open batch still takes; at 0 it takes no more commits."""
+    one_step_bytes_max: int
+    """Bytes of cells that one commit may carry."""
     fenced_ts: int
-    """The newest fence: told with each start."""
+    """The newest fence, sent with each start."""
     begins: int
     commits: int
     aborts_conflict: int
@@ -38,21 +65,23 @@ class OracleState(Record):
     aborts_fence: int
     """The counters from `begins` on grow until they are folded."""
     completed: int
-    """Starts of complete transactions, not yet given to the machine."""
+    """Completed starts that the machine does not know yet."""
 
 
 @record
 class Chunk(Record):
-    """One call: what to take, and how far it came."""
+    """One call: its input, and how far it was decided."""
 
     begin: int
     end: int
     extended: int
     ops_max: int
     consumed: int
-    """Where the first frame begins that was not taken."""
+    """Where the first undecided frame begins."""
     now_bytes: int
     later_bytes: int
+    carried: int
+    """The number of its commits that carry cells."""
 
 
 @record
@@ -64,55 +93,25 @@ class Op(Record):
     tag: int
     cell_begin: int
     cell_end: int
-    """Its ids among the chunk's, those of completed starts too."""
+    """Its ids, or completed starts, among the chunk's ids."""
     table_begin: int
     table_end: int
+    carried_at: int
+    """The position and length in the chunk of the cells that it carries."""
+    carried_bytes: int
     frame_at: int
 
 
 @record
 class Table(Record):
-    """What is remembered of a table; a row of a hash table."""
+    """What the oracle remembers of a table; a row of a hash table."""
 
     table_id: int
     is_used: int
     is_known: int
-    """A commit to it needs no look at the catalog."""
+    """1: the table is decidable."""
     fence_ts: int
     commit_ts: int
     """0: none."""
     conflicts: int
-    """Transactions that named it and were aborted for a cell."""
-
-
-class Memory(NamedTuple):
-    """What commits are compared with."""
-
-    words: Annotated[Any, "uint64[::1]"]
-    """The conflict map's (`conflict_map`)."""
-    tables: Annotated[Any, "Table[::1]"]
-    rare_starts: Annotated[Any, "int64[::1]"]
-    """Ascending: their commits are the machine's."""
-
-
-class Parsed(NamedTuple):
-    """Requests of one chunk; their ids lie in two arrays for all of them."""
-
-    ops: Annotated[Any, "Op[::1]"]
-    cell_ids: Annotated[Any, "int64[::1]"]
-    table_ids: Annotated[Any, "int64[::1]"]
-
-
-class Decisions(NamedTuple):
-    """What was decided since the machine was told."""
-
-    entries: Annotated[Any, "int64[:, ::1]"]
-    """(start, commit) rows of the open batch's block."""
-    completed: Annotated[Any, "int64[::1]"]
-
-
-class Replies(NamedTuple):
-    """Answers to send now, and those of commits, for when their batch is released."""
-
-    now: Annotated[Any, "uint8[::1]"]
-    later: Annotated[Any, "uint8[::1]"]
+    """Transactions that named it and aborted because of a cell."""

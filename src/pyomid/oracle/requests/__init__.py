@@ -1,1 +1,1 @@
-"""What the machine does for each kind of request; each module has one subject."""
+"""How the machine serves each kind of request: one module per subject."""

@@ -1,9 +1,9 @@
-"""Start timestamps are handed out: at once from the begin windows, or when the next window serves.
+"""Hand out start timestamps: at once from the begin windows, or when the next window serves.
 
     Begin ─► `Begins`: a window serves it ─► BeginReply
                      └► it waits (`WaitingBegins`) ─► a batch is released ─► BeginReply
 
-`Ceiling` moves the durable ceiling ahead of the clock. A request that needs a timestamp above it waits there.
+`Ceiling` moves the durable ceiling ahead of the clock. A request that needs a timestamp above the ceiling waits there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
 from pyomid.oracle.open_starts import OpenStarts
@@ -26,7 +28,7 @@ from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, LeaderStateC
 from pyomid.wire.messages import Request
 
 BEGINS_A_STEP: Final = 256
-"""Waiting begins answered by one step: a few milliseconds' work."""
+"""Waiting begins answered per step: a few milliseconds of work."""
 
 
 class Begins:
@@ -40,7 +42,7 @@ class Begins:
         self.newest_start = oracle.epoch
         """The newest start handed out."""
         self.fenced_ts = 0
-        """The newest fence that was asked for: told with each start from then on (`protocol.commit.may_go_by`)."""
+        """The newest fence that was requested; each later start carries it (`protocol.commit.may_go_by`)."""
         self.waiting = WaitingBegins()
 
     def ask(self, peer: Hashable, tag: int, not_before: int) -> None:
@@ -62,8 +64,8 @@ class Begins:
         return answer is not None
 
     def take(self, peer: Hashable, not_before: int) -> BeginReply | None:
-        """A start above LWM, so that the transaction can commit, and above what the client asks to see. It is open
-        from now on (T16)."""
+        """Hand out a start above LWM, so that the transaction can commit, and above `not_before`. It is open from now
+        on (T16)."""
         start_ts = self._windows.take_start(max(not_before, self._oracle.low_watermark))
         if start_ts is None:
             return None
@@ -73,15 +75,15 @@ class Begins:
         return BeginReply(start_ts, self._oracle.epoch, self.fenced_ts)
 
     def draw_start(self) -> int | None:
-        """A start for the machine's own use; None while no window has one."""
+        """Return a start for the machine's own use; None if no window has one."""
         start_ts = self._windows.take_start(self._oracle.low_watermark)
         if start_ts is not None:
             self.newest_start = start_ts
         return start_ts
 
     def answer_waiting(self) -> None:
-        """Peers take turns; one with a floor does not hold up the others. A step answers at most `BEGINS_A_STEP`, or
-        another request that comes meanwhile would wait for all of them."""
+        """Answer waiting begins, one per peer in turn. A begin whose `not_before` is not reached delays no other. A
+        step answers at most `BEGINS_A_STEP`, so that other requests do not wait for all of them."""
         waiting = self.waiting
         self._step.has_more_begins = False
         if not len(waiting):
@@ -94,7 +96,7 @@ class Begins:
             waiting.pop_first()
         self._step.has_more_begins = waiting.are_ready
 
-    # ── what a start is ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── valid starts ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def is_issued(self, start_ts: int) -> bool:
         return 0 < start_ts <= self.newest_start and start_ts % TIMESTAMP_STEP == 0
@@ -113,8 +115,8 @@ class Begins:
 
 
 class Ceiling:
-    """Law 8: moves the durable ceiling ahead before anything below it is needed. `resume` takes the requests that
-    waited for it."""
+    """Law 8: moves the durable ceiling ahead before timestamps run out. `resume` takes the requests that waited for
+    it."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class Ceiling:
         self.waiting.append((peer, tag, request))
 
     def forget(self, peer: Hashable) -> None:
-        """The peer left: its requests are dropped."""
+        """The peer disconnected: drop its requests."""
         if self.waiting:
             self.waiting = deque(entry for entry in self.waiting if entry[0] != peer)
 
@@ -152,7 +154,7 @@ class Ceiling:
 
     def _move_steps(self, ceiling: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
-        if self._settings.ceiling_elsewhere:  # noted first: the next TSO knows it for ours (`oracle.takeover`)
+        if self._settings.ceiling_elsewhere:  # noted first: so the next TSO recognizes it as ours (`oracle.takeover`)
             moved: bool = yield MoveCeiling(self._clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
@@ -172,26 +174,25 @@ class WaitingBegin:
 
 
 class WaitingBegins:
-    """Begins for which there is no window yet: those of one peer in the order they came, and peers take turns.
+    """Begins for which there is no window yet. Each peer's begins keep their order, and peers take turns.
 
-    The cost of one begin does not grow with the number that waits. A begin with a floor (`not_before`) that no window
-    has reached stands aside, sorted by its floor, and delays no other. Windows ascend, so once its floor is reached it
-    only waits for its turn: it is ready.
+    The cost of one begin does not grow with the number that waits. A begin whose `not_before` no window has reached
+    waits in a heap and delays no other. Windows ascend, so once its `not_before` is reached it stays ready.
     """
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[WaitingBegin]] = {}
         self._turns: deque[Hashable] = deque()
-        """Peers that have ready begins, each once."""
-        self._floored: list[tuple[int, int, WaitingBegin]] = []
-        """A heap, by floor and arrival. `_gone` of them belong to peers that left."""
-        self._floored_of: dict[Hashable, dict[int, WaitingBegin]] = {}
+        """Peers with ready begins, each once."""
+        self._unreached: list[tuple[int, int, WaitingBegin]] = []
+        """A heap by `not_before` and arrival. `_gone` of its begins belong to disconnected peers."""
+        self._unreached_of: dict[Hashable, dict[int, WaitingBegin]] = {}
         self._arrivals = 0
         self._gone = 0
         self._ready = 0
 
     def __len__(self) -> int:
-        return self._ready + len(self._floored) - self._gone
+        return self._ready + len(self._unreached) - self._gone
 
     @property
     def are_ready(self) -> bool:
@@ -202,28 +203,28 @@ class WaitingBegins:
             self._line_up(begin)
             return
         self._arrivals += 1
-        self._floored_of.setdefault(begin.peer, {})[self._arrivals] = begin
-        heapq.heappush(self._floored, (begin.not_before, self._arrivals, begin))
+        self._unreached_of.setdefault(begin.peer, {})[self._arrivals] = begin
+        heapq.heappush(self._unreached, (begin.not_before, self._arrivals, begin))
 
     def line_up(self, reaches: Callable[[int], bool]) -> None:
-        """Begins whose floor was reached become ready."""
-        while self._floored and reaches(self._floored[0][0]):
-            _, arrival, begin = heapq.heappop(self._floored)
+        """Make the begins ready whose `not_before` is reached."""
+        while self._unreached and reaches(self._unreached[0][0]):
+            _, arrival, begin = heapq.heappop(self._unreached)
             if not begin.is_awaited:
                 self._gone -= 1
                 continue
-            of_peer = self._floored_of[begin.peer]
+            of_peer = self._unreached_of[begin.peer]
             del of_peer[arrival]
             if not of_peer:
-                del self._floored_of[begin.peer]
+                del self._unreached_of[begin.peer]
             self._line_up(begin)
 
     def first(self) -> WaitingBegin | None:
-        """The begin whose turn it is."""
+        """The next begin to answer."""
         return self._lines[self._turns[0]][0] if self._turns else None
 
     def pop_first(self) -> None:
-        """`first` was answered; it is the next peer's turn."""
+        """`first` was answered: go on to the next peer."""
         peer = self._turns.popleft()
         line = self._lines[peer]
         line.popleft()
@@ -234,17 +235,17 @@ class WaitingBegins:
             del self._lines[peer]
 
     def forget(self, peer: Hashable) -> None:
-        """The peer left: its begins are dropped."""
+        """The peer disconnected: drop its begins."""
         line = self._lines.pop(peer, None)
         if line is not None:
             self._ready -= len(line)
             self._turns.remove(peer)
-        for begin in self._floored_of.pop(peer, {}).values():
+        for begin in self._unreached_of.pop(peer, {}).values():
             begin.is_awaited = False
             self._gone += 1
-        if 2 * self._gone > len(self._floored):
-            self._floored = [entry for entry in self._floored if entry[2].is_awaited]
-            heapq.heapify(self._floored)
+        if 2 * self._gone > len(self._unreached):
+            self._unreached = [entry for entry in self._unreached if entry[2].is_awaited]
+            heapq.heapify(self._unreached)
             self._gone = 0
 
     def _line_up(self, begin: WaitingBegin) -> None:

@@ -1,20 +1,22 @@
-"""A commit: checked, decided, made durable with its batch, answered when the batch is released.
+"""Check and decide commits, make them durable with their batch, and answer them when it is released.
 
     request ─► malformed? ─► conflict? ─► commit timestamp, open batch
                open batch ─► Flush, then epoch ─► released in order ─► answers
 
-A start that was sealed, or that a retry named, is refused from then on (R2). A commit whose entry an invalidation
-marker refused is answered "aborted"; the rest of its batch stands.
+A start that was sealed or named by a retry is refused from then on (R2). If an invalidation marker refuses a commit's
+entry, the answer is "aborted"; the rest of the batch stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from pyomid.arrays import NDArray, np
-from pyomid.errors import Misuse
+import numpy as np
+
+from pyomid.errors import Misuse, OmidError
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, Reply, SendEncoded
 from pyomid.oracle.outgoing import Step, StoreRequests
 from pyomid.oracle.requests.begins import Begins, Ceiling
@@ -22,23 +24,35 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import Conflict, RareStarts, StatusOracle
 from pyomid.oracle.watermarks import Watermarks
 from pyomid.oracle.windows import Batch, BatchState, BeginWindows
-from pyomid.types import AbortReason, CommitReply, CommitRequest, PendingCommit, WriteSetLevel
-from pyomid.wire.messages import TABLE_IDS_MAX
+from pyomid.types import AbortReason, CellsOfCommit, CommitReply, CommitRequest, PendingCommit, WriteSetLevel
+from pyomid.wire.messages import TABLE_IDS_MAX, Refused
 
 FLIGHTS_RATIO_MAX: Final = 2
-"""A flush begins during another one only if that is at most this many times as large."""
+"""A flush begins during another only if the other is at most this many times as large."""
 
-NO_ENTRIES: Final[NDArray[np.int64]] = np.empty((0, 2), dtype=np.int64)
+NO_FLUSH: Final = Flush(())
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
-    """A decided commit's reply, sent when its batch is released."""
+    """The reply to a decided commit, sent when its batch is released."""
 
     peer: Hashable
     tag: int
     start_ts: int
     commit_ts: int
+
+
+def flushed_reply(
+    reply: CommitReply, refused: frozenset[int], failed: Mapping[int, OmidError]
+) -> CommitReply | Refused:
+    """Return what becomes of the reply to a commit by the end of its flush (`Flushed`): `reply` itself, "aborted" or
+    the error."""
+    if reply.start_ts in refused:
+        return CommitReply(reply.start_ts, 0, AbortReason.SEALED)
+    if reply.start_ts in failed:
+        return Refused.of(failed[reply.start_ts])
+    return reply
 
 
 class Commits:
@@ -50,6 +64,7 @@ class Commits:
         store: StoreRequests,
         settings: TsoSettings,
         *,
+        epoch: int,
         windows: BeginWindows,
         oracle: StatusOracle,
         begins: Begins,
@@ -61,6 +76,7 @@ class Commits:
         self._step = step
         self._store = store
         self._settings = settings
+        self._epoch = epoch
         self._windows = windows
         self._oracle = oracle
         self._begins = begins
@@ -72,21 +88,31 @@ class Commits:
     # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def malformed(self, request: CommitRequest) -> Misuse | None:
-        """What no correct client sends. A retry of a transaction that an earlier TSO began is not malformed."""
+        """Return the error of a request that no correct client sends. A retry of a transaction that an earlier TSO
+        began is not malformed."""
         start_ts = request.start_ts
         if not self._begins.is_issued(start_ts):
             return self._begins.not_a_start(start_ts)
-        # Omid's own TSO takes what fits a frame of 10 MiB; its client would run a refused transaction again for ever.
+        # Omid's TSO accepts what fits a frame of 10 MiB; its client would rerun a refused transaction for ever.
         if len(request.cell_ids) > self._settings.write_set_ids_max and not request.is_plain:
             return Misuse(
                 f"a write set of {len(request.cell_ids)} ids is over the limit of "
-                f"{self._settings.write_set_ids_max}: commit it at table level",
+                f"{self._settings.write_set_ids_max}, a quarter of conflictMapEntries: commit smaller transactions, or "
+                "give the tables the conflict level 'row', which needs one id per row; from Spark, the conflict level "
+                "'auto' or 'table' needs none",
                 start_ts=start_ts,
             )
         if len(request.table_ids) > TABLE_IDS_MAX:
             return Misuse(
-                f"start_ts {start_ts} names {len(request.table_ids)} tables, more than {TABLE_IDS_MAX}: write them in "
-                "several transactions",
+                f"start_ts {start_ts} names {len(request.table_ids)} tables, more than {TABLE_IDS_MAX}: split the "
+                "writes into several transactions",
+                start_ts=start_ts,
+            )
+        if request.cells and (request.is_large or len(request.cells) > self._settings.one_step_bytes_max):
+            return Misuse(
+                f"the commit of start_ts {start_ts} carries {len(request.cells)} bytes of cells; this TSO accepts at "
+                f"most {self._settings.one_step_bytes_max}, and none with branches or at table level: write the cells "
+                "to the store first",
                 start_ts=start_ts,
             )
         if request.level is WriteSetLevel.TABLE and not request.table_ids:
@@ -98,7 +124,7 @@ class Commits:
         wrong = branches[(branches <= start_ts) | ~self._begins.are_issued(branches)]
         if len(wrong):
             return Misuse(
-                f"branch {wrong[0]} of start_ts {start_ts} is no start handed out after it", start_ts=start_ts
+                f"branch {wrong[0]} of start_ts {start_ts} is not a start handed out after it", start_ts=start_ts
             )
         if len(np.unique(branches)) != len(branches):
             return Misuse(f"a branch of start_ts {start_ts} is named twice", start_ts=start_ts)
@@ -110,8 +136,7 @@ class Commits:
     # ── decision ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def decide(self, peer: Hashable, tag: int, request: CommitRequest) -> CommitReply | None:
-        """The one place where an ordinary transaction's fate is chosen: "aborted", or None where the answer comes with
-        its batch."""
+        """Return "aborted", or None if the answer is sent with its batch. Every ordinary commit is decided here."""
         conflict = self.conflict(request)
         if conflict is not None:
             return self.aborted(request, conflict)
@@ -121,19 +146,18 @@ class Commits:
             return None
         batch = self._windows.open_batch
         self.add_entry(batch, peer, tag, request, commit_ts)
-        if batch.size >= self._settings.batch_entries_max:
+        if batch.size >= self._settings.batch_entries_max or batch.cells_bytes >= self._settings.batch_bytes_max:
             self._windows.close_open_batch()
         return None
 
     def add_entry(self, batch: Batch, peer: Hashable, tag: int, request: CommitRequest, commit_ts: int) -> None:
-        """Remembers a decision, and has it made durable and answered with its batch. In this order: what is not
-        remembered conflicts with nothing, so its entry must not leave."""
-        low_before = self._oracle.low_watermark
+        """Record a decision and add its entry and answer to the batch. In this order: a commit that is not recorded
+        conflicts with nothing, so its entry must not be flushed."""
         self._oracle.record(request, commit_ts)
         batch.entries.append((request.start_ts, commit_ts))
+        if request.cells:
+            batch.add_cells(CellsOfCommit(request.start_ts, commit_ts, request.cells))
         batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
-        if self._oracle.low_watermark > low_before:
-            self._watermarks.note_low_rose()
 
     def abort(self, peer: Hashable, tag: int, request: CommitRequest, conflict: Conflict) -> None:
         self._step.reply(peer, tag, self.aborted(request, conflict))
@@ -145,7 +169,7 @@ class Commits:
         return CommitReply(request.start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def refuse_from_now_on(self, starts: Iterable[int]) -> None:
-        """Those at or below D need no memory: they cannot commit."""
+        """Refuse these starts. Starts at or below D need not be remembered: they cannot commit."""
         refused = self._oracle.refused_starts
         new = {start for start in starts if start > self._watermarks.decided} - refused
         refused |= new
@@ -154,9 +178,8 @@ class Commits:
     # ── flushes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start_flushes(self) -> None:
-        """The open batch is flushed as soon as a flush may begin; commits that come meanwhile gather in the next batch.
-        During another flush it begins only if it is about as large: otherwise many small flushes would follow each
-        other."""
+        """Flush the open batch as soon as a flush may begin; later commits gather in the next batch. During another
+        flush it begins only if it is about as large: otherwise many small flushes would follow."""
         windows = self._windows
         while windows.flushes_in_flight < self._settings.flushes_in_flight_max:
             batch = windows.next_to_flush()
@@ -172,81 +195,95 @@ class Commits:
         self._step.counters["flushes"] += 1
 
     def give_up_flush(self, batch: Batch) -> None:
-        """It failed, and no store call repeats it: the next `start_flushes` begins it anew."""
+        """The flush failed, and no store call retries it: the next `start_flushes` begins it again."""
         batch.state = BatchState.CLOSED
         self._step.counters["flushes"] -= 1
 
-    def start_plain_flush(self) -> NDArray[np.int64] | None:
-        """As `TsoMachine.start_plain_flush`, where nothing but a flush is due."""
+    def start_plain_flush(self) -> Flush | None:
+        """As `TsoMachine.start_plain_flush`, if nothing but a flush is due."""
         windows = self._windows
         batch = windows.open_batch
         if len(windows.batches) > 1:
             is_none_due = batch.is_empty and windows.next_to_flush() is None
             return (
-                NO_ENTRIES if is_none_due or windows.flushes_in_flight >= self._settings.flushes_in_flight_max else None
+                NO_FLUSH if is_none_due or windows.flushes_in_flight >= self._settings.flushes_in_flight_max else None
             )
         if batch.block is None or not batch.block.count or batch.entries or batch.fenced:
-            return NO_ENTRIES if batch.is_empty else None
+            return NO_FLUSH if batch.is_empty else None
         self.begin_flush(windows.close_open_batch())
-        return batch.block.entries
+        return self._flush_of(batch)
 
     def _is_small_beside_others(self) -> bool:
-        """It begins when the flush that is under way ends, which is soon."""
+        """Whether the open batch is too small to flush now: it begins when the flush in flight ends, which is soon."""
         newest = self._windows.newest_flight
         return newest is not None and self._windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 
     def _flush(self, batch: Batch) -> None:
+        self._store.call(self._flush_of(batch), lambda result: self.end_flush(batch, result))
+
+    def _flush_of(self, batch: Batch) -> Flush:
         block = None if batch.block is None else batch.block.entries
-        self._store.call(Flush(tuple(batch.entries), block), lambda result: self.end_flush(batch, result))
+        return Flush(tuple(batch.entries), block, tuple(batch.cells), self._epoch)
 
     def end_flush(self, batch: Batch, result: Flushed) -> None:
-        """T5: the epoch was read after the entries were durable. If another TSO leads, no commit of it is answered."""
+        """T5: the epoch was read after the entries were durable. If another TSO leads, no commit of the batch is
+        answered."""
         self._store.check_epoch(result.epoch)
-        self.make_durable(batch, result.refused)
+        self.make_durable(batch, result.refused, result.failed)
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def make_durable(self, batch: Batch, refused: frozenset[int]) -> None:
+    def make_durable(
+        self, batch: Batch, refused: frozenset[int], failed: Mapping[int, OmidError] = MappingProxyType({})
+    ) -> None:
         batch.state = BatchState.DURABLE
-        batch.answers = [self._final(answer, refused) for answer in batch.answers]
-        if refused and batch.block is not None:
-            among = sum(start in refused for start in batch.block.entries[:, 0].tolist())
-            self.refuse_from_now_on(refused)
-            self._step.counters["aborts_sealed"] += among
-            self._step.counters["commits"] -= among
+        batch.answers = [self._final(answer, refused, failed) for answer in batch.answers]
+        if refused or failed:
+            self._count_gone([start for start, _ in batch.all_entries()], refused, failed)
         self._release_batches()
 
-    def _final(self, answer: CommitAnswer | Reply | EncodedReplies, refused: frozenset[int]) -> Reply | SendEncoded:
+    def _count_gone(self, decided: list[int], refused: frozenset[int], failed: Mapping[int, OmidError]) -> None:
+        """Refuse commits of the batch from now on that its flush did not make durable. They were counted as commits."""
+        for starts, counter in ((refused, "aborts_sealed"), (failed.keys(), "commits_failed")):
+            among = sum(start in starts for start in decided)
+            self.refuse_from_now_on(starts)
+            self._step.counters[counter] += among
+            self._step.counters["commits"] -= among
+
+    def _final(
+        self,
+        answer: CommitAnswer | Reply | EncodedReplies,
+        refused: frozenset[int],
+        failed: Mapping[int, OmidError],
+    ) -> Reply | SendEncoded:
         counters = self._step.counters
         if isinstance(answer, Reply):
             return answer
         if not isinstance(answer, CommitAnswer):
             counters["commits"] += answer.count
-            return SendEncoded(answer.without(refused) if refused else answer)
-        if answer.start_ts in refused:
-            counters["aborts_sealed"] += 1
-            self.refuse_from_now_on((answer.start_ts,))
-            return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, 0, AbortReason.SEALED))
+            return SendEncoded(answer.without(refused, failed) if refused or failed else answer)
         counters["commits"] += 1
-        return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, answer.commit_ts))
+        reply = CommitReply(answer.start_ts, answer.commit_ts)
+        return Reply(answer.peer, answer.tag, flushed_reply(reply, refused, failed))
 
     def _release_batches(self) -> None:
-        """In order, whatever the order in which their flushes end."""
+        """Release batches in order, although their flushes end in any order."""
         while (batch := self._windows.release()) is not None:
             for answer in batch.answers:
                 self._step.send(answer)
-            self._watermarks.note_release(batch.size)
+            self._watermarks.note_release()
             self._store.released(batch.seq)
         self._windows.close_behind_fences()
 
     def answer_behind_batch(self, reply: Reply) -> None:
-        """T8: when the open batch is released, and the window that serves from then on lies above it."""
+        """T8: send a fence's reply when the open batch is released: the window that serves from then on lies above the
+        fence."""
         self._windows.open_batch.fenced = True
         self._windows.open_batch.answers.append(reply)
         self._windows.close_behind_fences()
 
     def batch_that_may_hold(self, starts: Iterable[int]) -> int:
-        """The newest batch not yet released with an entry, or a branch, of one of `starts`; 0 if none has."""
+        """Return the newest unreleased batch that has an entry or a branch of one of `starts`; 0 if none has."""
         wanted = frozenset(starts)
         found = 0
         for batch in self._windows.batches:

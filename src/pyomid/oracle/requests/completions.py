@@ -1,7 +1,6 @@
-"""Commit-table entries that are no longer needed, because their transactions are complete. One delete at a time removes
-them, and no client waits for it.
+"""Delete the commit-table entries of complete transactions: one delete at a time, for which no client waits.
 
-The sanitizer deletes what is lost here or finds no room.
+The sanitizer deletes entries that are lost here or find no room.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.errors import Unavailable
 from pyomid.oracle.instructions import DeleteEntries
 from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
@@ -20,18 +21,18 @@ from pyomid.types import PendingCommit
 Starts = NDArray[np.int64]
 
 TAKEN_MAX: Final = 16_384
-"""Starts deleted at a time: a step of the loop, or a call of the store, takes as long as that."""
+"""Starts deleted at a time: bounds how long one step of the loop, or one call of the store, takes."""
 
 STARTS_A_REQUEST: Final = 65_536
-"""Those beyond are left to the sanitizer."""
+"""Starts taken from one request; the rest is left to the sanitizer."""
 
 DELETES_A_CALL: Final = 2048
-"""A flush waits for the store's call before it: some milliseconds of an LMDB transaction."""
+"""Entries deleted per call: a flush waits for the call before it, some milliseconds of an LMDB transaction."""
 
 
 class Completions:
-    """Starts whose entries may be deleted, at most `starts_max`; kept in arrays as they came, because a busy TSO has
-    many. `pending`: unfinished large commits, whose entries stay until their pending record is gone."""
+    """At most `starts_max` starts whose entries may be deleted. They stay in the arrays they came in, because a busy
+    TSO has many. `pending`: unfinished large commits, whose entries stay until their pending record is gone."""
 
     def __init__(
         self, step: Step, store: StoreRequests, begins: Begins, pending: Mapping[int, PendingCommit], starts_max: int
@@ -44,11 +45,11 @@ class Completions:
         self._arrays: deque[Starts] = deque()
         self.count = 0
         self.is_deleting = False
-        """A store call that deletes is under way."""
+        """A store call that deletes is in flight."""
 
     def add(self, starts: Sequence[int]) -> None:
-        """A client's request. Starts beyond what is remembered are left to the sanitizer. A number that is no start has
-        no entry, and no store may be asked for it."""
+        """Take a client's request. Starts that find no room are left to the sanitizer. Numbers that were never handed
+        out are dropped: they have no entry, and the store must not be asked for them."""
         asked = np.array(starts[:STARTS_A_REQUEST], dtype=np.int64)
         issued = asked[self._begins.are_issued(asked)]
         counters = self._step.counters
@@ -56,13 +57,13 @@ class Completions:
         counters["completions_left"] += self.remember(issued) + len(starts) - len(asked)
 
     def remember(self, starts: Starts) -> int:
-        """Adds `starts`. Returns how many of them found no room."""
+        """Add `starts`. Return how many found no room."""
         room = self._starts_max - self.count
         self._keep(starts[:room])
         return max(0, len(starts) - room)
 
     def start_delete(self) -> None:
-        """By a store call, unless one is under way."""
+        """Delete by a store call, unless one is in flight."""
         if not self.is_deleting:
             starts = self.take(self._unfinished_starts())
             if len(starts):
@@ -87,15 +88,15 @@ class Completions:
             kept.update(pending.branches)
         return kept
 
-    # ── what is remembered ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the remembered starts ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def starts(self) -> Starts:
-        """All of them, in order."""
+        """All remembered starts, in order."""
         return np.concatenate(list(self._arrays)) if self._arrays else np.empty(0, dtype=np.int64)
 
     def take(self, kept: Collection[int] = ()) -> Starts:
-        """The oldest starts, to delete now; those in `kept` stay for later."""
+        """Remove and return the oldest starts, to delete now; starts in `kept` stay."""
         taken: list[Starts] = []
         room = TAKEN_MAX
         while self._arrays and room:

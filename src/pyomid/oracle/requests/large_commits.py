@@ -1,10 +1,10 @@
-"""Large commits: a transaction whose rows lie under branches, starts of their own that the commit names (law 3).
+"""Large commits: transactions whose rows were written under branches, extra starts that the commit names (law 3).
 
     decided ─► a batch of its own ─► pending record ─► PutDecision ─► PutBranches ─► released ─► answered
                                                                            └► record and lease removed
 
-Each of these is durable before the next. A new TSO finishes what it finds pending (`oracle.takeover`). From its
-decision until its record is gone a large commit holds W back (T12).
+Each of these is durable before the next. A new TSO finishes the pending commits that it finds (`oracle.takeover`). A
+large commit holds W back from its decision until its record is gone (T12).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pyomid.oracle.windows import Batch, BatchState, BeginWindows
 from pyomid.types import TIMESTAMP_STEP, CommitRequest, LeaderStateChanges, PendingCommit
 
 BRANCHES_A_CALL: Final = 2048
-"""Entries of a large commit's branches: a flush waits for the store's call before it."""
+"""Branch entries put per call: a flush waits for the call before it."""
 
 REMEMBERED_MAX: Final = 10_000
-"""Finished large commits whose branches are kept for a retry to be matched with. A retry of another one goes by the
-commit table."""
+"""Finished large commits whose branches are remembered, to compare a retry's branches with. For older ones a retry is
+answered from the commit table."""
 
 
 class LargeCommits:
-    """`pending`: the decided ones whose record is not yet gone, by start."""
+    """`pending`: the decided large commits whose record is not yet gone, by start."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class LargeCommits:
         self.finished: dict[int, tuple[frozenset[int], float]] = {
             record.start_ts: (frozenset(record.branches), step.now_s) for record in taken_over.finished
         }
-        """Branches, and when it ended; in the order of their ends."""
+        """start → (branches, when the commit ended), in the order of their ends."""
 
     def knows(self, start_ts: int) -> bool:
         return start_ts in self.pending or start_ts in self.finished
 
     def has_other_branches(self, request: CommitRequest) -> bool:
-        """A retry with another list of branches is refused, never matched."""
+        """Whether a retry names other branches than the commit: it is refused, never answered."""
         pending = self.pending.get(request.start_ts)
         if pending is not None:
             return frozenset(pending.branches) != frozenset(request.branches)
@@ -88,7 +88,8 @@ class LargeCommits:
         return clock.ceiling - clock.next_ts < (self._settings.window_starts + 1) * TIMESTAMP_STEP
 
     def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> Batch:
-        """A batch of its own: windows above it and later replies wait until its branches are durable (law 3)."""
+        """Decide in a batch of its own: windows above it and later replies wait until its branches are durable
+        (law 3)."""
         windows = self._windows
         if not windows.open_batch.is_empty:
             windows.close_open_batch()
@@ -133,7 +134,8 @@ class LargeCommits:
         del self.pending[start_ts]
 
     def _remember(self, pending: PendingCommit) -> None:
-        """For retries. Those older than any retry, and those beyond `REMEMBERED_MAX`, are forgotten."""
+        """Remember the branches for retries; forget commits that are too old for a retry, or beyond
+        `REMEMBERED_MAX`."""
         finished, bound_s = self.finished, self._step.now_s - self._settings.commit_retry_s
         while finished:
             oldest = next(iter(finished))
@@ -145,5 +147,5 @@ class LargeCommits:
     def validate(self) -> None:
         for batch in self._windows.batches:
             assert not batch.large or batch.entries[0][0] in self.pending, (
-                "a large commit is pinned while its batch is not released"
+                "a large commit stays pending until its batch is released"
             )

@@ -2,19 +2,18 @@
 
     granting --row durable--> live --expires or is ended--> ending --row deletion durable--> gone
 
-In each of these states but the last the lease holds W back (law 9: the row is deleted before a W that passes the lease
-is sent). Terms are measured by the monotonic clock that the machine is given. A new TSO gives each lease that it finds
-a full term.
+In each state but `gone` the lease holds W back (law 9: the row is deleted before a W that passes the lease is sent).
+Terms are measured by the machine's monotonic clock. A new TSO gives each lease that it finds a full term.
 
-A lease has an owner, which renews and ends it by its start; or sharers, which never tell when they end; or both. A
-sharer asks for a start to be kept for a term. Any live lease on that start or an older one keeps it, because W stays
-below the lease. So a young shared lease below the start serves, and a new one is opened only if there is none:
+A lease has an owner, which renews and ends it by its start; or sharers, which never report their end; or both. A sharer
+asks for a start to be kept for a term. Any live lease on that start or an older one keeps it, because W stays below
+the lease. So the TSO extends a young shared lease below the start, and opens a new one only if there is none:
 
     share 100 ─► lease on 100, until t + term
     share 150 ─► the same lease, longer        within a tenth of a term; 100 is kept that much too long
     share 900 ─► lease on 900                  later: so W follows the oldest sharer, in steps of a tenth of a term
 
-So the cost of sharers does not grow with their number, wherever they run: about eleven leases.
+So sharers cost about eleven leases, however many there are and wherever they run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Done, GrantLease, LeaseReply
 
 SHARED_TERM_PARTS: Final = 10
-"""A shared lease is shared by further starts for this part of a term (a tenth)."""
+"""Younger starts may share a lease during the first tenth of its term."""
 
 _NOBODY: Final = -math.inf
 """An end in the past: not promised to anyone."""
@@ -44,8 +43,8 @@ _HOLDERS_NAMED: Final = 3
 _HOLDER_CHARS_MAX: Final = 100
 """A peer chooses this text, so its length is bounded."""
 
-_LOOKED_AT_A_SECOND: Final = 100_000
-"""Leases looked at for expiry in a second: a hundredth of the time, however many there are."""
+_CHECKED_A_SECOND: Final = 100_000
+"""Leases checked for expiry per second: a hundredth of the time, however many there are."""
 
 
 class LeaseState(Enum):
@@ -63,11 +62,11 @@ class Lease:
     """Until when the lease was promised to its owner."""
     state: LeaseState = LeaseState.GRANTING
     holder: str = ""
-    """Who asked for it last, as text for people. Not durable: a TSO that took over does not know it."""
+    """The client that asked for it last, as text for people. Not durable: a new TSO does not know it."""
     shared_until_s: float = _NOBODY
     """Until when the lease was promised to its sharers."""
     opened_s: float = _NOBODY
-    """When a sharer opened it. In the past if it was granted to an owner."""
+    """When a sharer opened it; in the past if it was granted to an owner."""
 
     @property
     def until_s(self) -> float:
@@ -75,21 +74,21 @@ class Lease:
 
 
 class Leases:
-    """All leases that hold W back, by start. What the machine asks at each step costs the same however many there
-    are."""
+    """All leases that hold W back, by start. The cost of the machine's questions at each step does not grow with their
+    number."""
 
     def __init__(self, survivors: Iterable[int], *, term_s: float, now_s: float) -> None:
         self._leases = {start: Lease(start, term_s, now_s + term_s, LeaseState.LIVE) for start in survivors}
         self._lowest: int | None = None
-        """None: to be found anew."""
+        """None: to be recomputed."""
         self._lowest_above: tuple[int, int | None] | None = None
-        """The last question of that name, and its answer; None: to be found anew."""
+        """The last argument of `lowest_above` and its result; None: to be recomputed."""
         self._held = Counter({"": len(self._leases)})
         """The number of leases of each holder."""
         self._most = ""
         self._changes = len(self._leases)
         """Changes since `_most` was computed."""
-        self._look_due_s = now_s
+        self._check_due_s = now_s
         self._shared: dict[int, Lease] = {}
         """Leases that sharers opened."""
 
@@ -111,7 +110,7 @@ class Leases:
         return self._lowest
 
     def lowest_above(self, start_ts: int) -> int | None:
-        """The oldest leased start above that one."""
+        """The oldest leased start above `start_ts`."""
         lowest = self.lowest
         if lowest is None or lowest > start_ts:
             return lowest
@@ -124,28 +123,28 @@ class Leases:
         return self._leases.get(start_ts)
 
     def holder_of(self, start_ts: int) -> str:
-        """Empty where it is not known."""
+        """Empty if unknown."""
         lease = self._leases.get(start_ts)
         return "" if lease is None else lease.holder
 
     def most_held_by(self) -> str:
-        """Which holders have most leases, for the error of one that gets none. If leases are many it may be a few
-        changes old."""
+        """The holders with most leases, for the error of a client that gets none. May be a few changes old if there are
+        many leases."""
         if self._changes > len(self._leases) // 16:
             self._changes = 0
             most = self._held.most_common(_HOLDERS_NAMED)
-            self._most = ", ".join(f"{count} by {holder or 'whoever does not say'}" for holder, count in most if count)
+            self._most = ", ".join(f"{count} by {holder or 'unnamed clients'}" for holder, count in most if count)
         return self._most
 
     def held_by(self, holder: str) -> int:
-        """How many leases the holder has. Leases that a former TSO granted have no holder."""
+        """The number of the holder's leases. Leases that a former TSO granted have no holder."""
         return self._held[_cleaned(holder)]
 
     def grant(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
-        """The lease holds W back from now on. It may be promised once its row is durable.
+        """Return a lease that holds W back from now on. It may be promised once its row is durable.
 
-        A start that has a lease already keeps the longer term and the later end: they were promised to another holder,
-        which renews by them.
+        If the start has a lease already, the longer term and the later end count: they were promised to another
+        holder, which renews by them.
         """
         lease = self._leases.get(start_ts)
         if lease is None or lease.state is LeaseState.ENDING:
@@ -157,7 +156,7 @@ class Leases:
         return lease
 
     def _add(self, lease: Lease) -> Lease:
-        """Adds a lease, or replaces one that is ending; it keeps that one's holder until another is named."""
+        """Add a lease, or replace one that is ending and keep its holder until another is named."""
         before = self._leases.get(lease.start_ts)
         if before is None:
             self._held[""] += 1
@@ -183,7 +182,8 @@ class Leases:
             del self._held[holder]
 
     def share(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
-        """A lease on the start or an older one, kept for a term from now. If it is not LIVE it must be made durable."""
+        """Return a lease on the start or an older one, kept for a term from now. If it is not LIVE it must be made
+        durable."""
         lease = self.find_shared(start_ts, term_s, now_s)
         if lease is None:
             lease = self._shared[start_ts] = self._add(Lease(start_ts, 0.0, _NOBODY, opened_s=now_s))
@@ -192,7 +192,8 @@ class Leases:
         return lease
 
     def find_shared(self, start_ts: int, term_s: float, now_s: float) -> Lease | None:
-        """The lease that would serve: one on the start itself, or the nearest below it that sharers opened lately."""
+        """The lease that can be shared: one on the start itself, or the nearest below it that sharers opened
+        recently."""
         own = self._leases.get(start_ts)
         if own is not None and own.state is not LeaseState.ENDING:
             return own
@@ -205,7 +206,7 @@ class Leases:
         return max(young, key=lambda lease: lease.start_ts, default=None)
 
     def renew(self, start_ts: int, now_s: float) -> Lease | None:
-        """Gives the owner a full term from now. None if the lease is gone or ending, or its owner ended it."""
+        """Give the owner a full term from now. None if the lease is gone or ending, or its owner ended it."""
         lease = self._leases.get(start_ts)
         if lease is None or lease.state is LeaseState.ENDING or lease.expires_s == _NOBODY:
             return None
@@ -213,8 +214,8 @@ class Leases:
         return lease
 
     def end(self, start_ts: int, now_s: float, *, sharers: bool = False) -> bool:
-        """The owner ends the lease; with `sharers`, their part ends too. True: it is ending now. False: it is kept to
-        the end of the sharers' terms.
+        """End the owner's part; with `sharers`, the sharers' part too. True: the lease is ending now. False: it is
+        kept to the end of the sharers' terms.
         """
         lease = self._leases[start_ts]
         lease.expires_s = _NOBODY
@@ -223,10 +224,10 @@ class Leases:
         return lease.state is LeaseState.ENDING
 
     def expire(self, now_s: float) -> tuple[int, ...]:
-        """Ends the leases whose term has passed, and returns their starts. It may notice them a moment late."""
-        if now_s < self._look_due_s:
+        """End the leases whose term has passed, and return their starts. May notice them a moment late."""
+        if now_s < self._check_due_s:
             return ()
-        self._look_due_s = now_s + len(self._leases) / _LOOKED_AT_A_SECOND
+        self._check_due_s = now_s + len(self._leases) / _CHECKED_A_SECOND
         over = tuple(
             lease.start_ts
             for lease in self._leases.values()
@@ -237,7 +238,7 @@ class Leases:
         return over
 
     def forget(self, start_ts: int) -> None:
-        """The row of the lease is deleted durably. A lease that was granted anew meanwhile stays."""
+        """The lease's row is durably deleted. A lease that was granted anew meanwhile stays."""
         lease = self._leases.get(start_ts)
         if lease is not None and lease.state is LeaseState.ENDING:
             del self._leases[start_ts]
@@ -254,7 +255,7 @@ def _cleaned(holder: str) -> str:
 
 
 class LeaseRequests:
-    """What peers ask of leases. `pending`: starts of unfinished large commits, whose leases end with their records."""
+    """Peers' lease requests. `pending`: starts of unfinished large commits, whose leases end with their records."""
 
     def __init__(
         self,
@@ -285,7 +286,9 @@ class LeaseRequests:
     def grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
         start_ts = request.start_ts
         if not 0 <= request.term_s < math.inf:
-            self._step.refuse(peer, tag, Misuse(f"a lease has a term of {request.term_s} s", start_ts=start_ts))
+            self._step.refuse(peer, tag, Misuse(
+                f"the lease term of {request.term_s} s is invalid: it must be finite and 0 or more", start_ts=start_ts
+            ))  # fmt: skip
             return
         term_s = min(request.term_s or self._settings.lease_term_s, self._settings.lease_term_s_max)
         if not self._begins.is_issued(start_ts):
@@ -303,19 +306,23 @@ class LeaseRequests:
         return request.start_ts in self._leases
 
     def _why_no_lease(self, holder: str) -> str:
-        """No holder has more leases than are left for others: while the holders are few, a new one always gets one."""
+        """Why the holder gets no lease; empty: it does. No holder may have more leases than are left, so that a new
+        holder gets one while holders are few."""
         left, held = self._settings.leases_max - len(self._leases), self._leases.held_by(holder)
         if left <= 0:
-            return f"there are {len(self._leases)} leases already, no more are granted: {self._leases.most_held_by()}"
+            return (
+                f"all {len(self._leases)} leases are taken ({self._leases.most_held_by()}): end some, or start the TSO "
+                "with more --leases"
+            )
         if held >= left:
             return (
-                f"{held} leases are held by {_cleaned(holder) or 'whoever does not say'} already, and the {left} that "
-                "are left are for others: end some, or have the TSO started with more --leases"
+                f"{_cleaned(holder) or 'an unnamed client'} has {held} leases already, and the {left} that are left "
+                "are for others: end some, or start the TSO with more --leases"
             )
         return ""
 
     def _grant_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
-        """The lease holds W back from this moment; it is promised once its row is durable."""
+        """Grant a lease: it holds W back from this moment, and is promised once its row is durable."""
         lease = self._leases.grant(request.start_ts, term_s, self._step.now_s, request.holder)
         yield EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
         if lease.state is LeaseState.GRANTING:
@@ -324,7 +331,7 @@ class LeaseRequests:
         self._step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
 
     def _share_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
-        """As a grant; where a lease whose row is durable serves, nothing is written."""
+        """As a grant; nothing is written if the shared lease's row is durable already."""
         lease = self._leases.share(request.start_ts, term_s, self._step.now_s, request.holder)
         if lease.state is not LeaseState.LIVE:
             yield EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
@@ -356,7 +363,7 @@ class LeaseRequests:
         self._step.reply(peer, tag, Done())
 
     def _remove_steps(self, start_ts: int) -> Procedure:
-        """Law 9: until the row is gone durably the lease still holds W back."""
+        """Law 9: the lease holds W back until its row is durably deleted."""
         yield EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
         self._leases.forget(start_ts)
 

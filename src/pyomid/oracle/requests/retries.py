@@ -1,9 +1,9 @@
-"""What becomes of a start that may have been decided: retries of a commit whose answer was lost, and seals.
+"""Settle a start that may have been decided: retries of a commit whose answer was lost, and seals.
 
     retry ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
     seal  ─► refused from now on ─► after its batch ─► seal in the table ─► answered
 
-An outcome is told from the commit table, never guessed (T7); below H the table says nothing (R4).
+The outcome comes from the commit table and is never guessed (T7); below H the table does not know it (R4).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable
 from typing import Any, Final
 
-from pyomid.arrays import np
+import numpy as np
+
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import LookupEntries, SealEntries, StoreOperation
 from pyomid.oracle.outgoing import AfterBatch, PeerRequests, Procedure, Step
@@ -25,7 +26,7 @@ from pyomid.types import NOT_FOUND, SEALED, AbortReason, CommitReply, CommitRequ
 from pyomid.wire.messages import SealReply
 
 SEALS_A_CALL: Final = 128
-"""A flush waits for the store's call before it: some milliseconds of an LMDB transaction."""
+"""Starts sealed per call: a flush waits for the call before it, some milliseconds of an LMDB transaction."""
 
 
 class Retries:
@@ -55,7 +56,7 @@ class Retries:
     # ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def retry_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
-        """T7: after the batches that may hold the first attempt, from the commit table."""
+        """T7: answer from the commit table, after the batches that may hold the first attempt."""
         start_ts = request.start_ts
         if self._large.has_other_branches(request):
             self._step.refuse(peer, tag, self._other_branches(start_ts))
@@ -72,7 +73,7 @@ class Retries:
             self._step.refuse(peer, tag, self._unknown(start_ts, error.message))
             return
         if outcome is None:
-            why = f"its record may be sanitized: it is below H {self._watermarks.horizon}"
+            why = f"it is below the sanitized horizon {self._watermarks.horizon}, so its entry may have been deleted"
             self._step.refuse(peer, tag, self._unknown(start_ts, why))
         elif outcome.placed:
             self._commits.abort(peer, tag, request, Conflict(AbortReason.RETRY_UNKNOWN, 0))
@@ -83,7 +84,7 @@ class Retries:
             self._step.reply(peer, tag, CommitReply(start_ts, outcome.commit_ts))
 
     def _outcome_steps(self, start_ts: int, found: int) -> Generator[StoreOperation, Any, SealOutcome | None]:
-        """The outcome of a start that can no longer be decided; None below H, where the table says nothing."""
+        """Return the outcome of a start that can no longer be decided; None below H."""
         if self._is_sanitized(start_ts):
             return None
         if found == SEALED:
@@ -94,19 +95,19 @@ class Retries:
         return outcomes[0]
 
     def _is_sanitized(self, start_ts: int) -> bool:
-        """R4: neither an entry nor its absence says anything."""
+        """R4: below H neither an entry nor its absence is evidence."""
         return start_ts < self._watermarks.horizon
 
     def _other_branches(self, start_ts: int) -> Misuse:
         return Misuse(f"start_ts {start_ts} was committed with other branches than this retry names", start_ts=start_ts)
 
     def _unknown(self, start_ts: int, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(f"the outcome of start_ts {start_ts} cannot be told: {why}", start_ts=start_ts)
+        return OutcomeUnknown(f"the outcome of start_ts {start_ts} is unknown: {why}", start_ts=start_ts)
 
     # ── seals ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def seal(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> None:
-        if self._remembers_too_many(len(starts)):  # before each of them is looked at
+        if self._remembers_too_many(len(starts)):  # before the starts are checked one by one
             self._step.refuse(peer, tag, Unavailable(self._why_too_many()))
             return
         asked = np.array(starts, dtype=np.int64)
@@ -117,7 +118,7 @@ class Retries:
         self._peers.ask(peer, self._seal_steps(peer, tag, starts))
 
     def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
-        """A few of each peer at once. Answered after the batches that may hold these starts."""
+        """Seal after the batches that may hold these starts. A few requests of each peer run at once."""
         if self._remembers_too_many(len(starts)):
             self._step.refuse(peer, tag, Unavailable(self._why_too_many()))
             return
@@ -141,6 +142,6 @@ class Retries:
 
     def _why_too_many(self) -> str:
         return (
-            f"{len(self._oracle.refused_starts)} starts above the low watermark {self._watermarks.decided} "
-            "were sealed: no more are until it has passed some"
+            f"{len(self._oracle.refused_starts)} starts above the low watermark {self._watermarks.decided} are sealed, "
+            "the most that the TSO remembers: try again when the watermark has passed some of them"
         )

@@ -1,14 +1,13 @@
-"""What the TSO remembers of tables: a commit to a *decidable* table is decided without reading the catalog (K6).
+"""The tables that the TSO knows: it decides a commit to a *decidable* table without reading the catalog (K6).
 
-    registered    was read in the catalog                } decidable
-    marked        a durable mark of this TSO stands      }
-    other         the catalog is read, a table that is not in it gets a mark, then the commit is decided
+    registered    the catalog lists it                   } decidable
+    marked        this TSO put a durable mark of it      }
+    other         the TSO reads the catalog, marks the table if it is missing there, then decides the commit
 
 A client that drops a table, or removes its mark, sends a fence when the catalog no longer calls the table present. The
-fence makes the TSO forget the table. The TSO also ignores what was read or marked by a call that began before the
-fence:
+fence makes the TSO forget the table. The TSO also ignores the result of a read or a mark that began before the fence:
 
-    TSO reads the catalog: t is there | drop: the entry goes, fence | the read's answer comes: t is not known again
+    TSO reads the catalog: lists t | drop: entry deleted, fence | the read's result arrives: t stays forgotten
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pyomid.types import CommitRequest
 from pyomid.wire.messages import Fence, FenceReply
 
 FENCED_TABLES_MAX: Final = 65_536
-"""Tables fenced above W: the fence of each is remembered until W has passed it. A drop needs three."""
+"""Tables fenced above D: the TSO remembers the fence of each until D has passed it. A drop needs three fences."""
 
 
 class KnownTables:
@@ -40,25 +39,24 @@ class KnownTables:
         self.registered = frozenset(registered)
         self.marked: frozenset[int] = frozenset()
         self.unregistered: frozenset[int] = frozenset()
-        """Tables that commits named and the catalog does not list. Their number is bounded."""
+        """Tables that commits named and the catalog does not list; bounded."""
         self.decidable = self.registered
-        """It is another object whenever it has changed."""
+        """A change replaces the object."""
         self._calls: list[set[int]] = []
 
     def begin_call(self) -> set[int]:
-        """A read or a mark begins: the returned set gathers the tables that are forgotten until it ends."""
+        """Begin a read or a mark. The returned set collects the tables that are forgotten until the call ends."""
         call: set[int] = set()
         self._calls.append(call)
         return call
 
     def end_call(self, call: set[int], *, registered: Iterable[int] | None = None, marked: int | None = None) -> None:
-        """The call ended. `registered`: all tables that it read; `marked`: the table that it marked; neither: it
-        failed."""
+        """End a call. `registered`: all tables it read; `marked`: the table it marked; neither: it failed."""
         self._calls = [other for other in self._calls if other is not call]
         if registered is not None:
             self.registered = frozenset(registered) - call
             self.unregistered -= self.registered
-            self.marked -= self.registered  # a registration of an earlier version takes the mark away
+            self.marked -= self.registered  # a registration by an earlier version removes the mark
         if marked is not None and marked not in call:
             self.marked |= {marked}
         decidable = self.registered | self.marked
@@ -74,8 +72,8 @@ class KnownTables:
             self.decidable -= {table_id}
 
     def name(self, table_ids: Iterable[int], unregistered_max: int) -> bool:
-        """Remembers those of the tables that the catalog does not list. False, and remembers none, if they would be
-        more than `unregistered_max`."""
+        """Remember the tables that the catalog does not list. If they would be more than `unregistered_max`, remember
+        none and return False."""
         unregistered = self.unregistered.union(table_ids) - self.registered
         if len(unregistered) > max(unregistered_max, len(self.unregistered)):
             return False
@@ -84,7 +82,8 @@ class KnownTables:
 
 
 class TableRequests:
-    """Commits to tables that are not decidable, and fences. `resume` takes a commit whose tables are decidable now."""
+    """Commits to tables that are not decidable yet, and fences. `resume` takes a commit whose tables have become
+    decidable."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class TableRequests:
         self._commits = commits
         self._resume = resume
         self._waiting: list[tuple[Hashable, int, CommitRequest]] = []
-        """Commits that name a table which is not decidable."""
+        """Commits that name a table that is not decidable."""
         self._is_looking_up = False
         self._marking: int | None = None
         self._fences_behind_mark: list[tuple[Hashable, int, int]] = []
@@ -124,10 +123,10 @@ class TableRequests:
     # ── tables that are not decidable ───────────────────────────────────────────────────────────────────────────
 
     def decide_later(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
-        """K6: a table id that is not in the catalog has a durable mark before a commit to it is decided.
+        """K6: a table missing from the catalog gets a durable mark before a commit to it is decided.
 
-        A commit that a fence refuses anyway leaves no mark: it would come after the drop has taken the table's mark
-        away.
+        A commit that a fence refuses anyway leaves no mark: the mark would come after the drop removed the table's
+        mark.
         """
         conflict = self._commits.conflict(request)
         if conflict is not None:
@@ -139,7 +138,7 @@ class TableRequests:
             self._store.run(self._look_up_steps())
 
     def _look_up_steps(self) -> Procedure:
-        """One read of the catalog, and one mark a table, for all commits that wait."""
+        """Read the catalog once, and put one mark per missing table, for all commits that wait."""
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
@@ -158,7 +157,7 @@ class TableRequests:
         self._is_looking_up = False
 
     def _needs_mark(self, table_id: int, request: CommitRequest) -> bool:
-        """None for a commit that a fence refuses, also where the fence came while the catalog was read."""
+        """A commit that a fence refuses needs no mark, even if the fence came while the catalog was read."""
         return table_id not in self._known.decidable and self._commits.conflict(request) is None
 
     def _read_steps(self) -> Procedure:
@@ -171,7 +170,8 @@ class TableRequests:
         self._known.end_call(call, registered=registered)
 
     def _mark_steps(self, table_id: int) -> Procedure:
-        """A fence of the table waits for the mark: the fence's sender takes the mark away, and none comes later."""
+        """Put a mark. A fence of the table waits for it: the fence's sender removes the mark, and none may come
+        later."""
         call = self._known.begin_call()
         self._marking = table_id
         marked = None
@@ -187,7 +187,7 @@ class TableRequests:
                 self.fence(*fence)
 
     def _may_name(self, peer: Hashable, tag: int, request: CommitRequest) -> bool:
-        """Random ids must fill neither the catalog nor our memory."""
+        """Limit unregistered tables: random ids must fill neither the catalog nor memory."""
         if self._known.name(request.table_ids, self._settings.unknown_tables_max):
             return True
         self._step.refuse(peer, tag, self._too_many_unregistered(request.start_ts))
@@ -195,19 +195,20 @@ class TableRequests:
 
     def _too_many_unregistered(self, start_ts: int) -> Misuse:
         return Misuse(
-            f"start_ts {start_ts} names tables that are not registered, and {len(self._known.unregistered)} such are "
-            "known already: `pyomid tables URL discover` prints the commands that register them",
+            f"start_ts {start_ts} names tables that are not registered, and the TSO remembers "
+            f"{len(self._known.unregistered)} such tables already: `pyomid tables URL discover` prints the commands "
+            "that register them",
             start_ts=start_ts,
         )
 
     def read_if_due(self) -> None:
-        """The list of registered tables is read again now and then."""
+        """Read the list of registered tables again, at intervals."""
         if self._step.now_s >= self._read_due_s and not self._is_reading:
             self._is_reading = True
             self._store.run(self._read_again_steps())
 
     def _read_again_steps(self) -> Procedure:
-        with suppress(Unavailable):  # the old list refuses nothing: an id not on it is looked up before its commit
+        with suppress(Unavailable):  # the old list does no harm: a table missing from it is looked up before its commit
             yield from self._read_steps()
         self._is_reading = False
         self._read_due_s = self._step.now_s + self._settings.tables_interval_s
@@ -215,10 +216,11 @@ class TableRequests:
     # ── fences ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fence(self, peer: Hashable, tag: int, table_id: int) -> None:
-        """T8: an entry of its batch, and the oldest batch closes behind it: the next window lies above the fence.
+        """T8: draw a fence as part of the open batch. The oldest batch closes after it, so the next window lies above
+        the fence.
 
-        A batch that waits behind others is shared by all fences that come meanwhile: its window serves no begin yet.
-        What was believed of the table is forgotten (K6): it may be dropped, and its mark taken away.
+        Fences that come while their batch waits behind others share that batch: its window serves no begin yet. The
+        TSO forgets the table (K6), because it may be dropped and its mark removed.
         """
         fenced = self._oracle.fenced
         if table_id == self._marking:
@@ -226,8 +228,8 @@ class TableRequests:
             return
         if table_id not in fenced and len(fenced) >= FENCED_TABLES_MAX:
             self._step.refuse(peer, tag, Unavailable(
-                f"{len(fenced)} tables were fenced above the low watermark {self._watermarks.decided}, up to which "
-                "all is decided: no more are until that has passed some"
+                f"{len(fenced)} tables are fenced above the low watermark {self._watermarks.decided}, the most that "
+                "the TSO remembers: try again when the watermark has passed some of the fences"
             ))  # fmt: skip
             return
         fence_ts = self._windows.clock.take()

@@ -1,1 +1,1 @@
-"""Compiled passes over cell batches. The modules of the same names in `pyomid.protocol` say what they mean."""
+"""Compiled passes over cell batches; the modules of the same names in `pyomid.protocol` define them."""

@@ -1,1 +1,1 @@
-"""Compiled loops between Arrow columns and cell batches; `tests/row_codec_reference.py` says what each does."""
+"""Compiled loops between Arrow columns and cell batches; `tests/spark/row_codec_reference.py` is the reference."""

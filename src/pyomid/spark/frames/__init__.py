@@ -1,1 +1,1 @@
-"""What callers say in Spark's words about rows: conditions, assignments, clauses of a merge."""
+"""What callers pass in Spark's terms: conditions, assignments, clauses of a merge, frames."""

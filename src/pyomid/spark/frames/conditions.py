@@ -1,12 +1,12 @@
-"""The range of row keys that a condition leaves, from what it says of the leading key columns:
+"""The range of row keys that a condition allows, derived from its comparisons of leading key columns:
 
     row key (origin, time_hour, flight)
     "origin = 'EWR' and time_hour >= '2013-01-02' and delay > 5"    →    keys from (EWR, 2013-01-02) to the end of EWR
 
-The range is a help and never the answer: Spark applies the whole condition to the rows of the range. So a range may be
-too wide, and must never be too narrow. A text is cut here at its ANDs, and parts of the form `column operator literal`
-are read; everything else narrows nothing. Then Spark's analyser compares the condition with one that is built anew of
-the parts that were read and the texts of the others: where it does not find the same, there is no range.
+Spark applies the whole condition to the rows of the range. So a range may be too wide, but must never be too narrow.
+The text is split at its ANDs; parts of the form `column operator literal` narrow the range, all others do not. Then
+Spark's analyser compares the condition with one rebuilt from the parsed parts and the texts of the others: if the two
+differ, the range is not used.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OfKey = tuple[KeyPart, Comparison]
 
 
 def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> KeyRange:
-    """A range that holds every row of the table for which the condition is true. `frame`: of the table's columns; it
-    is not computed."""
+    """Return a range that holds every row of the table for which the condition is true. `frame`: has the table's
+    columns; it is not computed."""
     parts = list(conjuncts(condition))
     read = [_of_key(part, layout) for part in parts]
     found = [each for comparisons in read for each in comparisons or ()]
@@ -51,7 +51,7 @@ def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> KeyRange:
 
 
 def _of_key(part: str, layout: KeyLayout) -> list[OfKey] | None:
-    """What a part of the text says of one key column; None: something else."""
+    """Return the comparisons of one key column that a part of the text consists of; None if it is anything else."""
     found = comparisons_in(part)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def _of_key(part: str, layout: KeyLayout) -> list[OfKey] | None:
 
 
 def _says_the_same(frame: DataFrame, condition: str, parts: Sequence[str], read: Sequence[list[OfKey] | None]) -> bool:
-    """Whether Spark takes the condition for what was read of it."""
+    """Whether Spark resolves the condition to the same as the parts that were parsed."""
     made = [_built(part, comparisons) for part, comparisons in zip(parts, read, strict=True)]
     return frame.where(condition).sameSemantics(frame.where(functools.reduce(lambda one, other: one & other, made)))
 
@@ -78,13 +78,13 @@ def _built(text: str, comparisons: list[OfKey] | None) -> Column:
 
 
 def _moment(frame: DataFrame, text: str) -> datetime | None:
-    """Spark knows its zones and their history: it is asked."""
+    """Return the moment of a text. Spark computes it, because it knows its time zones and their history."""
     (row,) = frame.sparkSession.sql(f"SELECT unix_micros(CAST('{text}' AS TIMESTAMP_LTZ))").collect()
     return moment_of(row[0])
 
 
 def moment_of(micros: int | None) -> datetime | None:
-    """None where Spark found no moment, or one that is in no year from 1 to 9999 by UTC."""
+    """Return the moment; None if Spark found none, or one outside the years 1 to 9999 in UTC."""
     try:
         return None if micros is None else _EPOCH + timedelta(microseconds=micros)
     except OverflowError:

@@ -1,72 +1,162 @@
-"""Frames of other libraries as Spark's: what `tx.write`, `tx.merge` and `tx.delete` take besides a Spark frame.
+"""Frames of other libraries as Spark frames, for `tx.write`, `tx.merge` and `tx.delete`.
 
-A pandas frame is what `createDataFrame` makes of it: NaN is null, the index no column, and a time without a zone one of
-the session's. From others (pyarrow, Polars, DuckDB) Arrow data are taken, by `__arrow_c_stream__` or
-`__arrow_c_array__`.
+    pandas, Polars, Arrow, DuckDB → Arrow table → gate (`pyomid.row_codec.arrow_gate`) → Spark frame
+
+The Arrow table is made by the client's rules (`pyomid.client.tables.arrow`): NaN in a pandas frame is null, and a named
+index level is a column. The gate converts each column to the type of the table's column, or refuses it; a column that
+the table lacks gets the type that holds all values of its Arrow type. Only then does Spark see the data: its own
+conversion truncates nanoseconds, and depends on the session's settings and on the types of other columns.
+
+A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table lacks it.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
+from pyomid.client.tables.arrow import record_batches
 from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.arrow_gate import Gate
+from pyomid.row_codec.schema import type_name
+from pyomid.spark.schema import arrow_of, struct_of_types
 from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LocalFrame = Any
-"""What `spark_frame` makes one of Spark's."""
-
-_WIDER: Final = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
-_PLAIN: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""A frame that `rows_given` accepts besides a Spark frame."""
 
 
-def spark_frame(spark: SparkSession, given: Any, what: str) -> DataFrame:
-    """The frame itself, or one of its rows. `MisuseType`: it is no frame."""
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(given, pandas.DataFrame):
-        return spark.createDataFrame(given)
+def rows_given(spark: SparkSession, given: Any, what: str) -> DataFrame | pa.Table:
+    """Return a Spark frame as it is, any other frame as an Arrow table. `MisuseType`: `given` is not a frame, or has
+    values of mixed types."""
     if hasattr(given, "mapInArrow"):
         if is_connect(spark) and given.sparkSession is not spark:
-            raise Misuse(f"{what} is a frame of another Spark Connect session than the transaction's")
-        frame: DataFrame = given
-        return frame
-    if not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
+            raise Misuse(f"{what} belongs to another Spark Connect session than the transaction")
+        return given
+    pandas = sys.modules.get("pandas")
+    is_pandas = pandas is not None and isinstance(given, pandas.DataFrame)
+    if not is_pandas and not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
         raise MisuseType(
-            f"{what} is {type(given).__name__}, neither a frame of Spark, pandas or Polars nor an Arrow table; of rows "
-            "make one by spark.createDataFrame(rows, schema)"
+            f"{what} is {type(given).__name__}, not a frame of Spark, pandas or Polars or an Arrow table; from rows, "
+            "make a frame by spark.createDataFrame(rows, schema)"
         )
-    table = pa.table(given)
-    columns = [
-        _plain_column(column, name, what) for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    return spark.createDataFrame(pa.table(columns, names=table.column_names))
-
-
-def _plain_column(column: pa.ChunkedArray, name: str, what: str) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(column.type):
-        values = [chunk.dictionary.cast(_plain(column.type)).take(chunk.indices) for chunk in column.chunks]
-        return pa.chunked_array(values, _plain(column.type))
     try:
-        return column.cast(_plain(column.type))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise MisuseType(f"{what}: column {name!r} is {column.type}, which Spark cannot take: {error}") from error
+        table = record_batches(given).read_all()
+    except pa.ArrowException as error:
+        raise Misuse(f"{what} cannot be read: {error}") from error
+    for name in table.column_names:
+        if table.column_names.count(name) > 1:
+            raise MisuseType(f"{what} has two columns {name!r}", column=name)
+    return table
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_plain(field.type)).remove_metadata()
+def spark_frame(spark: SparkSession, rows: DataFrame | pa.Table, what: str, columns: Mapping[str, str]) -> DataFrame:
+    """Return the rows as a Spark frame. `columns`: Spark types of the table's columns. `MisuseType` names the column
+    that does not fit."""
+    if not isinstance(rows, pa.Table):
+        return rows
+    kinds = {field.name: columns.get(field.name) or spark_type_of(field, what) for field in rows.schema}
+    struct = struct_of_types(kinds)
+    wanted = arrow_of(struct)
+    for place, field in enumerate(wanted):
+        if types.is_timestamp(field.type) and field.type.tz is not None:
+            rows = _with_zone(spark, rows, place, what)
+    gate = Gate(rows.schema, wanted, what)
+    passed = pa.Table.from_batches([gate.convert(batch) for batch in rows.to_batches()], gate.schema)
+    if not passed.num_rows:
+        return spark.createDataFrame([], struct)
+    return spark.createDataFrame(passed, struct)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type that Spark knows, for one that holds the same values in another layout."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_plain_field(kind.value_field))
-    if pa.types.is_struct(kind):
-        return pa.struct([_plain_field(field) for field in kind])
-    return (_WIDER | _PLAIN).get(kind, kind)
+def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa.Table:
+    """Return the rows with times without a zone taken in the session's zone. `MisuseType` if a time is ambiguous or
+    does not exist there: Spark would choose one silently."""
+    name, column = rows.column_names[place], rows.column(place)
+    if types.is_dictionary(column.type) and types.is_timestamp(column.type.value_type):
+        column = column.cast(column.type.value_type)
+        rows = rows.set_column(place, name, column)
+    if not types.is_timestamp(column.type) or column.type.tz is not None:
+        return rows
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        return rows.set_column(place, name, pc.assume_timezone(column, zone))
+    except pa.ArrowException as error:
+        raise MisuseType(
+            f"{what}: column {name!r} is {column.type} without a zone, and some of its times are ambiguous or do not "
+            f"exist in the session's zone {zone!r}: {error}; add the time zone to the data",
+            column=name,
+        ) from error
+
+
+# Types of columns that the table lacks
+
+_Kind = Callable[[pa.DataType], bool]
+_SPARK_TYPES: Final[tuple[tuple[_Kind, str], ...]] = (
+    (types.is_null, "void"),
+    (types.is_boolean, "boolean"),
+    (types.is_int8, "byte"),
+    (types.is_int16, "short"),
+    (types.is_uint8, "short"),
+    (types.is_int32, "integer"),
+    (types.is_uint16, "integer"),
+    (types.is_int64, "long"),
+    (types.is_uint32, "long"),
+    (types.is_float16, "float"),
+    (types.is_float32, "float"),
+    (types.is_float64, "double"),
+    (types.is_string, "string"),
+    (types.is_large_string, "string"),
+    (types.is_string_view, "string"),
+    (types.is_binary, "binary"),
+    (types.is_large_binary, "binary"),
+    (types.is_binary_view, "binary"),
+    (types.is_fixed_size_binary, "binary"),
+    (types.is_date, "date"),
+    (types.is_duration, "interval day to second"),
+)
+"""Spark types that hold every value of the Arrow type; unsigned integers get the next longer type."""
+
+
+def spark_type_of(field: pa.Field, what: str) -> str:
+    """Return the Spark type of the column that a table gets for this field. `MisuseType` if there is none."""
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    if types.is_timestamp(kind):
+        return "timestamp"
+    found = _json_of(kind)
+    if found is None:
+        advice = "cast it to int64, or to decimal128(20, 0)" if types.is_uint64(kind) else "cast it"
+        raise MisuseType(
+            f"{what}: column {field.name!r} is {kind}, and no column type holds all its values: {advice}",
+            column=field.name,
+            type=str(kind),
+        )
+    return type_name(found)
+
+
+def _json_of(kind: pa.DataType) -> Any:
+    """Return the JSON value of the Spark type, or None."""
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _json_of(kind.value_type)
+    if types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})" if 0 <= kind.scale <= kind.precision <= 38 else None
+    found: Any = next((name for is_kind, name in _SPARK_TYPES if is_kind(kind)), None)
+    if types.is_map(kind):
+        found = {"type": "map", "keyType": _json_of(kind.key_type), "valueType": _json_of(kind.item_type)}
+        found["valueContainsNull"] = True
+    elif types.is_struct(kind):
+        fields = [{"name": each.name, "type": _json_of(each.type), "nullable": True, "metadata": {}} for each in kind]
+        found = {"type": "struct", "fields": fields}
+    elif types.is_nested(kind) and hasattr(kind, "value_type"):
+        found = {"type": "array", "elementType": _json_of(kind.value_type), "containsNull": True}
+    return None if found is None or ": null" in json.dumps(found) else found

@@ -1,4 +1,4 @@
-"""MERGE: the rows of a source frame change, delete and insert rows of a table, in one transaction.
+"""MERGE: a source frame updates, deletes and inserts rows of a table, in one transaction.
 
     tx.merge(changes, "stock", on=["item"])
       .whenMatched("source.count = 0").delete()
@@ -7,14 +7,14 @@
       .merge()
 
 The clauses are those of Spark's `DataFrame.mergeInto`. Conditions and values are SQL texts or columns over two structs,
-`source` and `target`. Of the clauses of one kind the first whose condition holds applies to a pair.
+`source` and `target`. Of the clauses of one kind, the first whose condition holds applies to a pair.
 
-    pairs    source row, row of the table with the same values in `on`; either may be missing
-    clauses  which applies, then what the row becomes
-    write    each task writes what its pairs become, under a branch; a key that comes twice is an ambiguous merge
+    pairs    source row and table row with equal values in `on`; either may be missing
+    clauses  choose the clause that applies, then compute the new row
+    write    each task writes the new rows of its pairs under a branch; a key written twice is an ambiguous merge
 
-Where `on` is the row key and the source small, the table's rows are read one by one, beside the source's rows; else the
-table is scanned and joined. Both read the transaction's one snapshot.
+If `on` is the row key and the source is small, the table's rows are read one by one for the source's rows; otherwise
+the table is scanned and joined. Both read the transaction's snapshot.
 """
 
 from __future__ import annotations
@@ -31,26 +31,38 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
+from pyomid.client.public_names import Handle
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.encode import Duplicates
-from pyomid.row_codec.schema import Field, schema_of, select_columns
-from pyomid.spark.frames.expressions import expression, fitted, resolved
-from pyomid.spark.schema import WriteOptions, arrow_of, check_read_fields, check_same_columns, fields_of, struct_of
+from pyomid.row_codec.schema import Field, column_named, schema_of, select_columns
+from pyomid.spark.frames.expressions import assignments, expression, fitted, resolved
+from pyomid.spark.frames.local_frames import spark_frame
+from pyomid.spark.schema import (
+    WriteOptions,
+    arrow_of,
+    check_read_fields,
+    check_same_columns,
+    column_types,
+    fields_of,
+    struct_of,
+)
+from pyomid.spark.sessions import any_case
 from pyomid.spark.source.read_task import ReadPlan, pair_rows
 from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows
 from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from pyomid.spark.transactions import SparkTransaction
 
 LOOKED_UP_ROWS_MAX: Final = 20_000
-"""Rows of a source that are looked up one by one: some 50 us each, which a scan of a million rows costs as a whole."""
+"""Most rows of a source that are looked up one by one, at about 50 us each: as much as a scan of a million rows."""
 
 
 class Kind(StrEnum):
-    """Which pairs a clause is about: by its method."""
+    """The pairs to which a clause applies, named by its method."""
 
     MATCHED = "whenMatched"
     NOT_MATCHED = "whenNotMatched"
@@ -66,7 +78,7 @@ _SIDES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """`values`: column → what it becomes; None: the source's column of that name, for all columns."""
+    """One clause. `values`: column → its new value; None: for all columns, the source's column of the same name."""
 
     kind: Kind
     condition: Column | str | None
@@ -85,13 +97,21 @@ class MergeResult:
     branches: int
 
 
-class Merge:
-    """The clauses of one merge; made by `SparkTransaction.merge`. Nothing happens before `merge()`."""
+class Merge(Handle):
+    """The clauses of one merge, made by `SparkTransaction.merge`. Nothing is read or written before `merge()`."""
 
     def __init__(
-        self, tx: SparkTransaction, source: DataFrame, table: str, on: Sequence[str], level: str | None, stale_read: str
+        self,
+        tx: SparkTransaction,
+        spark: SparkSession,
+        source: DataFrame | pa.Table,
+        table: str,
+        on: Sequence[str],
+        level: str | None,
+        stale_read: str,
     ) -> None:
         self._tx = tx
+        self._spark = spark
         self._source = source
         self._table = table
         self._on = on
@@ -101,37 +121,42 @@ class Merge:
         self._is_done = False
 
     def whenMatched(self, condition: Column | str | None = None) -> WhenMatched:
-        """Rows of the table with one of the source."""
+        """Begin a clause for rows of the table that match a source row."""
         return WhenMatched(self, Kind.MATCHED, condition)
 
     def whenNotMatched(self, condition: Column | str | None = None) -> WhenNotMatched:
-        """Rows of the source without one of the table."""
+        """Begin a clause for source rows that match no row of the table."""
         return WhenNotMatched(self, Kind.NOT_MATCHED, condition)
 
     def whenNotMatchedBySource(self, condition: Column | str | None = None) -> WhenNotMatchedBySource:
-        """Rows of the table without one of the source. The whole table is read."""
+        """Begin a clause for rows of the table that match no source row. The whole table is read."""
         return WhenNotMatchedBySource(self, Kind.NOT_MATCHED_BY_SOURCE, condition)
 
     def merge(self) -> MergeResult:
-        """Reads and writes, now; the source is computed once. An error on the way leaves the transaction
-        rollback-only."""
+        """Perform the merge now; the source is computed once. An error leaves the transaction rollback-only."""
         if self._is_done:
-            raise Misuse("this merge was performed already: make another by tx.merge(…)")
+            raise Misuse("this merge has already been performed: make another by tx.merge(…)")
         info = self._tx.writable(self._table)
-        work = _Work(info, self._source, self._on, self._clauses)
+        work = _Work(info, self._frame(info), self._on, self._clauses)
         self._is_done = True
         with self._tx.writing(f"a merge into {self._table!r} failed", self._table, self._stale_read):
             return work.perform(self._tx, self._level)
 
+    def _frame(self, info: TableInfo) -> DataFrame:
+        """Return the source; columns whose values are written unchanged get the table's types."""
+        takes_all = any(clause.values is None and clause.action != DELETE for clause in self._clauses)
+        types = {name: kind for name, kind in column_types(info).items() if takes_all or name in self._on}
+        return spark_frame(self._spark, self._source, f"the merge into {self._table!r}", types)
+
     # For pyomid's own use
 
     def with_clause(self, clause: Clause) -> Merge:
-        """This merge, with one clause more. `Misuse` where it can never apply."""
+        """Return this merge with one more clause. `Misuse` if the clause can never apply."""
         before = [each for each in self._clauses if each.kind is clause.kind]
         if before and before[-1].condition is None:
             raise Misuse(
-                f"the merge into {self._table!r} has a {clause.kind} clause after one without a condition, which "
-                "applies to every row: it can never apply"
+                f"the merge into {self._table!r} has a {clause.kind} clause after one without a condition, so it can "
+                "never apply: put the clause without a condition last"
             )
         self._clauses.append(clause)
         return self
@@ -148,38 +173,38 @@ class _When:
 
 
 class WhenNotMatchedBySource(_When):
-    """What becomes of a row of the table without one of the source."""
+    """The action for a row of the table that matches no source row."""
 
     def update(self, values: Mapping[str, Any]) -> Merge:
-        """Sets these columns; the others stay as they are."""
-        return self._then(UPDATE, dict(values))
+        """Set these columns; the others keep their values."""
+        return self._then(UPDATE, assignments(values, "a merge's update"))
 
     def delete(self) -> Merge:
         return self._then(DELETE)
 
 
 class WhenMatched(WhenNotMatchedBySource):
-    """What becomes of a row of the table with one of the source."""
+    """The action for a row of the table that matches a source row."""
 
     def updateAll(self) -> Merge:
-        """Sets every column but the key's to the source's column of the same name."""
+        """Set every column except the key's to the source's column of the same name."""
         return self._then(UPDATE)
 
 
 class WhenNotMatched(_When):
-    """What becomes of a row of the source without one of the table."""
+    """The action for a source row that matches no row of the table."""
 
     def insert(self, values: Mapping[str, Any]) -> Merge:
-        """Inserts a row of these columns; the others are null."""
-        return self._then(INSERT, dict(values))
+        """Insert a row with these values; the other columns are null."""
+        return self._then(INSERT, assignments(values, "a merge's insert"))
 
     def insertAll(self) -> Merge:
-        """Inserts a row of the source's columns with the names of the table's."""
+        """Insert a row with the source's column for every column of the table."""
         return self._then(INSERT)
 
 
 class _Work:
-    """One merge, planned: names and types are checked before anything is computed."""
+    """One planned merge: names and types are checked before anything is computed."""
 
     def __init__(self, info: TableInfo, source: DataFrame, on: Sequence[str], clauses: Sequence[Clause]) -> None:
         self._info = info
@@ -191,13 +216,12 @@ class _Work:
         self._source = source
         self._fields = fields_of(source.schema)
         self._names = [field.name for field in self._fields]
-        self._on = on
-        self._clauses = clauses
+        self._any_case = any_case(source.sparkSession)
+        self._on = select_columns(info.name, self._schema, on, any_case=self._any_case)
         if not clauses:
-            raise Misuse(
-                f"the merge into {info.name!r} has no clause: name one by whenMatched(…), whenNotMatched(…), …"
-            )
+            raise Misuse(f"the merge into {info.name!r} has no clause: add one by whenMatched(…), whenNotMatched(…), …")
         self._check_on()
+        self._clauses = clauses = [self._named(clause) for clause in clauses]
         self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
         by_cell = ConflictLevel.CELL in info.id_levels
         rows_change = any(clause.action == UPDATE for clause in clauses)
@@ -229,39 +253,45 @@ class _Work:
         rows = sum(report.rows for report in reports)
         return MergeResult(self._info.name, rows - inserted - deleted, inserted, deleted, len(reports))
 
-    # What is checked
+    # Checks
 
     def _check_on(self) -> None:
         if not self._on:
-            raise Misuse(f"{self._what} has no column in on=[…]: rows are matched by columns")
-        select_columns(self._info.name, self._schema, self._on)
-        for name in self._on:
-            self._require_in_source(name, "on=[…] names it")
-        check_read_fields(self._info, self._schema, [field for field in self._fields if field.name in self._on])
+            raise Misuse(f"{self._what} has no column in on=[…]: name the columns by which rows match")
+        fields = [Field(name, self._fields[self._place(name, "on=[…] names it")].spark_type) for name in self._on]
+        check_read_fields(self._info, self._schema, fields)
 
-    def _require_in_source(self, name: str, why: str) -> None:
-        if name not in self._names:
+    def _place(self, name: str, why: str) -> int:
+        """Return the position of the table's column `name` in the source."""
+        found = column_named(name, self._names, f"{self._what}: the source", any_case=self._any_case)
+        if found is None:
             raise Misuse(
                 f"{self._what}: the source has no column {name!r}, and {why}; it has {', '.join(self._names)}",
                 column=name,
             )
+        return self._names.index(found)
+
+    def _named(self, clause: Clause) -> Clause:
+        """Return the clause with its columns by the table's names."""
+        if clause.values is None:
+            return clause
+        names = select_columns(self._info.name, self._schema, list(clause.values), any_case=self._any_case)
+        return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
 
     def _values_of(self, clause: Clause) -> dict[str, Column]:
-        """Column → expression, of a clause that updates or inserts."""
+        """Return column → expression of a clause; empty for a delete."""
         if clause.action == DELETE:
             return {}
         given = clause.values
         if given is None:
             all_of = "updateAll" if clause.action == UPDATE else "insertAll"
             names = [n for n in self._columns if clause.action == INSERT or n not in self._key]
-            for name in self._columns:
-                self._require_in_source(name, f"{all_of} needs every column of the table")
+            places = {name: self._place(name, f"{all_of} needs every column of the table") for name in self._columns}
             if clause.action == UPDATE and not set(self._key) <= set(self._on):
                 raise Misuse(self._of_key(f"{all_of} would change", self._key[0]), column=self._key[0])
-            return {name: f.col(f"s{self._names.index(name)}") for name in names}
+            return {name: f.col(f"s{places[name]}") for name in names}
         if not given:
             raise Misuse(f"{self._what}: a {clause.kind} clause sets no column")
-        select_columns(self._info.name, self._schema, list(given))
         for name in self._key:
             if clause.action == UPDATE and name in given:
                 raise Misuse(self._of_key("an update sets", name), column=name)
@@ -270,10 +300,13 @@ class _Work:
         return {name: expression(value, self._what) for name, value in given.items()}
 
     def _of_key(self, what: str, name: str) -> str:
-        return f"{self._what}: {what} the row key column {name!r}; a row keeps its key: delete it and insert another"
+        return (
+            f"{self._what}: {what} the row key column {name!r}; a row's key cannot change: delete the row and insert "
+            "another"
+        )
 
     def _may_insert_present(self) -> bool:
-        """The key of an insert is another than the one that was looked for and not found."""
+        """Whether an insert may have another key than the one that was looked up and not found."""
         if not set(self._on) <= set(self._key):
             return True
         for clause in self._clauses:
@@ -288,7 +321,8 @@ class _Work:
 
     @contextmanager
     def _pairs(self, tx: SparkTransaction, read: ReadPlan) -> Iterator[DataFrame]:
-        """Columns s0, s1, … of the source, t0, t1, … of the table, and in_source, in_target, never null."""
+        """Yield a frame with columns s0, s1, … of the source, t0, t1, … of the table, and in_source, in_target, never
+        null."""
         kinds = {clause.kind for clause in self._clauses}
         source = self._source.toDF(*(f"s{place}" for place in range(len(self._names))))
         if Kind.NOT_MATCHED_BY_SOURCE in kinds or set(self._on) != set(self._key):
@@ -298,7 +332,7 @@ class _Work:
             yield self._looked_up(source, read) if rows <= LOOKED_UP_ROWS_MAX else self._joined(tx, source, kinds)
 
     def _looked_up(self, source: DataFrame, read: ReadPlan) -> DataFrame:
-        keys = [self._names.index(name) for name in self._key]
+        keys = [self._place(name, "it is matched by its row key") for name in self._key]
         work = functools.partial(pair_rows, read, keys, arrow_of(self._target))
         pairs = source.mapInArrow(work, self._pair_struct())
         return pairs.withColumn("in_source", f.lit(True))
@@ -307,7 +341,8 @@ class _Work:
         present = tx.read(self._info.name)
         check_same_columns(self._what, self._schema, present.columns)
         target = present.toDF(*(f"t{place}" for place in range(len(self._columns))))
-        same = [f.col(f"s{self._names.index(n)}") == f.col(f"t{self._columns.index(n)}") for n in self._on]
+        of_source = {name: self._place(name, "on=[…] names it") for name in self._on}
+        same = [f.col(f"s{of_source[n]}") == f.col(f"t{self._columns.index(n)}") for n in self._on]
         keeps = (Kind.NOT_MATCHED in kinds, Kind.NOT_MATCHED_BY_SOURCE in kinds)
         how = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}[keeps]
         pairs = source.withColumn("in_source", f.lit(True)).join(
@@ -316,7 +351,7 @@ class _Work:
         return pairs.withColumns({side: f.coalesce(side, f.lit(False)) for side in ("in_source", "in_target")})
 
     def _scoped(self, pairs: DataFrame) -> DataFrame:
-        """The pairs, with the two structs that conditions and values are about."""
+        """Return the pairs with the structs `source` and `target`, which conditions and values refer to."""
         sides = {"source": (self._names, "s"), "target": (self._columns, "t")}
         structs = {
             side: f.struct(*(f.col(f"{letter}{place}").alias(name) for place, name in enumerate(names)))
@@ -325,7 +360,7 @@ class _Work:
         return pairs.select("*", *(struct.alias(side) for side, struct in structs.items()))
 
     def _changes(self, pairs: DataFrame) -> DataFrame:
-        """What is done, then the row key and `written`, by place."""
+        """Return a frame of the action, then the row key and the written columns."""
         number = functools.reduce(
             lambda so_far, each: so_far.when(each[1], each[0]), enumerate(self._chosen), f.when(f.lit(False), -1)
         )
@@ -350,7 +385,8 @@ class _Work:
         )
 
     def _resolved(self, values: Sequence[dict[str, Column]]) -> tuple[list[Column], list[dict[str, Column]]]:
-        """When each clause applies, and its values as their columns' types. Misuse names what Spark cannot resolve."""
+        """Return when each clause applies, and its values cast to their columns' types. Misuse names an expression
+        that Spark cannot resolve."""
         empty = self._source.sparkSession.createDataFrame([], self._pair_struct())
         both = self._scoped(empty.withColumn("in_source", f.lit(True)))
         chosen, fitting = [], []
@@ -366,14 +402,16 @@ class _Work:
             (kind,) = resolved(scope.select(*_SIDES[clause.kind]), {"its condition": condition}, where)
             kinds = resolved(scope, {f"the value of {name!r}": value for name, value in given.items()}, where)
             if not isinstance(kind, BooleanType):
-                raise MisuseType(f"{self._what}: a condition of a {clause.kind} clause is no boolean")
+                raise MisuseType(
+                    f"{self._what}: the condition of a {clause.kind} clause has type {kind.simpleString()}, not boolean"
+                )
             chosen.append(of_kind & condition)
             typed = zip(given.items(), kinds, strict=True)
             fitting.append({n: fitted(value, has, self._type(n), self._what, n) for (n, value), has in typed})
         return chosen, fitting
 
     def _pair_struct(self) -> StructType:
-        """Source and table side by side, and whether the table has the row."""
+        """Return the schema of a pair: source columns, table columns, and whether the table has the row."""
         source = [StructField(f"s{n}", field.dataType) for n, field in enumerate(self._source.schema.fields)]
         target = [StructField(f"t{n}", field.dataType) for n, field in enumerate(self._target.fields)]
         return StructType([*source, *target, StructField("in_target", BooleanType())])
@@ -384,7 +422,8 @@ class _Work:
 
 @contextmanager
 def _counted(frame: DataFrame) -> Iterator[int]:
-    """How many rows the frame has. It is computed now and kept by Spark for the block: a second look is the same."""
+    """Yield the frame's number of rows. Spark computes the frame now and keeps it during the block, so that a second
+    read gives the same rows."""
     is_kept = frame.storageLevel != StorageLevel.NONE
     if not is_kept:
         frame.persist()

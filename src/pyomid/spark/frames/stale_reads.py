@@ -1,15 +1,15 @@
-"""A write of what was read of the same table at another snapshot loses what was committed in between, in silence:
+"""Detection of writes computed from the same table at another snapshot; they would silently lose commits in between:
 
     df = spark.read.format("omid")…load()       snapshot 100
                                                 others change the table
     tx.write(df.withColumn(…), table)           snapshot 200: no conflict with them, and their changes are gone
 
-A plan does not tell what it reads: Spark shows no more of it than the data source's name. Its tasks know. The jobs of a
-write carry a local property that names table and snapshot, and a task that reads the same table at another snapshot
-inside of such a job refuses. The property is the thread's: it goes with the jobs of every session of the program, where
-a job tag is one session's, and a frame's jobs are those of the frame's session. Over Spark Connect there is no such
-property: there it is a tag, and a frame of another session is refused (`local_frames`). Of rows that were collected,
-cached or stored elsewhere before, the origin is unknown: they are written.
+A plan does not show what it reads, only the data source's name; but its tasks know. The jobs of a write carry a local
+property with table and snapshot, and a task inside such a job refuses to read the same table at another snapshot. The
+property belongs to the thread, so it reaches the jobs of every session; a job tag would belong to one session, and a
+frame's jobs run in the frame's session. Over Spark Connect there are no local properties: a tag is used, and a frame of
+another session is refused (`local_frames`). The origin of rows that were collected, cached or stored elsewhere is
+unknown: they are written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
 
 @contextmanager
 def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str, stale_read: str) -> Iterator[None]:
-    """The jobs of this block write the table, by the transaction `start_ts`. `stale_read`: "allow" says nothing."""
+    """Mark the jobs of this block as writes of the transaction `start_ts` to the table, unless `stale_read` is
+    "allow"."""
     if stale_read == "allow":
         yield
         return
@@ -46,16 +47,16 @@ def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str
 
 
 def check_read(plan: ReadPlan) -> None:
-    """In a reading task: `Misuse` where its job writes the table by a transaction of another snapshot."""
+    """In a reading task: `Misuse` if its job writes the same table by a transaction at another snapshot."""
     task = TaskContext.get()
-    told, tags = ("", "") if task is None else (task.getLocalProperty(name) or "" for name in (WRITES, JOB_TAGS))
-    writes = _WRITES.fullmatch(told) or _TAGGED.search(tags)
+    written, tags = ("", "") if task is None else (task.getLocalProperty(name) or "" for name in (WRITES, JOB_TAGS))
+    writes = _WRITES.fullmatch(written) or _TAGGED.search(tags)
     if writes is not None and writes.groups()[1:] == (plan.database_id.hex(), plan.table.encode().hex()):
         start_ts = int(writes[1])
         if start_ts != plan.snapshot.start_ts:
             raise Misuse(
-                f"a write to {plan.table!r} by the transaction {start_ts} is computed from what was read of the table "
-                f"at another snapshot, {plan.snapshot.start_ts}: what was committed in between would be lost; read by "
-                "tx.read(…) of the transaction that writes, or say stale_read='allow'",
+                f"a write to {plan.table!r} by transaction {start_ts} is computed from a read of the same table at "
+                f"another snapshot, {plan.snapshot.start_ts}: commits in between would be lost; read by tx.read(…) of "
+                "the transaction that writes, or give stale_read='allow'",
                 table=plan.table,
             )

@@ -2,8 +2,8 @@
 
 print(pyomid.spark.adopt(spark, url, "events", ["f"]))
 
-A job that died is run again: it only reads cells that have their shadow cells. The table becomes transactional by its
-catalog entry, which the driver writes when all tasks are done.
+After a crash, run the job again: it only reads cells that already have shadow cells. The table becomes transactional
+by its catalog entry, which the driver writes after all tasks.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyomid.errors import Misuse
 from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import run_partitions
+from pyomid.spark.registration import opened
 from pyomid.spark.sessions import parallelism
 from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """`records`: versions of rows that were read; `adopted`: those that had no shadow cell before."""
+    """Result of an import. `records`: versions of rows that were read; `adopted`: those that had no shadow cell."""
 
     table: str
     partitions: int
@@ -46,14 +47,9 @@ class Adoption:
     adopted: int
     seconds: float
 
-    @property
-    def pieces(self) -> int:
-        """Former name of `partitions`, for one release."""
-        return self.partitions
-
     def __str__(self) -> str:
         if not self.partitions:
-            return f"{self.table} was transactional already: nothing was done"
+            return f"{self.table} is already transactional: nothing to do"
         headings = ("table", "partitions", "rows", "records", "of them adopted", "seconds")
         row = (self.table, self.partitions, self.rows, self.records, self.adopted, round(self.seconds, 1))
         return table_text(headings, [row])
@@ -62,14 +58,13 @@ class Adoption:
 def adopt(
     spark: SparkSession, url: str, table: str, families: Sequence[str], *, conflict_level: str | None = None
 ) -> Adoption:
-    """Makes `table`, which exists in HBase and whose writers have stopped, transactional. Repeatable.
+    """Make an existing HBase table, whose writers have stopped, transactional. Idempotent.
 
-    `families`: those that transactions will use; all must keep every version. A first job only reads, and raises
-    `Misuse` before anything is changed, with all that is to be mended: a family that keeps too few versions, a cell
-    newer than the TSO's timestamps, transactions that pyomid does not know of, an empty value, which a transaction
-    takes for a deletion.
+    `families`: those that transactions will use; all must keep every version. A first job only reads. Before anything
+    is changed it raises `Misuse` with everything that must be fixed: a family that keeps too few versions, a cell newer
+    than the TSO's timestamps, transactions that pyomid does not know, an empty value (to a transaction, a deletion).
     """
-    conn = connection(url)
+    conn = opened(spark, url)
     began = time.monotonic()
     level = new_level(conn.deployment, table, conflict_level)
     newest_ts, found = import_timestamp(conn.deployment, table, check_families(families))

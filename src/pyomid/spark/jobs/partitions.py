@@ -37,8 +37,8 @@ _PARTITION: Final = pa.schema(
 def partitions_for(
     conn: Connection, infos: Sequence[TableInfo], tables: str | Sequence[str] | None, parallelism: int
 ) -> list[Partition]:
-    """The parts for tasks of `chosen_tables(…, tables)`: a table of one region that was never compacted is divided by
-    size."""
+    """Return the partitions of `chosen_tables(…, tables)`, one per task; a table of one region that was never compacted
+    is divided by size."""
     store, found = conn.deployment.store, list[Partition]()
     for info in infos:
         with unless_dropped(conn.deployment.catalog, info.name, info.generation, tables):
@@ -56,8 +56,8 @@ def run_partitions(
     ddl: str,
     schema: pa.Schema,
 ) -> list[dict[str, Any]]:
-    """Runs one Spark task for each part of `chosen_tables(…, tables)`, under this name. Returns the rows of all tasks,
-    in no order."""
+    """Run one Spark task for each partition of `chosen_tables(…, tables)`, under this job name. Return the rows of all
+    tasks, in no order."""
     register(spark)
     if not partitions:
         return []

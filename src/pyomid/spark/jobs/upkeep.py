@@ -1,4 +1,4 @@
-"""Upkeep (`client/upkeep/jobs.py`) as Spark jobs: a task for each part of a table.
+"""Upkeep (`client/upkeep/jobs.py`) as Spark jobs: one task for each part of a table.
 
 print(pyomid.spark.compact(spark, url))      # write shadow cells, drop orphans and old versions, record watermarks
 print(pyomid.spark.sanitize(spark, url))     # then delete commit-table entries below the lowest watermark
@@ -21,7 +21,8 @@ from pyomid.client.upkeep.verification import look, verified
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import partitions_for, run_partitions
-from pyomid.spark.sessions import check_same_machine, parallelism
+from pyomid.spark.registration import opened
+from pyomid.spark.sessions import parallelism
 from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:
@@ -33,9 +34,8 @@ __all__ = ["Compaction", "Sanitising", "TableCleaned", "Verification", "compact"
 def compact(
     spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0
 ) -> Compaction:
-    """`Database.compact`, with one task for each region."""
-    check_same_machine(spark, url)
-    conn = connection(url, create=False)
+    """Compact tables as `Database.compact`, with one task for each region."""
+    conn = opened(spark, url, create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterator[RegionCleaned]:
         partitions = partitions_for(conn, infos, tables, parallelism(spark))
@@ -49,15 +49,14 @@ def compact(
 
 
 def sanitize(spark: SparkSession, url: str) -> Sanitising:
-    """`Database.sanitize`. The driver does it alone; `spark` is an argument so that the three jobs are called alike."""
-    conn = connection(url, create=False)
+    """Sanitize as `Database.sanitize`, in the driver alone; `spark` is a parameter so that all three jobs take it."""
+    conn = opened(spark, url, create=False)
     return upkeep.sanitize(conn.deployment, conn.driver.run)
 
 
 def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = None) -> Verification:
-    """`Database.verify`, with one task for each region."""
-    check_same_machine(spark, url)
-    conn = connection(url, create=False)
+    """Verify tables as `Database.verify`, with one task for each region."""
+    conn = opened(spark, url, create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
     partitions = partitions_for(conn, infos, tables, parallelism(spark))
     return verified(

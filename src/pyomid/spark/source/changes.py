@@ -1,10 +1,10 @@
-"""The change feed as rows of a frame: a table's columns and Delta's three beside them.
+"""The change feed as rows of a frame: a table's columns, and the three columns of Delta's change feed.
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    the wall time by which it had been committed; the same whenever the read is made again
+    _commit_timestamp    wall-clock time by which the commit had happened; the same in every repetition of the read
 
-Which changes there are is `protocol.changes`' to say; a batch read and a stream plan the same tasks.
+`protocol.changes` defines the changes; a batch read and a stream plan the same tasks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from pyomid.arrays import NDArray, np
 from pyomid.cells import batch_of_records
 from pyomid.client.changes import ChangeScan, check_order, until_steps
 from pyomid.errors import Misuse
@@ -37,17 +38,17 @@ CHANGE_COLUMNS: Final = {"_change_type": "string", "_commit_version": "long", "_
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """Which wall times were noted when a read was planned, and what it was then: noted later ones change nothing."""
+    """The recorded time points and the wall-clock time when a read was planned; later time points are ignored."""
 
     noted_ts: int
-    """The newest start of which the time was noted."""
+    """Start of the newest time point."""
     now_ms: int
-    """Told of commits above it."""
+    """Wall-clock time given to commits above `noted_ts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesPlan:
-    """What all tasks of one read of changes share."""
+    """The part of a read of changes that all its tasks share."""
 
     url: str
     table: str
@@ -58,13 +59,13 @@ class ChangesPlan:
     database_id: bytes
     times: KnownTimes
     lease_s: float | None
-    """The term for which tasks keep the changes; None: the TSO's own."""
+    """The term for which tasks keep the changes; None: the TSO's default."""
     leased_ts: int | None = None
-    """At or below `since`: a stream's own lease, which tasks renew; None: they share one for `since`."""
+    """At or below `since`: the start of a stream's own lease, which tasks renew; None: they share a lease."""
 
 
-def told_by(options: Options, name: str) -> Bookmark | None:
-    """The place that an option names: a timestamp, or a bookmark as `place_text` writes it."""
+def option_place(options: Options, name: str) -> Bookmark | None:
+    """Return the place that an option names: a timestamp, or a bookmark in the format of `place_text`."""
     text = options.text(name)
     if text is None:
         return None
@@ -79,25 +80,25 @@ def place_text(place: Bookmark) -> str:
 
 
 def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
-    """`Misuse` if the table has a column of such a name."""
+    """Return the schema with the feed's own columns. `Misuse` if the table has a column of such a name."""
     from pyspark.sql.types import StructType
 
     for name in struct.names:
         if name.lower() in CHANGE_COLUMNS:
-            raise Misuse(f"table {info.name!r} has a column {name!r}, which is a name of the change feed's own columns")
+            raise Misuse(f"table {info.name!r} has a column {name!r}, a name reserved for the change feed: rename it")
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in CHANGE_COLUMNS.items()]
     return StructType.fromJson({"type": "struct", "fields": [*struct.jsonValue()["fields"], *fields]})
 
 
 def table_columns(struct: StructType) -> StructType:
-    """A reader's schema without the change feed's own columns."""
+    """Return a reader's schema without the change feed's own columns."""
     from pyspark.sql.types import StructType
 
     return StructType([field for field in struct.fields if field.name not in CHANGE_COLUMNS])
 
 
 def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int) -> Snapshot:
-    """The end of a read that begins at `since`."""
+    """Return the snapshot that ends a read of changes after `since`."""
     until = conn.driver.run(until_steps(ending))
     check_order(since, until)
     return until
@@ -109,7 +110,7 @@ def known_times(conn: Connection) -> KnownTimes:
 
 
 def keep_changes(conn: Connection, plan: ChangesPlan) -> None:
-    """Before a read and on its way. SnapshotTooOld: the changes were kept no longer."""
+    """Renew or share the lease on the changes, before a read and during it. SnapshotTooOld: the lease has lapsed."""
     if not conn.has_leases:
         return
     if plan.leased_ts is None:
@@ -121,7 +122,7 @@ def keep_changes(conn: Connection, plan: ChangesPlan) -> None:
 def read_changes(
     conn: Connection, plan: ChangesPlan, key_range: KeyRange, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of a range, in no order that counts."""
+    """Yield the changes of a range, in no particular order."""
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
     decoder = RowDecoder(plan.schema, plan.wanted, of_table)
     keep_changes(conn, plan)
@@ -132,14 +133,14 @@ def read_changes(
         if found.inserts is not None and len(found.inserts.commits):
             decoded = decoder.decode(found.inserts.batch, found.inserts.seen)
             kinds = pa.repeat("insert", len(found.inserts.commits))
-            yield _told(decoded, kinds, found.inserts.commits, times, arrow)
+            yield _with_commits(decoded, kinds, found.inserts.commits, times, arrow)
         if found.others:
-            yield _told(*_decoded(decoder, found.others), times, arrow)
+            yield _with_commits(*_decoded(decoder, found.others), times, arrow)
 
 
 class CommitTimes:
-    """Wall times by which commits of a plan had taken place, in microseconds since 1970: those that the TSO had noted
-    then; that of the plan for the newest, for which none was."""
+    """Wall-clock times by which commits had happened, in microseconds since 1970: from the TSO's time points that were
+    recorded when the read was planned; for newer commits, the time of planning."""
 
     def __init__(self, conn: Connection, plan: ChangesPlan) -> None:
         points = conn.deployment.leader_state.time_points()
@@ -148,7 +149,7 @@ class CommitTimes:
         self._known: dict[int, int] = {}
 
     def of(self, commits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One for each."""
+        """Return the time of each commit."""
         distinct, places = np.unique(commits, return_inverse=True)
         return np.array(list(map(self._of, distinct.tolist())), np.int64)[places]
 
@@ -161,7 +162,7 @@ class CommitTimes:
 
 
 def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordBatch, pa.Array, NDArray[np.int64]]:
-    """Rows, what each is, and its commit."""
+    """Return rows, with the change type and the commit of each."""
     kinds: list[str] = []
     commits: list[int] = []
     keys: list[bytes] = []
@@ -171,7 +172,7 @@ def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordB
             kinds.append(kind)
             commits.append(change.commit_ts)
             keys.append(change.row)
-            # some cell says that the row is there, wanted or not
+            # if no wanted column has a cell, keep all cells: one of them shows that the row exists
             cells.append({column: row[column] for column in row.keys() & decoder.columns} or row)
     batch = batch_of_records(keys, cells)
     row_cell = batch.rec_cell[batch.row_rec]
@@ -180,7 +181,7 @@ def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordB
     return decoded, pa.array(kinds, pa.string()), np.array(commits, np.int64)
 
 
-def _told(
+def _with_commits(
     rows: pa.RecordBatch, kinds: pa.Array, commits: NDArray[np.int64], times: CommitTimes, arrow: pa.Schema
 ) -> pa.RecordBatch:
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))

@@ -1,9 +1,9 @@
-"""What a condition's text says of single columns: `column operator literal`, joined by AND.
+"""Parser of conditions of the form `column operator literal`, joined by AND.
 
-    "origin = 'EWR' and time_hour >= '2013-01-02T00:00:00Z'"    →    two comparisons    →    the keys that may meet them
+    "origin = 'EWR' and time_hour >= '2013-01-02T00:00:00Z'"    →    two comparisons    →    the keys that may match
 
-With a Spark at hand a text only bounds the keys, and Spark applies it (`pyomid.spark.frames.conditions`). A data
-source has none: its option `where` is a text of such comparisons and nothing else, and `Where` applies them.
+In a transaction a condition only bounds the keys, and Spark applies it (`pyomid.spark.frames.conditions`). A data
+source has no Spark session: its option `where` must consist of such comparisons, and `Where` applies them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from pyomid.errors import Misuse
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.row_codec.column_types import column_type
+from pyomid.row_codec.exact import exact
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.row_codec.schema import near
+from pyomid.row_codec.schema import column_named, near
 from pyomid.row_codec.values import number_of
 from pyomid.spark.source.read_task import intersection
 from pyomid.types import KeyRange, TableSchema, prefix_range
@@ -56,7 +57,7 @@ FORM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of a column with a literal, all as they are in the text."""
+    """A comparison of a column with a literal, as written in the text."""
 
     column: str
     operator: str
@@ -64,7 +65,7 @@ class Comparison:
 
 
 def conjuncts(condition: str) -> Iterator[str]:
-    """The text between the ANDs that are in no bracket and no quotes; `x between a and b` is one."""
+    """Yield the parts of the text between ANDs outside brackets and quotes; `x between a and b` is one part."""
     part, depth, between = "", 0, False
     for token in _TOKENS.findall(condition):
         depth += (token == "(") - (token == ")")
@@ -79,7 +80,7 @@ def conjuncts(condition: str) -> Iterator[str]:
 
 
 def comparisons_in(part: str) -> list[Comparison] | None:
-    """What a part says of one column; None: something else."""
+    """Return the comparisons of one column that a part consists of; None if it is anything else."""
     while part.startswith("(") and part.endswith(")"):
         part = part[1:-1].strip()
     one, two = _COMPARED.fullmatch(part), _BETWEEN.fullmatch(part)
@@ -94,8 +95,8 @@ def comparisons_in(part: str) -> list[Comparison] | None:
 
 
 def literal_value(kind: str, literal: str, moment: Callable[[str], datetime | None]) -> Any:
-    """The literal as a value of a column of this type; None where Spark would convert the column, or the value is in
-    doubt. `moment`: what a text of a timestamp means."""
+    """Return the literal as a value of a column of this type; None if Spark would convert the column, or the value is
+    ambiguous. `moment`: converts the text of a timestamp."""
     if kind in _WHOLE:
         return int(literal) if literal.lstrip("-").isdigit() else None
     found = _QUOTED.fullmatch(literal)
@@ -111,18 +112,19 @@ def literal_value(kind: str, literal: str, moment: Callable[[str], datetime | No
             return datetime.fromisoformat(text)
         if kind == "timestamp" and of in ("", "timestamp") and _MOMENT.fullmatch(text):
             return moment(text)
-    except Misuse:  # is a ValueError too
+    except Misuse:  # Misuse is a ValueError too
         raise
     except ValueError:
         return None
     return None
 
 
-# The keys that comparisons leave
+# The keys that comparisons allow
 
 
 def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, Any]]) -> KeyRange:
-    """The keys that meet these comparisons, or more: equalities of leading parts, then bounds of the next one."""
+    """Return a range of all keys that meet these comparisons: equalities of leading parts, then bounds of the next. It
+    may hold other keys too."""
     prefix, found = b"", KeyRange()
     for part in layout.parts:
         of_part = [
@@ -141,7 +143,7 @@ def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, An
 
 
 def _encoded(part: KeyPart, prefix: bytes, value: Any) -> Iterator[bytes]:
-    """The key up to this value; nothing where it does not fit the column."""
+    """Yield the key up to this value; nothing if the value does not fit the column."""
     try:
         yield prefix + KeyLayout((part,)).encode_prefix([value])
     except Misuse:
@@ -149,7 +151,7 @@ def _encoded(part: KeyPart, prefix: bytes, value: Any) -> Iterator[bytes]:
 
 
 def _bounded(part: KeyPart, operator: str, prefix: bytes, key: bytes) -> KeyRange:
-    """The keys that begin with `prefix` and whose next part is as the operator says; `key`: prefix and the value."""
+    """Return the keys that begin with `prefix` and whose next part meets the comparison. `key`: prefix and value."""
     same = KeyRange(key, key + b"\0") if part.is_raw else prefix_range(key)
     whole = prefix_range(prefix) if prefix else KeyRange()
     if operator == "=":
@@ -164,13 +166,14 @@ def _bounded(part: KeyPart, operator: str, prefix: bytes, key: bytes) -> KeyRang
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Comparisons of columns with values: which rows a load gives. A null meets none."""
+    """Comparisons of columns with values that select the rows of a load. A null meets none."""
 
     comparisons: tuple[tuple[str, str, Any], ...]
 
     @classmethod
     def of(cls, text: str, table: str, schema: TableSchema) -> Where:
-        """`Misuse` where the text says more than comparisons, or of a column that the table lacks."""
+        """Parse the option. `Misuse` if the text holds more than comparisons, or names a column that the table
+        lacks."""
         kinds = {column.name: column.spark_type for column in schema.columns}
         found: list[tuple[str, str, Any]] = []
         for part in conjuncts(text):
@@ -190,13 +193,13 @@ class Where:
         return tuple(dict.fromkeys(name for name, _, _ in self.comparisons))
 
     def keys(self, layout: KeyLayout) -> KeyRange:
-        """All keys of rows that are met are in it."""
+        """Return a range with the keys of all rows that meet the comparisons."""
         parts = {part.name: part for part in layout.parts}
         of_key = [(parts[name], operator, value) for name, operator, value in self.comparisons if name in parts]
         return key_range_of(layout, of_key)
 
     def met(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that has `columns` for which each comparison holds."""
+        """Return the rows of a batch that meet every comparison; the batch must have `columns`."""
         holds = [
             _COMPARE[operator](rows[name], _scalar(value, rows[name].type))
             for name, operator, value in self.comparisons
@@ -205,23 +208,23 @@ class Where:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """A whole number may be out of its column's range."""
+    """Return the value as an Arrow scalar. An integer is not cast, because it may exceed the column's range."""
     if isinstance(value, str):
         return binary_array_of([value.encode()]).cast(kind)[0]
     if isinstance(value, datetime):
-        return int64_array([number_of(value, column_type("timestamp" if kind.tz else "timestamp_ntz"))]).cast(kind)[0]
+        spark = column_type("timestamp" if kind.tz else "timestamp_ntz")
+        return int64_array([number_of(exact(value, spark), spark)]).cast(kind)[0]
     if isinstance(value, date):
         return int64_array([number_of(value, column_type("date"))]).cast(pa.int32()).cast(kind)[0]
     return int64_array([value])[0]
 
 
 def _column(name: str, table: str, known: Sequence[str]) -> str:
-    """By its own name, else whatever its case, as in Spark."""
-    same = [each for each in known if each == name] or [each for each in known if each.lower() == name.lower()]
-    if len(same) != 1:
-        what = f"has several columns {name!r} that differ by case" if same else f"has no column {name!r}"
-        raise Misuse(f"option where: table {table!r} {what}{'' if same else near(name, known)}", option="where")
-    return same[0]
+    """Return the column of this exact name, else the one that differs only by case, as Spark does."""
+    found = column_named(name, known, f"option where: table {table!r}", any_case=True)
+    if found is None:
+        raise Misuse(f"option where: table {table!r} has no column {name!r}{near(name, known)}", option="where")
+    return found
 
 
 def _moment(column: str, text: str) -> datetime | None:
@@ -232,15 +235,15 @@ def _moment(column: str, text: str) -> datetime | None:
         except OverflowError:
             return None
     raise Misuse(
-        f"option where: {text!r} of column {column!r} has no time zone, and a timestamp is a moment: end it with Z or "
-        "an offset such as +02:00",
+        f"option where: {text!r} of column {column!r} has no time zone, and a timestamp needs one: append Z or an "
+        "offset such as +02:00",
         option="where",
     )
 
 
 def _not_understood(text: str, part: str) -> Misuse:
     return Misuse(
-        f"option where={text!r}: {part!r} is not of the form {FORM}: leave it to .where(…) of the frame, or to "
-        "tx.read(where=…), which take every condition",
+        f"option where={text!r}: {part!r} is not of the form {FORM}: for other conditions use .where(…) of the frame, "
+        "or tx.read(where=…)",
         option="where",
     )

@@ -1,16 +1,16 @@
 """The Python data source `omid`: `spark.read.format("omid")` and `df.write.format("omid")`.
 
-Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in processes of their own, so:
+Spark creates a `DataSource` once per `load()`, pickles it, and calls its parts in separate processes, so:
 
-    read     the start is drawn in `__init__`; all partitions have it (S5); `load()` and each task share a lease for
-             it, which ends by its term: Spark says nothing when a read is over
-    write    the same start is that of a `LargeTransaction`, as in `pyomid.spark.transaction`, under a lease of its
-             own until `commit` or `abort`; whichever process Spark calls goes on with it. Each task attempt writes a
-             branch and returns it in its message; `commit` decides once; `abort` looks the outcome up and never undoes
-             a commit (S2)
+    read     the start is drawn in `__init__`; all partitions have it (S5); `load()` and each task share a lease on
+             it, which expires: Spark does not report the end of a read
+    write    the start is that of a `LargeTransaction`, as in `pyomid.spark.transaction`, under its own lease until
+             `commit` or `abort`; every process that Spark calls continues it. Each task attempt writes a branch and
+             returns it in its message; `commit` decides once; `abort` looks up the outcome and never undoes a
+             commit (S2)
 
-Filters are not pushed down: Spark 4.3 gives one DataFrame that is used twice the other use's filters. Ranges come
-by options, and so do comparisons (`where`).
+Filters are not pushed down: if a DataFrame is used twice, Spark 4.3 applies the filters of one use to the other. Key
+ranges and comparisons (`where`) are given as options.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FORMAT: Final = "omid"
 
 
 class OmidDataSource(DataSource):
-    """Registered by `pyomid.spark.register`, or found by Spark as `pyspark_omid.DefaultSource`."""
+    """The data source; registered by `pyomid.spark.register`, or found by Spark as `pyspark_omid.DefaultSource`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -62,7 +62,7 @@ class OmidDataSource(DataSource):
             self._begun_at: BeginReply | None = None
             self._planned: TableInfo | None = None
             self._is_view = self._options.flag("view")
-            if is_made(self._url) and not self._is_view:  # what becomes of a view is not known yet
+            if is_made(self._url) and not self._is_view:  # a view may still become a read or a write
                 self._start(create=False)
 
     @classmethod
@@ -70,8 +70,8 @@ class OmidDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The catalog's, or the columns of it that the option `columns` names. What it is now is what is read by: a
-        column may be renamed, and its name given to another one, before the frame is computed (X1)."""
+        """Return the catalog's schema, or the columns of it that the option `columns` names. The read keeps this
+        schema: a column may be renamed, and its name given to another, before the frame is computed (X1)."""
         from pyomid.row_codec.schema import schema_of, select_columns
         from pyomid.spark.schema import struct_of
 
@@ -80,7 +80,7 @@ class OmidDataSource(DataSource):
             self._keep()
             info = self._planned = self._info()
             schema = schema_of(info)
-            struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns")))
+            struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns"), any_case=True))
             if self._options.flag("readChangeFeed"):
                 from pyomid.spark.source.changes import with_change_columns
 
@@ -88,8 +88,9 @@ class OmidDataSource(DataSource):
             return struct
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark takes a source to the next process as soon as it is made. A load has been asked for its schema by then;
-        what has not is a write, or a load to which a schema was given: it has a lease of its own until that is known.
+        """Return the pickled state. Spark pickles a source right after its creation, but a load is first asked for its
+        schema. A source that was not asked is a write, or a load with a given schema: it takes its own lease until that
+        is known.
         """
         with coded_errors():
             if self._shares and not self._is_read:
@@ -100,13 +101,15 @@ class OmidDataSource(DataSource):
         with coded_errors():
             self._start(create=False)
             leased_ts = self._keep()
-            if self._owns and leased_ts != self._begun.start_ts:  # a new TSO would take its end for the sharers' end
+            if (
+                self._owns and leased_ts != self._begun.start_ts
+            ):  # on one start a new TSO would end the shared lease too
                 self._connection().leases.end_of(self._begun.start_ts)
             if self._options.flag("readChangeFeed"):
                 return self._change_reader(schema)
             for name in ("starting", "ending"):
                 if self._options.text(name) is not None:
-                    raise Misuse(f"option {name} is for reads of changes: give readChangeFeed=true too", option=name)
+                    raise Misuse(f"option {name} needs readChangeFeed=true", option=name)
             table_schema, wanted = self._readable(schema)
             plan = self._read_plan(table_schema, wanted)
             return OmidReader(plan, self._range(table_schema, plan.where), self._partitions(), schema)
@@ -117,19 +120,19 @@ class OmidDataSource(DataSource):
             ChangesPlan,
             keep_changes,
             known_times,
+            option_place,
             table_columns,
-            told_by,
             until_of,
         )
 
         self._refuse_where()
-        since = told_by(self._options, "starting")
+        since = option_place(self._options, "starting")
         if since is None:
-            raise Misuse("option starting is missing: a read of changes begins after a timestamp or a bookmark")
+            raise Misuse("option starting is missing: give the timestamp or bookmark after which changes are read")
         conn = self._connection()
         table_schema, wanted = self._readable(table_columns(schema))
         check_table(self._info(), since)
-        until = until_of(conn, since, told_by(self._options, "ending") or self._begun.start_ts)
+        until = until_of(conn, since, option_place(self._options, "ending") or self._begun.start_ts)
         plan = ChangesPlan(
             conn.task_url,
             self._table,
@@ -145,25 +148,25 @@ class OmidDataSource(DataSource):
         return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
 
     def streamReader(self, schema: StructType) -> OmidStreamReader:
-        from pyomid.spark.source.changes import table_columns, told_by
+        from pyomid.spark.source.changes import option_place, table_columns
         from pyomid.spark.source.streams import BOOKMARK_S, OmidStreamReader, StreamPlan
         from pyomid.spark.supported_pyspark import ReadMaxRows
 
         with coded_errors():
             if not self._options.flag("readChangeFeed"):
                 raise Misuse(
-                    "a stream of a table is one of its changes, with the columns _change_type, _commit_version and "
+                    "a stream reads a table's changes, with the columns _change_type, _commit_version and "
                     "_commit_timestamp: give option readChangeFeed=true",
                     option="readChangeFeed",
                 )
             self._refuse_where()
             if self._options.text("ending") is not None:
-                raise Misuse("option ending is for spark.read: a stream ends where it is stopped", option="ending")
+                raise Misuse("option ending is for spark.read: a stream runs until it is stopped", option="ending")
             rows = self._options.whole("maxRowsPerTrigger", least=1)
             if rows is not None and ReadMaxRows is None:
                 raise Misuse(
-                    "option maxRowsPerTrigger needs PySpark 4.2: before, Spark does not tell a source where its query "
-                    "is",
+                    "option maxRowsPerTrigger needs PySpark 4.2: earlier versions do not pass a source its query's "
+                    "position",
                     option="maxRowsPerTrigger",
                 )
             self._start(create=False)
@@ -176,7 +179,7 @@ class OmidDataSource(DataSource):
                 wanted,
                 self._range(table_schema),
                 self._partitions(),
-                told_by(self._options, "starting"),
+                option_place(self._options, "starting"),
                 self._options.seconds("bookmarkSeconds") or BOOKMARK_S,
                 rows,
             )
@@ -187,7 +190,7 @@ class OmidDataSource(DataSource):
         from pyomid.spark.source.streams import OmidStreamWriter
 
         def begin() -> OmidWriter:
-            """A start for one batch, under a lease of its own."""
+            """Begin the transaction of one batch, under its own lease."""
             self._refuse_past()
             self._start(create=True)
             conn = self._connection()
@@ -195,9 +198,15 @@ class OmidDataSource(DataSource):
                 conn.leases.end_of(self._begun.start_ts)
             begun = conn.deployment.tso.begin()
             conn.require_branches()
-            conn.hold_by_lease(begun.start_ts, self._lease_s)
-            fields = fields_of(schema)
-            return OmidWriter.prepared(self._options, begun, fields, overwrite=overwrite, database_id=self._database_id)
+            conn.hold_by_lease(begun, self._lease_s)
+            try:
+                fields = fields_of(schema)
+                return OmidWriter.prepared(
+                    self._options, begun, fields, overwrite=overwrite, database_id=self._database_id
+                )
+            except BaseException:
+                conn.leases.end_of(begun.start_ts)
+                raise
 
         with coded_errors():
             for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
@@ -212,14 +221,14 @@ class OmidDataSource(DataSource):
             self._refuse_past()
             if self._options.text("where") is not None:
                 raise Misuse(
-                    "where is for reads, and chooses no rows to be replaced; delete them in the same transaction, by "
-                    "tx.delete(table, where=…), and write with tx.write",
+                    "option where is for reads and does not choose rows to replace; delete them by tx.delete(table, "
+                    "where=…) and write with tx.write in the same transaction",
                     option="where",
                 )
             if self._options.text("snapshotTimestamp") is not None and not self._is_view:
                 raise Misuse(
-                    "snapshotTimestamp is for reads: a write under the start of another transaction would end with it, "
-                    "or be taken for it; leave it away, or write in that transaction by tx.write",
+                    "snapshotTimestamp is for reads: a write under another transaction's start would share its "
+                    "outcome; omit the option, or write in that transaction by tx.write",
                     option="snapshotTimestamp",
                 )
             self._start(create=True, is_write=True)
@@ -239,12 +248,14 @@ class OmidDataSource(DataSource):
         return connection(self._url, self._database_id)
 
     def _known_database(self) -> bytes:
-        """That of the given snapshot; empty where none is told."""
+        """Return the id of the given snapshot's database; empty if not given."""
         text = self._options.text("snapshotDatabase", "")
         try:
             return bytes.fromhex(text or "")
         except ValueError:
-            raise Misuse(f"option snapshotDatabase={text!r} is no database's id", option="snapshotDatabase") from None
+            raise Misuse(
+                f"option snapshotDatabase={text!r} is not a valid database id", option="snapshotDatabase"
+            ) from None
 
     @property
     def _begun(self) -> BeginReply:
@@ -252,8 +263,8 @@ class OmidDataSource(DataSource):
         return self._begun_at
 
     def _start(self, *, create: bool, is_write: bool = False) -> None:
-        """Begins once; at once where the database is there. What makes a new one is a write alone: `Misuse` for a read,
-        whose URL is mistyped."""
+        """Begin, once. Only a write creates a missing database; a read raises `Misuse`, because its URL is probably
+        mistyped."""
         from pyomid.spark.databases import connection
 
         if self._begun_at is None:
@@ -262,8 +273,7 @@ class OmidDataSource(DataSource):
             self._database_id = self._database_id or conn.database_id
 
     def _begin(self, given: int | None) -> BeginReply:
-        """A start of its own, leased once it is known for what; or the one that was given, which another lease
-        holds."""
+        """Return a new start, to be leased once its use is known, or the given one, which another lease holds."""
         from pyomid.types import BeginReply
 
         self._lease_s = self._options.seconds("leaseSeconds")
@@ -272,13 +282,13 @@ class OmidDataSource(DataSource):
             return BeginReply(given, epoch)
         conn = self._connection()
         at = self._past()
-        begun = conn.deployment.tso.begin()
         if at is not None:
-            return self._begin_past(conn, at, begun)
+            return self._begin_past(conn, at)
+        begun = conn.deployment.tso.begin()
         if given is not None:
-            conn.note_ended(begun.start_ts)
+            conn.end(begun)
             if given > begun.start_ts:
-                raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
+                raise Misuse(f"snapshotTimestamp {given} was never issued: the latest timestamp is {begun.start_ts}")
             if conn.has_leases:
                 conn.deployment.tso.grant_lease(given, self._lease_s)
             return BeginReply(given, begun.epoch)
@@ -286,51 +296,54 @@ class OmidDataSource(DataSource):
         return begun
 
     def _past(self) -> int | datetime | None:
-        """The snapshot below the present that the options name."""
+        """Return the past snapshot that the options name, or None."""
         version, moment = self._options.whole("versionAsOf", least=1), self._options.text("timestampAsOf")
         if moment is None:
             given: int | datetime | None = version
         elif version is not None:
-            raise Misuse("versionAsOf and timestampAsOf name two snapshots: give one of them")
+            raise Misuse("versionAsOf and timestampAsOf each name a snapshot: give only one of them")
         else:
             given = time_of(moment)
         if given is not None and self._options.flag("readChangeFeed"):
-            raise Misuse("versionAsOf and timestampAsOf are of one snapshot: changes are read by starting and ending")
+            raise Misuse("versionAsOf and timestampAsOf are for reads of rows: for changes give starting and ending")
         if given is not None and self._options.text("snapshotTimestamp") is not None:
-            raise Misuse("snapshotTimestamp names the snapshot: do not give versionAsOf or timestampAsOf too")
+            raise Misuse("snapshotTimestamp already names the snapshot: omit versionAsOf and timestampAsOf")
         return given
 
     def _refuse_past(self) -> None:
         if self._past() is not None:
-            raise Misuse("versionAsOf and timestampAsOf are for reads; to put back what was, pyomid.spark.restore")
+            raise Misuse("versionAsOf and timestampAsOf are for reads; to restore a table use pyomid.spark.restore")
 
-    def _begin_past(self, conn: Connection, at: int | datetime, begun: BeginReply) -> BeginReply:
-        """Held by a shared lease before anything is read (C13): its start may be another's."""
-        from pyomid.client.past_snapshot import past_begin
+    def _begin_past(self, conn: Connection, at: int | datetime) -> BeginReply:
+        """Return a past snapshot, held by a shared lease before anything is read (C13): its start may belong to another
+        transaction."""
+        from pyomid.client.past_snapshot import moment_of, past_begin
         from pyomid.types import BeginReply
 
+        moment = moment_of(conn.deployment, at)
+        begun = conn.deployment.tso.begin()
         try:
             found, _ = past_begin(
-                conn.deployment, at, begun, lambda start_ts: conn.share_lease(start_ts, self._lease_s)
+                conn.deployment, at, moment, begun, lambda start_ts: conn.share_lease(start_ts, self._lease_s)
             )
         finally:
-            conn.note_ended(begun.start_ts)
+            conn.end(begun)
         self._shares = self._is_read = self._is_past = True
         return BeginReply(found.read_at, begun.epoch)
 
     def _keep(self) -> int:
-        """It is a load. A write never comes here: it would hold W back for a whole term after it ended. Returns the
-        start whose lease keeps it; 0 where another one does."""
+        """Share a lease for a load's snapshot; return the start that the lease is on, or 0 if another lease holds the
+        snapshot. Writes never call this: it would hold W for a whole term after they end."""
         self._is_read = True
         if not self._shares:
             return 0
         leased_ts = self._connection().share_lease(self._begun.start_ts, self._lease_s)
         if not self._is_past:
-            self._connection().note_ended(self._begun.start_ts)
+            self._connection().end(self._begun)
         return leased_ts
 
     def _own_lease(self) -> None:
-        self._connection().hold_by_lease(self._begun.start_ts, self._lease_s)
+        self._connection().hold_by_lease(self._begun, self._lease_s)
         self._owns = True
 
     def _info(self) -> TableInfo:
@@ -342,13 +355,14 @@ class OmidDataSource(DataSource):
         return info
 
     def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
-        """The table's schema, or one made from the reader's for a table without; and the columns to read."""
+        """Return the columns to read, with the table's schema; for a table without one, a schema made from the
+        reader's."""
         from pyomid.row_codec.schema import check_row_key, make_schema, parse_column_mapping, parse_row_key
         from pyomid.spark.schema import check_read_fields, fields_of
 
         info, fields = self._info(), fields_of(schema)
         if not self._is_view and self._planned is not None and self._planned.generation == info.generation:
-            info = self._planned  # a view is read at snapshots of later, which may have later columns
+            info = self._planned  # not for a view: its later reads may see later columns
         row_key = self._options.text("rowKey")
         if info.schema is not None:
             if row_key is not None:
@@ -356,7 +370,7 @@ class OmidDataSource(DataSource):
             return info.schema, check_read_fields(info, info.schema, fields)
         if row_key is None:
             raise Misuse(
-                f"table {info.name!r} has no schema in the catalog: name its key columns by the option rowKey",
+                f"table {info.name!r} has no schema in the catalog: give its key columns in the option rowKey",
                 table=info.name,
             )
         mapping = parse_column_mapping(self._options.text("columnMapping") or "")
@@ -384,7 +398,7 @@ class OmidDataSource(DataSource):
         )
 
     def _snapshot_seen(self) -> Snapshot:
-        """With what has expired for it (E1)."""
+        """Return the snapshot with its expiry floor (E1)."""
         from pyomid.protocol.expiry import seen_steps
 
         conn = self._connection()
@@ -410,7 +424,7 @@ class OmidDataSource(DataSource):
     def _refuse_where(self) -> None:
         if self._options.text("where") is not None:
             raise Misuse(
-                "option where is for reads of rows, and these are changes: put .where(…) after the frame",
+                "option where is for reads of rows, not of changes: call .where(…) on the loaded frame",
                 option="where",
             )
 
@@ -427,29 +441,30 @@ class OmidDataSource(DataSource):
 
 
 def time_of(text: str) -> datetime:
-    """`timestampAsOf`. The zone is part of it: the process that plans a read does not know the session's."""
+    """Return the time of `timestampAsOf`. It needs a zone: the process that plans a read does not know the
+    session's."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         raise Misuse(
-            f"timestampAsOf={text!r} is no time: ISO 8601 with its zone, 2030-01-31T10:00:00Z or …+01:00",
+            f"timestampAsOf={text!r} is not a valid time: give ISO 8601 with a zone, 2030-01-31T10:00:00Z or …+01:00",
             option="timestampAsOf",
         ) from None
     if found.tzinfo is None:
-        raise Misuse(f"timestampAsOf={text!r} has no zone: write …Z, or …+01:00", option="timestampAsOf")
+        raise Misuse(f"timestampAsOf={text!r} has no time zone: append Z or +01:00", option="timestampAsOf")
     return found
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's part of the row keys."""
+    """The range of row keys that one task reads."""
 
     start: bytes
     stop: bytes | None
 
 
 class OmidReader(DataSourceReader):
-    """One read: what all partitions share, and how the range is divided."""
+    """One read: the plan that all partitions share, and the division of its range."""
 
     def __init__(self, plan: ReadPlan | ChangesPlan, key_range: KeyRange, partitions: int, schema: StructType) -> None:
         self._plan = plan

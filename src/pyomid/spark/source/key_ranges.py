@@ -1,18 +1,19 @@
-"""Ranges of row keys from what a person writes: values of the leading key columns, or raw bytes.
+"""Ranges of row keys given by users: values of the leading key columns, or raw bytes.
 
     tx.read("flights", prefix=["EWR"])                 all keys whose first column is EWR
     tx.read("flights", start=["EWR", day], stop=["JFK"])  from (EWR, day) up to, not including, JFK
     option("rowPrefix", '["EWR"]')  option("rowStart", "EWR")  option("rowPrefix", "0x455752")
 
-In options values are JSON as in nested columns (dates "2013-01-31", timestamps "2013-01-31T10:00:00Z"); a text that
-is no JSON array is the first column's value, and one that begins with 0x is raw bytes. A single ascending text
-column is stored raw, so there a prefix is also one of the text.
+In options, values are JSON as in nested columns (dates "2013-01-31", timestamps "2013-01-31T10:00:00Z"). A text that is
+not a JSON array is the first column's value; one that begins with 0x is raw bytes. A key of one ascending string column
+is stored raw, so there a prefix also matches a prefix of the string.
 
-Bounds narrow each other: start and stop are whole bounds, a prefix with nothing between them is a mistake.
+All bounds apply together: start and stop are complete bounds, and a prefix with no key between them is an error.
 
-A `timestamp` is a moment, a `datetime` without a zone is none. In a `transaction` it is one of the session's zone, as
-in Spark; refused where this process's own zone, by which `collect()` gives its datetimes, makes another moment of it.
-An option is read in a process that knows no session: there a moment has its zone with it. A `timestamp_ntz` has none.
+A `timestamp` is a moment, so a `datetime` needs a zone. In a `transaction` a naive `datetime` is taken in the session's
+zone, as in Spark; it is refused if this process's own zone, which `collect()` uses for its datetimes, gives another
+moment. Options are parsed in a process without the session: there a timestamp must include its zone. A
+`timestamp_ntz` has no zone.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.row_codec.nested import from_json
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.nested import OF_PROGRAMS, value_of_json
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.types import KeyRange, narrowed_range
 
@@ -33,7 +34,7 @@ Bound = bytes | Sequence[Any] | Any
 
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
-"""A zone as Spark names it by its distance from UTC."""
+"""A zone given as an offset from UTC, in Spark's formats."""
 
 
 def key_range(
@@ -44,8 +45,8 @@ def key_range(
     *,
     session_zone: str | None = None,
 ) -> KeyRange:
-    """The range of these bounds together; Misuse names a value that does not fit its column. `layout`: None for a
-    table without a schema, whose bounds are raw bytes."""
+    """Return the range that all these bounds allow; Misuse names a value that does not fit its column. `layout`: None
+    for a table without a schema, whose bounds are raw bytes."""
     first, last, whole = (
         None if bound is None else bound_bytes(layout, bound, session_zone=session_zone)
         for bound in (start, stop, prefix)
@@ -53,14 +54,14 @@ def key_range(
     found = narrowed_range(first, last, whole)
     if found is None:
         raise Misuse(
-            f"row bounds start={start!r}, stop={stop!r} leave nothing of prefix={prefix!r}: they are whole bounds, "
-            "not what follows the prefix"
+            f"row bounds start={start!r}, stop={stop!r} exclude every key with prefix={prefix!r}: give start and stop "
+            "as complete bounds, prefix included"
         )
     return found
 
 
 def bound_bytes(layout: KeyLayout | None, bound: Bound, *, session_zone: str | None = None) -> bytes:
-    """Raw bytes as they are (unless the first column is binary and alone: then they are the same), values encoded."""
+    """Return a bound as key bytes: raw bytes unchanged, values encoded."""
     if isinstance(bound, bytes | bytearray):
         return bytes(bound)
     if layout is None:
@@ -73,14 +74,14 @@ def bound_bytes(layout: KeyLayout | None, bound: Bound, *, session_zone: str | N
 
 
 def parse_bound(layout: KeyLayout, text: str | None) -> Bound:
-    """An option's text as a bound."""
+    """Parse an option's text into a bound."""
     if text is None:
         return None
     if text.startswith("0x"):
         try:
             return bytes.fromhex(text[2:])
         except ValueError:
-            raise Misuse(f"row bound {text!r} is no hexadecimal number") from None
+            raise Misuse(f"row bound {text!r} is not a valid hexadecimal number") from None
     try:
         values = json.loads(text)
     except ValueError:
@@ -88,14 +89,16 @@ def parse_bound(layout: KeyLayout, text: str | None) -> Bound:
     if not isinstance(values, list):
         values = [text if layout.parts[0].type.is_text else values]
     if len(values) > len(layout.parts):
-        raise Misuse(f"row bound {text!r} has {len(values)} values, the row key ({', '.join(layout.names)})")
+        raise Misuse(
+            f"row bound {text!r} has {len(values)} values, more than the row key's columns ({', '.join(layout.names)})"
+        )
     return [_typed(part, value, text) for part, value in zip(layout.parts, values, strict=False)]
 
 
 def _typed(part: KeyPart, value: Any, text: str) -> Any:
     try:
-        return from_json(json.dumps(value).encode(), json.dumps(part.type.name))
-    except Corruption:
+        return value_of_json(value, part.type.name, OF_PROGRAMS)
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
         raise Misuse(
             f"row bound {text!r}: {value!r} does not fit column {part.name!r} of type {part.type.name}",
             column=part.name,
@@ -103,11 +106,11 @@ def _typed(part: KeyPart, value: Any, text: str) -> Any:
 
 
 def _moment(naive: datetime, session_zone: str | None, column: str) -> datetime:
-    """The moment that a `datetime` without a zone means in the session's zone; MisuseType where that is in doubt."""
+    """Return the moment of a naive `datetime` in the session's zone; MisuseType if that is ambiguous."""
     if session_zone is None:
         raise MisuseType(
-            f"row bound {naive.isoformat()!r} of column {column!r} has no time zone, and a timestamp is a moment: end "
-            "it with Z or an offset such as +02:00",
+            f"row bound {naive.isoformat()!r} of column {column!r} has no time zone, and a timestamp needs one: append "
+            "Z or an offset such as +02:00",
             column=column,
         )
     try:
@@ -115,14 +118,14 @@ def _moment(naive: datetime, session_zone: str | None, column: str) -> datetime:
         of_process = naive.astimezone(UTC)
     except (OverflowError, ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise MisuseType(
-            f"row bound {naive!r} of column {column!r} cannot be read in the session's zone {session_zone!r}: {error}; "
-            "give it a tzinfo",
+            f"row bound {naive!r} of column {column!r} cannot be converted from the session's zone {session_zone!r}: "
+            f"{error}; give it a tzinfo",
             column=column,
         ) from error
     if moment != of_process:
         raise MisuseType(
             f"row bound {naive!r} of column {column!r} is {moment.isoformat()} in the session's zone {session_zone!r}, "
-            f"but {of_process.isoformat()} in this process's, by which collect() gives its datetimes: give it a tzinfo",
+            f"but {of_process.isoformat()} in this process's zone, which collect() uses: give it a tzinfo",
             column=column,
         )
     return moment

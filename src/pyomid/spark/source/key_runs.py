@@ -1,7 +1,7 @@
-"""The rows of one task by ascending key, as far as memory goes: what a B-tree takes cheaply.
+"""The rows of one task sorted by key in runs that fit in memory, for cheap inserts into a B-tree.
 
-Batches come in the frame's order. Each sorted by itself, ten thousand keys from all over the table touch nearly every
-page of it, and so does the next batch. Of one run of all rows two thousand neighbours touch a few dozen pages.
+Batches come in the frame's order. If each is sorted alone, its ten thousand keys from all over the table touch nearly
+every page, and so do those of the next batch. In one sorted run, two thousand neighbours touch a few dozen pages.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.encode import RowEncoder
 
 RUN_VARIABLE: Final = "PYOMID_RUN_BYTES"
-"""In the environment of Spark's Python processes (`spark.executorEnv`): another run than this. 0: each batch alone."""
+"""Environment variable of Spark's Python processes (`spark.executorEnv`): the size of a run. 0: each batch alone."""
 
 RUN_BYTES: Final = 48 << 20
-"""What a task holds of a frame until it is written, about: of the flights half a million rows."""
+"""About how many bytes of a frame a task buffers before it writes: half a million rows of the flights data."""
 
 
 def in_runs(encoder: RowEncoder, batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows of all batches in batches of up to `batch_rows`, ascending by key in runs. Of rows with one key the
-    later stays behind the earlier."""
+    """Yield the rows of all batches in batches of up to `batch_rows`, in runs of ascending keys. Rows with equal keys
+    keep their order."""
     run_bytes, held = _run_bytes(), list[pa.RecordBatch]()
     size = 0
     for batch in batches:
@@ -38,14 +38,14 @@ def in_runs(encoder: RowEncoder, batches: Iterable[pa.RecordBatch], batch_rows: 
 
 
 def _run_bytes() -> int:
-    told = os.environ.get(RUN_VARIABLE, "")
-    if told and not told.isdecimal():
-        raise Misuse(f"{RUN_VARIABLE}={told!r} is not a number of bytes, as 50000000", value=told)
-    return int(told) if told else RUN_BYTES
+    text = os.environ.get(RUN_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise Misuse(f"{RUN_VARIABLE}={text!r} is not a number of bytes, such as 50000000", value=text)
+    return int(text) if text else RUN_BYTES
 
 
 def _run(encoder: RowEncoder, held: list[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """Takes what is held."""
+    """Yield the rows of one run, sorted; empties `held`."""
     if len(held) < 2:  # the encoder sorts each batch
         yield from held
         held.clear()

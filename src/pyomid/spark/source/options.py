@@ -1,63 +1,63 @@
-"""The data source's options: known by name without regard to case, a misspelt one refused with the nearest."""
+"""The data source's options. Their names ignore case; a misspelt one is refused, with the nearest name suggested."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, MisuseType
 from pyomid.types import ConflictLevel
 
 READING: Final = {
-    "columns": "the columns to read, by commas",
-    "rowStart": "first row key, inclusive (pyomid.spark.source.key_ranges)",
+    "columns": "columns to read, comma-separated or a JSON array",
+    "rowStart": "first row key, inclusive: a JSON array of values, one value, or 0x…",
     "rowStop": "end of the row keys, exclusive",
-    "rowPrefix": "leading values of the row key",
-    "where": "the rows that meet comparisons of columns with literals, joined by and; those of the key bound the read",
+    "rowPrefix": "values of leading key columns",
+    "where": "comparisons of columns with literals, joined by and; those of key columns bound the read",
     "versionAsOf": "read what was committed at or before this timestamp",
-    "timestampAsOf": "read what was committed by this time, ISO 8601 with its zone: 2030-01-31T10:00:00Z",
-    "snapshotTimestamp": "read at this start instead of a new one; it must be held by a lease",
-    "snapshotEpoch": "the epoch of the TSO that gave snapshotTimestamp; set by transactions",
-    "snapshotDatabase": "the id of the database that gave snapshotTimestamp; set by transactions",
-    "view": "true: writes do not go by snapshotTimestamp; set by register_views",
-    "ownBranches": "branches that the snapshot sees as its own; set by transactions",
-    "batchRows": "rows in one record batch",
-    "numPartitions": "partitions to divide the read into, at least",
-    "readChangeFeed": "true: what commits did to the rows, in place of the rows",
-    "starting": "changes after this timestamp or bookmark ('start:watermark')",
-    "ending": "changes up to this timestamp or bookmark; now without it",
-    "bookmarkSeconds": "how long a streaming query may be away and go on where it was",
-    "maxRowsPerTrigger": "rows of one streaming batch, at most, but for those of one commit (from PySpark 4.2 on)",
+    "timestampAsOf": "read everything acknowledged by this time, ISO 8601 with a zone: 2030-01-31T10:00:00Z",
+    "snapshotTimestamp": "read at this start timestamp, which a lease must hold",
+    "snapshotEpoch": "epoch of the TSO that issued snapshotTimestamp; set by transactions",
+    "snapshotDatabase": "id of the database that issued snapshotTimestamp; set by transactions",
+    "view": "true: writes ignore snapshotTimestamp; set by register_views",
+    "ownBranches": "branches that the snapshot sees as own writes; set by transactions",
+    "batchRows": "rows per record batch",
+    "numPartitions": "minimum number of partitions",
+    "readChangeFeed": "true: read changes instead of rows",
+    "starting": "changes after this timestamp or bookmark (start:watermark)",
+    "ending": "changes up to this timestamp or bookmark; default: now",
+    "bookmarkSeconds": "how long a streaming query may be stopped and still continue where it was",
+    "maxRowsPerTrigger": "maximum rows per streaming batch; a commit is never split (PySpark 4.2 or later)",
 }
 WRITING: Final = {
-    "conflictLevel": "auto, cell, row or table: what another transaction must have written to conflict",
-    "duplicates": "error or last: two rows with one row key in one write",
-    "nulls": "tombstone or keep: what a null does to the stored value",
-    "mergeSchema": "true: columns that the table lacks are added to it",
-    "family": "the column family of new tables",
-    "retries": "of no effect: a write that lost fails with ConflictError, and its caller begins it anew",
-    "transactionId": "a durable id: of all writes under it at most one ever commits",
-    "ifExists": "overwrite, append, error or ignore: what a table with rows means",
+    "conflictLevel": "auto, cell, row or table: what two transactions must both write to conflict",
+    "duplicates": "error or last: how two rows with one key in a write are treated",
+    "nulls": "tombstone or keep: whether a null removes the stored value",
+    "mergeSchema": "true: add columns that the table lacks",
+    "family": "column family of a new table",
+    "retries": "no effect: a write that lost raises ConflictError",
+    "transactionId": "idempotency key: of all writes under it at most one commits",
+    "ifExists": "overwrite, append, error or ignore: what to do if the table has rows",
 }
 COMMON: Final = {
     "url": "omid:///folder or omid+hbase://…",
-    "table": "the table's name",
-    "rowKey": "the key columns, by commas, a descending one followed by ' desc'",
-    "columnMapping": "column=family:qualifier, by commas, or a JSON object",
-    "leaseSeconds": "the lease's term; renewed by every task",
-    "checkpointLocation": "Spark's own, of a streaming query",
-    "queryName": "Spark's own, of a streaming query",
+    "table": "table name",
+    "rowKey": "key columns, comma-separated or a JSON array; ' desc' after a descending one",
+    "columnMapping": "column=family:qualifier, comma-separated, or a JSON object",
+    "leaseSeconds": "term of the lease; each task renews it",
+    "checkpointLocation": "Spark's option for streaming queries",
+    "queryName": "Spark's option for streaming queries",
 }
 AUTO_LEVEL: Final = "auto"
-"""The default: by the ids of each table's own level while the TSO takes so many, by whole tables beyond that."""
+"""The default: ids of each table's own level, or the whole tables if there are more ids than the TSO accepts."""
 TABLE_LEVEL: Final = "table"
 LEVELS: Final = (AUTO_LEVEL, ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
-"""What `conflictLevel` may be."""
+"""Values of `conflictLevel`."""
 
 _PROPERTY: Final = "option."
 _PROPERTIES: Final = frozenset(("owner", "provider", "location", "comment", "external", "is_managed_location"))
-"""What Spark hands to a source in place of options where it makes a table of its own catalog."""
+"""Properties that Spark passes instead of options when it creates a table of its own catalog."""
 
 _CATALOG_TABLE: Final = (
     "a table of Spark's own catalog (CREATE TABLE … USING omid, saveAsTable, writeTo(…).create()) loses the options "
@@ -70,11 +70,11 @@ _KNOWN: Final = {name.lower(): name for name in (*COMMON, *READING, *WRITING)}
 
 
 class Options:
-    """Options by their proper names; misspelt ones are refused."""
+    """Options by their canonical names; misspelt ones are refused."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         if not given:
-            raise Misuse(f"no option reached the data source, which needs url and table: {_CATALOG_TABLE}")
+            raise Misuse(f"the data source got no options, but needs url and table: {_CATALOG_TABLE}")
         if any(name.lower().startswith(_PROPERTY) or name.lower() in _PROPERTIES for name in given):
             raise Misuse(_CATALOG_TABLE)
         self._values: dict[str, str] = {}
@@ -121,23 +121,31 @@ class Options:
         return checked_choice(name, self.text(name) or default, choices)
 
     def names(self, name: str) -> list[str] | None:
+        from pyomid.row_codec.schema import names_in
+
         text = self.text(name)
-        return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+        return None if text is None else names_in(text, f"option {name}")
 
 
 def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value.strip().lower() not in choices:
-        raise Misuse(f"option {name}={value!r} is none of {', '.join(choices)}", option=name)
+        raise Misuse(f"option {name}={value!r} is not one of {', '.join(choices)}", option=name)
     return value.strip().lower()
 
 
 def names_of(names: str | Sequence[str]) -> list[str]:
-    """One name alone stands for itself, and not for its letters."""
-    return [names] if isinstance(names, str) else list(names)
+    """Return a list of column names; a single string is one name."""
+    if not isinstance(names, Iterable):
+        raise MisuseType(f"columns {names!r} is not a list of column names", value=names)
+    listed = [names] if isinstance(names, str) else list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise MisuseType(f"column {name!r} is {type(name).__name__}, not a column name", value=name)
+    return listed
 
 
 def proper_name(name: str) -> str:
-    """The option that `name` means, whatever its case."""
+    """Return the canonical name of an option; case is ignored."""
     found = _KNOWN.get(name.lower())
     if found is None:
         near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.5)

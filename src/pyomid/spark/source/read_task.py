@@ -1,4 +1,4 @@
-"""Reading a range of a table at a snapshot, as Arrow: what every reading task runs."""
+"""The work of a reading task: the visible rows of a key range at a snapshot, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ BATCH_ROWS: Final = 10_000
 """Spark's own default of rows in one Arrow batch."""
 
 FIRST_ROWS: Final = 100
-"""Rows in one batch where only the first visible one is wanted."""
+"""Rows per batch if only the first visible row is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What all partitions of one read share: the one snapshot (S5), the table, the columns."""
+    """The part of a read that all its partitions share: the snapshot (S5), the table, the columns."""
 
     url: str
     table: str
@@ -47,19 +47,19 @@ class ReadPlan:
     snapshot: Snapshot
     batch_rows: int
     leased: bool
-    """Tasks renew the lease on the snapshot's start: it is a transaction's, or the caller's."""
+    """Whether tasks renew the lease on the snapshot's start, which belongs to a transaction or to the caller."""
     shared: bool = False
-    """Tasks share a lease for the snapshot, which is a load's: Spark does not tell when a load is over."""
+    """Whether tasks share a lease for the snapshot of a load: Spark does not report the end of a load."""
     lease_s: float | None = None
-    """The term for which a load is kept; None: the TSO's own."""
+    """The term for which a load is kept; None: the TSO's default."""
     database_id: bytes = b""
-    """Whose snapshot it is; empty: not told."""
+    """The database of the snapshot; empty if unknown."""
     where: Where | None = None
-    """The rows that are wanted; None: all."""
+    """The rows to return; None: all."""
 
 
 def keep_snapshot(conn: Connection, plan: ReadPlan) -> None:
-    """Before a read and on its way. SnapshotTooOld: it was kept no longer."""
+    """Renew or share the snapshot's lease, before a read and during it. SnapshotTooOld: the lease has lapsed."""
     if plan.shared:
         conn.share_lease(plan.snapshot.start_ts, plan.lease_s)
     elif plan.leased:
@@ -67,7 +67,7 @@ def keep_snapshot(conn: Connection, plan: ReadPlan) -> None:
 
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The visible rows of a range in key order. SnapshotTooOld where compaction may have passed the snapshot."""
+    """Yield the visible rows of a range in key order. SnapshotTooOld if compaction may have passed the snapshot."""
     compared = () if plan.where is None else plan.where.columns
     beside = [name for name in compared if name not in plan.wanted]
     decoder = RowDecoder(plan.schema, (*plan.wanted, *beside), pa.schema([*arrow, *arrow_schema(plan.schema, beside)]))
@@ -79,9 +79,9 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
 def visible_batches(
     conn: Connection, plan: ReadPlan, key_range: KeyRange
 ) -> Generator[tuple[CellBatch, VisibleCells], None, None]:
-    """Batches of a range with what the snapshot sees of them. The lease is kept after each.
+    """Yield batches of a range with what the snapshot sees of them; the lease is kept after each.
 
-    All columns are fetched, whatever is wanted: a row exists by any of its cells.
+    All columns are fetched, whichever are wanted: any cell makes a row exist.
     """
     bounds = plan.snapshot.bounds
     batches = conn.deployment.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows, bounds=bounds)
@@ -95,12 +95,12 @@ def visible_batches(
 def pair_rows(
     plan: ReadPlan, keys: Sequence[int], arrow: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Each row with the table's row of its key beside it: the columns of the batch, then those of `plan.wanted`, nulls
-    where there is none, then whether there is one. By place: the names are s0, s1, …, t0, t1, …, in_target. `keys`: the
-    places of the row key's columns, part by part; `arrow`: the table's columns.
+    """Yield each row joined with the table's row of the same key: the batch's columns (s0, s1, …), then those of
+    `plan.wanted` (t0, t1, …; null if the table has no such row), then `in_target`. `keys`: the positions of the row
+    key's columns, part by part; `arrow`: the table's columns.
 
-    A key with a null in it finds nothing, nor does an empty one. Rows are read one by one: for as many as a point read
-    is worth its time.
+    A key that is empty or has a null matches nothing. Rows are read one by one, so this is for a number of rows at
+    which point reads are cheaper than a scan.
     """
     with coded_errors():
         conn = connection(plan.url, plan.database_id)
@@ -127,16 +127,16 @@ def pair_rows(
 
 
 def _has_key(layout: KeyLayout, parts: Sequence[pa.Array]) -> NDArray[np.bool_]:
-    """Which rows have a key that a table may have."""
+    """Return a mask of the rows with a valid key."""
     nulls = [booleans(part.is_null()) for part in parts]
-    if len(parts) == 1 and layout.parts[0].is_raw:  # any other key has bytes
+    if len(parts) == 1 and layout.parts[0].is_raw:  # any other key is never empty
         nulls.append(pc.equal(pc.binary_length(parts[0]), 0).fill_null(True).to_numpy(False))
     found: NDArray[np.bool_] = ~np.logical_or.reduce(nulls)
     return found
 
 
 def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.RecordBatch:
-    """Visible rows by ascending key, a row each."""
+    """Return visible rows as a record batch; `rows` must ascend by key."""
     if not rows:
         return no_rows(decoder.schema)
     batch = batch_of_rows(rows)
@@ -146,8 +146,8 @@ def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.Record
 
 
 def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:
-    """Whether the snapshot sees a row of the table; reads no further than the first. The snapshot's lease, where its
-    TSO knows leases, is renewed on the way."""
+    """Whether the snapshot sees a row of the table; the scan stops at the first. Renews the snapshot's lease, if the
+    TSO grants leases."""
     plan = ReadPlan(conn.url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, leased=conn.has_leases)
     with closing(visible_batches(conn, plan, KeyRange())) as batches:
         return any(len(visible.rows_present()) for _, visible in batches)
@@ -155,15 +155,15 @@ def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:
 
 @runtime_checkable
 class CutsEvenly(Protocol):
-    """A store without servers, where it does not matter which task reads what: its regions need not be respected."""
+    """A store without servers, which may be divided anywhere: any task reads any part at the same cost."""
 
     def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
-        """The range in up to `partitions` parts of about equal size, in key order."""
+        """Return the range divided into up to `partitions` parts of about equal size, in key order."""
 
 
 def divided(store: DataStore, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
-    """The range in `partitions` even parts; by the store's regions where those lie on servers, each cut again until
-    there are about `partitions` parts."""
+    """Return the range divided into up to `partitions` even parts; if the store has region servers, divided at its
+    regions, and each region again until there are about `partitions` parts."""
     if isinstance(store, CutsEvenly):
         return store.even_parts(table, key_range, partitions)
     regions = [part for region in store.regions(table) if (part := intersection(region, key_range)) is not None]
@@ -176,13 +176,13 @@ def divided(store: DataStore, table: str, key_range: KeyRange, partitions: int) 
 
 
 def cut(key_range: KeyRange, cuts: Sequence[bytes]) -> list[KeyRange]:
-    """The range divided at `cuts`, which ascend and lie inside it."""
+    """Return the range divided at `cuts`, which ascend and lie inside it."""
     borders: list[bytes | None] = [key_range.start, *cuts, key_range.stop]
     return [KeyRange(start or b"", stop) for start, stop in pairwise(borders)]
 
 
 def intersection(one: KeyRange, other: KeyRange) -> KeyRange | None:
-    """The common keys; None where there are none."""
+    """Return the common keys, or None."""
     start = max(one.start, other.start)
     stops = [stop for stop in (one.stop, other.stop) if stop is not None]
     stop = min(stops) if stops else None

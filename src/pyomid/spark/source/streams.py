@@ -3,26 +3,26 @@ transaction a batch.
 
     offset   {"table", "generation", "database", "start", "watermark", …}: a `Place`, durable in Spark's checkpoint
 
-    initialOffset  a bookmark: where a new query begins. Spark keeps it nowhere, and asks again where the first batch is
-                   handed out again: the end of that batch says where it began
-    latestOffset   a new bookmark, leased before Spark hears of it          F4: what a checkpoint names is kept …
-    partitions     the changes between two bookmarks, the same whenever Spark asks again
-    commit         Spark noted that the batch is done: leases below it end      … until the next one is noted
+    initialOffset  a bookmark: where a new query begins. Spark does not store it and asks again if it redelivers the
+                   first batch; so that batch's end offset also holds its beginning
+    latestOffset   a new bookmark, leased before it is returned             F4: what a checkpoint names is kept …
+    partitions     the changes between two bookmarks; the same whenever Spark asks again
+    commit         Spark has recorded the batch as done: leases below it end    … until the next one is recorded
 
-What is leased is a start that this query drew: a lease has one owner, and the commit at which a limited batch ends is
-where other queries' batches end too. Below such a place it is the newest own start, under the batch before it, whose
-lease goes on:
+A query owns leases only on starts that it drew itself: a lease has one owner, but a limited batch ends at a commit,
+where batches of other queries may end too. For such a place the query keeps the lease on its newest own start below it:
 
     own start 100 ── commit 150, place ── commit 170, place ── own start 200 ── commit 210, place
                      leased: 100          leased: 100                           leased: 200, drawn at the first place
 
-Leases live for `bookmarkSeconds`: that is for how long a query may be away. While it runs, the process that plans its
-batches renews them, however long a batch takes; tasks renew what they read by. A query that finds nothing new moves its
-bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests. Between two
-such moves it says at least once that nothing is new: `processAllAvailable` waits for that, and looks may take long.
+Leases last for `bookmarkSeconds`, the time for which a query may be stopped. While the query runs, the process that
+plans its batches renews them, however long a batch takes; tasks renew the leases that they read under. If nothing
+changes, the query still moves its bookmark, every quarter of that time but at most after a minute, so that an idle
+table does not hold W. Between two such moves it reports at least once that there is no new data, because
+`processAllAvailable` waits for that and a check may take long.
 
-Whether anything is new is looked for at most once a second, and, where nothing is, for a tenth of the time at most.
-Spark waits so long: what it is told was looked up after it asked.
+The query checks for changes at most once a second; after a check that finds none it waits ten times as long as the
+check took. Spark waits meanwhile: each reply comes from a check made after Spark's request.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ LOOK_SHARE: Final = 10
 REST_S_MAX: Final = 60.0
 OFFSET: Final = {"table", "generation", "database", "start", "watermark", "leased", "own", "noted", "time"}
 BEGAN: Final = "began"
-"""In the end of the first batch alone."""
+"""Key in the end offset of a query's first batch: where that batch began."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What a stream reads, as the query names it."""
+    """The options of a stream: what it reads, and how."""
 
     url: str
     table: str
@@ -91,17 +91,18 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a query is."""
+    """The position of a query."""
 
     mark: Bookmark
     leased_ts: int
-    """At or below the mark: what its lease is on."""
+    """The start that the lease is on; at or below the mark."""
     is_own: bool
-    """This query's start. Else the mark that the caller gave, whose lease is the caller's to end."""
+    """Whether `leased_ts` is this query's own start. If not, it is the caller's bookmark: only the caller ends its
+    lease."""
     times: KnownTimes
-    """Of the batch that ends here."""
+    """Commit times as known when the batch that ends here was planned."""
     began: Place | None = None
-    """Where that began, if it is the query's first one."""
+    """Where the batch that ends here began, if it is the query's first one."""
 
     @property
     def start_ts(self) -> int:
@@ -109,18 +110,19 @@ class Place:
 
 
 class Backlog:
-    """How many rows each commit above one place and below `latest` changed: a query with a limit counts once, and comes
-    to `latest` by many batches."""
+    """How many rows each commit between one place and `latest` changed. A query with a limit counts once, and reaches
+    `latest` in many batches."""
 
     def __init__(self, above: int, latest: Bookmark, rows: Mapping[int, int]) -> None:
-        """`rows`: of each commit."""
+        """`rows`: commit → rows that it changed."""
         self.above = above
         self.latest = latest
         self._commits = sorted(rows)
         self._totals = [0, *accumulate(rows[commit_ts] for commit_ts in self._commits)]
 
     def place(self, start: Bookmark, rows_max: int) -> Bookmark | None:
-        """The last commit up to which so many rows changed behind `start`, or the first one; None: none did."""
+        """Return the last commit up to which at most `rows_max` rows changed after `start`, but at least the first one;
+        None if nothing changed after it."""
         first = bisect_right(self._commits, start.start_ts)
         if first == len(self._commits):
             return None
@@ -137,25 +139,25 @@ class ChangesPartition(InputPartition):
 
 
 class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
-    """One query's end of the change feed. Spark makes one that plans, and one that only reads."""
+    """One query's reader of the change feed. Spark creates one that plans, and one that only reads."""
 
     def __init__(self, plan: StreamPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
         self._held: dict[int, Lease] = {}
-        """By their starts, the leases of this query's places: renewed until it ends them, or stops."""
+        """Leases of this query's places, by start: renewed until it ends them, or stops."""
         self._drawn_ts = 0
-        """A start of this query, to be leased where a place comes above it."""
+        """A start of this query, to be leased once a place lies above it."""
         self._latest: Place | None = None
         self._initial: Place | None = None
         self._next_look_s = self._moved_s = 0.0
-        self._is_told = False
-        """That nothing is new, since the place moved last."""
+        self._is_reported = False
+        """Whether "no new data" was reported since the place moved last."""
         self._backlog: Backlog | None = None
         self._last: Bookmark | None = None
-        """With the trigger availableNow: where the query ends."""
+        """Where the query ends, with the trigger availableNow."""
 
-    # Where it is
+    # Offsets
 
     def initialOffset(self) -> dict[str, Any]:
         with coded_errors():
@@ -173,12 +175,12 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return place
 
     def latestOffset(self, *given: Any) -> dict[str, Any]:
-        """(start, limit) from Spark 4.2 on; nothing before, where Spark knows no limits."""
+        """Return the end of the next batch. `given`: (start, limit) from Spark 4.2 on, empty in earlier versions."""
         with coded_errors():
             conn = self._connection()
             start = self._read_offset(conn, given[0]) if given else self._latest
             limit = given[1] if given else None
-            if start is None:  # a query that was started again, before Spark told where it is
+            if start is None:  # a restarted query: Spark has not passed its position yet
                 return self._offset(self._begun(conn))
             return self._offset(self._latest_place(conn, start, limit))
 
@@ -190,7 +192,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._last = self._bookmark(self._connection())
 
     def _latest_place(self, conn: Connection, start: Place, limit: Any) -> Place:
-        """`start` itself where nothing is new."""
+        """Return the next place; `start` itself if nothing is new."""
         held = self._held.get(start.leased_ts)
         if held is None or held.lost is not None:
             self._keep(conn, start)
@@ -200,7 +202,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             mark, latest = counted
             self._moved_s = time.monotonic()
             return self._kept_place(conn, mark, start, latest)
-        if self._last is None:  # it waits: told that nothing is new, `processAllAvailable` would end without it
+        if self._last is None:  # wait instead of reporting no new data: `processAllAvailable` would end too early
             time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
         latest = self._last or self._bookmark(conn, keep=False)
@@ -211,16 +213,16 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         self._next_look_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
         if found is None:
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
-            if self._last is None and not (self._is_told and now_s - self._moved_s >= rest_s):
-                self._is_told = True
+            if self._last is None and not (self._is_reported and now_s - self._moved_s >= rest_s):
+                self._is_reported = True
                 return start
         elif rows is not None:
             self._next_look_s = 0.0
-        self._moved_s, self._is_told = now_s, False
+        self._moved_s, self._is_reported = now_s, False
         return self._kept_place(conn, found or latest, start, latest)
 
     def _counted(self, start: Bookmark, rows: int) -> tuple[Bookmark, Bookmark] | None:
-        """The next place of what was counted before, and where that ends; None where nothing of it is left."""
+        """Return the next place of the backlog and the backlog's end; None if no backlog is left."""
         backlog = self._backlog
         if backlog is None or not backlog.above <= start.start_ts or self._last not in (None, backlog.latest):
             return None
@@ -234,7 +236,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return replace(place, began=start) if is_first else place
 
     def _leased_place(self, conn: Connection, mark: Bookmark, start: Place, latest_ts: int) -> Place:
-        """A place after `start`, whose lease holds W below all starts that were drawn since."""
+        """Return a place after `start` whose lease holds W below all starts drawn since."""
         times = known_times(conn)
         if mark.start_ts == latest_ts:
             return Place(mark, latest_ts, is_own=True, times=times)
@@ -246,8 +248,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return Place(mark, start.leased_ts, start.is_own, times)
 
     def _place_with(self, conn: Connection, start: Bookmark, latest: Bookmark, rows: int | None) -> Bookmark | None:
-        """None: nothing changed between. With `rows`: the last commit up to which so many rows changed, or the first
-        one."""
+        """Return where the next batch ends; None if nothing changed. With `rows`: the last commit up to which at most
+        so many rows changed, but at least the first one; without: `latest`."""
         until = until_of(conn, start, latest)
         scan = ChangeScan(conn.deployment, self._plan.table, self._plan.key_range, start, until, conn.cache)
         by_commit: Counter[int] = Counter()
@@ -263,7 +265,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         self._backlog = Backlog(start.start_ts, latest, by_commit)
         return self._backlog.place(start, rows)
 
-    # What it reads
+    # Reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with coded_errors():
@@ -305,7 +307,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             yield from read_changes(conn, changes, partition.key_range, arrow_of(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The batch is noted as done: what lies before its end need not be kept any more (F4)."""
+        """Spark has recorded the batch as done: what lies before its end need not be kept any longer (F4)."""
         with coded_errors():
             crash_point("spark.stream.done")
             conn = self._connection()
@@ -313,28 +315,31 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 conn.leases.end(self._held.pop(start_ts))
 
     def stop(self) -> None:
-        """The bookmark stays for its term: the query may be started again."""
+        """Stop renewing leases. They stay for their term, so that the query can be restarted."""
         self._held.clear()
 
-    # Its bookmarks
+    # Bookmarks
 
     def _bookmark(self, conn: Connection, *, keep: bool = True) -> Bookmark:
-        tso = conn.deployment.tso
         keep_s = self._plan.bookmark_s if keep and conn.has_leases else None
-        return conn.driver.run(bookmark_steps(conn.deployment, keep_s, tso.note_ended))
+        mark, lease = conn.driver.run(bookmark_steps(conn.leases, keep_s))
+        if lease is not None:
+            conn.leases.keep(lease)
+        return mark
 
     def _begun(self, conn: Connection) -> Place:
-        """A place after everything that is committed."""
+        """Return a new place after everything committed so far."""
         mark = self._bookmark(conn)
         place = Place(mark, mark.start_ts, is_own=True, times=known_times(conn))
         self._keep(conn, place)
         return place
 
     def _keep(self, conn: Connection, place: Place) -> None:
-        """While the query runs, and for its term from then. SnapshotTooOld: W has passed it."""
+        """Lease the place while the query runs, and for one term after that. SnapshotTooOld: W has passed it."""
         if conn.has_leases:
             keep = conn.leases.grant_lasting if place.is_own else conn.leases.share
-            self._held[place.leased_ts] = keep(place.leased_ts, self._plan.bookmark_s)
+            self._held[place.leased_ts] = lease = keep(place.leased_ts, self._plan.bookmark_s)
+            conn.leases.keep(lease)
 
     def _connection(self) -> Connection:
         return connection(self._plan.url, self._plan.database_id)
@@ -359,14 +364,15 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         }
 
     def _read_offset(self, conn: Connection, offset: dict[str, Any]) -> Place:
-        """`Misuse` where the checkpoint is another stream's, or its table is not there any more."""
+        """Return the place of an offset. `Misuse` if the checkpoint belongs to another stream, or its table was
+        dropped."""
         table = self._plan.table
         if set(offset) - {BEGAN} != OFFSET:
             raise Misuse(f"the query's checkpoint is not one of a stream of table {table!r}: it holds {offset!r}")
         if offset["table"] != table:
             raise Misuse(
-                f"the query's checkpoint belongs to table {offset['table']!r}, not {table!r}: give each stream a "
-                "checkpoint of its own",
+                f"the query's checkpoint belongs to table {offset['table']!r}, not {table!r}: give each stream its own "
+                "checkpoint",
                 table=table,
             )
         if offset["database"] != conn.database_id.hex():
@@ -377,8 +383,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             )
         if offset["generation"] != self._info(conn).generation:
             raise Misuse(
-                f"table {table!r} was dropped and made anew since the query's checkpoint was written: begin anew from "
-                "a full read, with a new checkpoint",
+                f"table {table!r} was dropped and created again since the query's checkpoint was written: begin with "
+                "a full read and a new checkpoint",
                 table=table,
             )
         mark = Bookmark(int(offset["start"]), int(offset["watermark"]))
@@ -388,8 +394,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
 
 def _check_types(info: TableInfo, plan: StreamPlan) -> None:
-    """`Misuse` where a column was widened since the query began: what is written since may have no value in the frame.
-    Asked after the end of a batch: a writer below it that used the new type found it in the catalog."""
+    """`Misuse` if a column was widened since the query began: later values may not fit the frame's type. Call it after
+    the end of a batch is drawn: any writer below that end that used the new type read it in the catalog before."""
     present = info.schema.columns if info.schema is not None else ()
     now = {column.column: column.spark_type for column in present if column.column is not None}
     for column in plan.schema.columns:
@@ -397,29 +403,30 @@ def _check_types(info: TableInfo, plan: StreamPlan) -> None:
         if column.name in plan.wanted and new != column.spark_type:
             raise Misuse(
                 f"table {info.name!r}: column {column.name!r} was widened from {column.spark_type} to {new} while the "
-                "query ran, whose frame has the former type: load the stream anew and start the query with the same "
-                "checkpoint; it goes on where it was",
+                "query ran, but its frame has the former type: load the stream again and restart the query with the "
+                "same checkpoint; it continues where it was",
                 table=info.name,
             )
 
 
-# ---------------------------------------------------------------- a batch as one transaction
+# ---------------------------------------------------------------- each batch is one transaction
 
 
 @dataclass
 class StreamMessage(BranchMessage):
-    """What a task of a batch returns: the writer it wrote for, and the query's id, which Spark tells tasks alone."""
+    """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks."""
 
     writer: OmidWriter
     query_id: str | None
 
 
 class OmidStreamWriter(DataSourceStreamArrowWriter):
-    """Each batch of a query is one transaction, under an id as `stream_sink` gives it (S4): one that is handed out
-    again is looked up, and not written again. The id is of one life of the table: one that was dropped and made anew
-    has not what the former one counted.
+    """Writes each batch of a query as one transaction, under an idempotency key as in `stream_sink` (S4): a redelivered
+    batch that has committed is not written again. The key covers one life of the table: a table dropped and created
+    again does not have the batches of the former one.
 
-    Spark makes one a batch for the tasks, and another one to commit: the transaction begins where one is sent to them.
+    Spark creates one writer per batch for the tasks and another to commit: the transaction begins when the first is
+    pickled for the tasks.
     """
 
     def __init__(self, begin: Callable[[], OmidWriter]) -> None:
@@ -443,21 +450,21 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with coded_errors():
             check_complete(messages)
-            told = [message for message in messages if isinstance(message, StreamMessage)]
-            if told:
-                self._named(told[0], batchId).commit(messages)
+            reports = [message for message in messages if isinstance(message, StreamMessage)]
+            if reports:
+                self._named(reports[0], batchId).commit(messages)
         crash_point("spark.stream.committed")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with coded_errors():
-            told = [message for message in messages if isinstance(message, StreamMessage)]
-            if told:
-                self._named(told[0], batchId).abort(messages)
+            reports = [message for message in messages if isinstance(message, StreamMessage)]
+            if reports:
+                self._named(reports[0], batchId).abort(messages)
 
     def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
-        """The batch's writer, under its durable id."""
+        """Return the batch's writer with its idempotency key."""
         if not message.query_id:
-            raise Misuse("no streaming query runs these tasks: write by df.write.format('omid')")
+            raise Misuse("these tasks do not belong to a streaming query: write by df.write.format('omid')")
         plan = message.writer.plan
         assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
         return message.writer.under(batch_transaction_id(message.query_id, batch_id, table_sink_name(plan.info)))

@@ -1,8 +1,8 @@
-"""What one attempt of one writing task does: draws a branch, writes its rows under it, reports.
+"""The work of one attempt of a writing task: it draws a branch, writes its rows under it, and reports.
 
-The attempt decides nothing (S1, S2): the driver's commit names the branches of the attempts that count. Whatever
-happens to an attempt, a branch that no commit names is an orphan, invisible now and cleaned later. A data write whose
-outcome is indeterminate is not repeated under the same branch: the attempt fails, and the next one draws its own.
+The attempt decides nothing (S1, S2): the driver's commit names the branches that count. A branch that no commit names
+is an orphan: invisible, and deleted later by compaction. A data write whose outcome is indeterminate is never repeated
+under the same branch: the attempt fails, and the next attempt draws its own branch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.protocol.native.hashing import cell_ids, row_ids
+from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
@@ -31,39 +31,40 @@ from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.source.key_runs import in_runs
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
-from pyomid.spark.source.written_rows import TOLD_MAX, told_by_task
+from pyomid.spark.source.written_rows import REPORTED_MAX, reported_by_task
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What all tasks of one write share."""
+    """The part of a write that all its tasks share."""
 
     url: str
     info: TableInfo
     schema: TableSchema
     written: tuple[str, ...]
     start_ts: int
-    """The transaction's start: branches are above it, its lease is renewed."""
+    """The transaction's start: branches lie above it, and tasks renew its lease."""
     duplicates: Duplicates = Duplicates.ERROR
     nulls: Nulls = Nulls.TOMBSTONE
     ids: tuple[ConflictLevel, ...] = ()
-    """Which ids the commit will name; none where it claims the tables. Two while the table's level changes."""
+    """Levels of the ids that the commit will name; none if it claims the tables, two while a table's level changes."""
     ids_max: int = 1 << 62
-    """The most ids that the TSO takes in one commit, `ids_before` included, which other writes of it named."""
+    """The most ids that the TSO accepts in one commit, `ids_before` included."""
     ids_before: int = 0
+    """Ids of earlier writes of the same commit."""
     may_claim_tables: bool = True
-    """What a task does that has more ids: it tells none, or fails where the level was given."""
+    """Whether a task with more ids reports none; if False, the level was given, and the task fails."""
     database_id: bytes = b""
-    """Whose timestamps these are; empty: not told."""
-    told_max: int = TOLD_MAX
-    """About so many keys, and so many ids, all tasks tell the driver together (`written_rows`)."""
+    """The database of these timestamps; empty if unknown."""
+    reported_max: int = REPORTED_MAX
+    """About how many keys, and how many ids, all tasks report to the driver together (`written_rows`)."""
     whole: bool = False
-    """The frame's rows name their existence too, where the commit names cells."""
+    """Whether the rows' existence is written too, if the commit names cells."""
 
     @property
     def existence(self) -> tuple[Column, ...]:
-        """The column by which writers of whole rows meet those who make or delete a row that shows no value."""
+        """The column on which writers of whole rows conflict with those that create or delete a row without values."""
         if ConflictLevel.CELL not in self.info.id_levels:
             return ()
         return (sentinel_column(self.schema, self.info.families),)
@@ -71,10 +72,10 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class BranchReport:
-    """What an attempt wrote. `witness` is one of its cells: evidence, should the commit's answer be lost.
+    """An attempt's report of what it wrote. `witness` is one of its cells: evidence if the commit's reply is lost.
 
-    `ids_count`: of its conflict ids; where they are too many for the commit, at least that many. `ids` has all of them,
-    or none: they are too many to tell.
+    `ids_count`: number of its conflict ids; a lower bound if they are too many for the commit. `ids` holds all of them,
+    or none if they are too many to report.
     """
 
     branch: int
@@ -84,22 +85,22 @@ class BranchReport:
     ids_count: int
     ids: NDArray[np.int64]
     keys_count: int
-    """Of its rows, where the write must see that no two have one key (`duplicates`); else 0."""
+    """Number of its rows, if their keys must be distinct (`duplicates`); else 0."""
     keys: NDArray[np.int64]
-    """Their ids; where they are too many to tell, some of those that came twice in this task, as often as they came."""
+    """Ids of its rows' keys; if too many to report, only some that this task wrote twice, with their repetitions."""
     span: KeyRange
-    """All rows that it wrote are in it."""
+    """A range that holds all rows that it wrote."""
     witness: CellVersion | None
     inserted: int = 0
     deleted: int = 0
-    """Of `rows`, by a merge."""
+    """How many of `rows` a merge inserted and deleted."""
 
     @property
-    def told_keys(self) -> bool:
+    def all_keys_reported(self) -> bool:
         return len(self.keys) == self.keys_count
 
     @property
-    def told_ids(self) -> bool:
+    def all_ids_reported(self) -> bool:
         return len(self.ids) == self.ids_count
 
 
@@ -130,7 +131,7 @@ REPORT_DDL: Final = (
 
 
 def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
-    """Upserts rows by key. None, and no branch drawn, where there are no rows."""
+    """Upsert rows by key. Without rows no branch is drawn, and the result is None."""
     encoder = RowEncoder(
         plan.schema,
         plan.info.families,
@@ -145,7 +146,7 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
 
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A frame may be slow to compute, and nothing is written before a run of it is there."""
+    """Yield the batches and renew the lease: the frame may be slow, and nothing is written before a run is full."""
     conn = connection(plan.url, plan.database_id)
     for batch in batches:
         conn.renew((plan.start_ts,))
@@ -155,12 +156,12 @@ def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def delete_rows(
     plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch], *, whole: bool = False
 ) -> BranchReport | None:
-    """Deletes the rows with these keys: a tombstone on every column that the snapshot sees in them, as Java Omid does,
-    and at cell level one on their sentinel's.
+    """Delete the rows with these keys: write a tombstone on every column that the snapshot sees in them, as Java Omid
+    does, and at cell level on their sentinel column.
 
-    At cell level a column that another transaction adds to the row meanwhile survives; who needs rows uses level row.
-    `whole`: a tombstone on the other columns of the schema too, so that it conflicts with a writer of one of them:
-    what the row had, nulls included, is why it is deleted.
+    At cell level a column that another transaction adds to the row meanwhile survives; to delete whole rows use level
+    row. `whole`: write a tombstone on the schema's other columns too, to conflict with their writers, because the
+    decision to delete depends on all values of the row, nulls included.
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
     conn = connection(plan.url, plan.database_id)
@@ -173,7 +174,7 @@ def delete_rows(
 def delete_ranges(
     plan: WritePlan, read: ReadPlan, ranges: Iterable[KeyRange], *, branch: int = 0
 ) -> BranchReport | None:
-    """Deletes every row that the snapshot sees in these ranges; under `branch`, where one was drawn for it."""
+    """Delete every row that the snapshot sees in these ranges, under `branch` if given, else under a new one."""
     conn = connection(plan.url, plan.database_id)
     return _write_branch(plan, (batch for each in ranges for batch in _range_deletes(conn, read, each)), branch=branch)
 
@@ -185,18 +186,18 @@ DELETE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What the tasks of a merge know besides its `WritePlan`."""
+    """The part of a merge that its tasks share, besides the `WritePlan`."""
 
     read: ReadPlan
     updated: tuple[str, ...]
-    """The columns that an update writes: those that a clause sets; at level cell all, so that what the others were
-    conflicts with transactions that write them."""
+    """The columns that an update writes: those that a clause sets; at level cell all, so that the update conflicts with
+    writers of the others."""
     new_keys: bool
-    """Whether the snapshot has a row with the key of an insert is not known: it is looked up."""
+    """Whether inserts may have keys that exist in the snapshot, so that they must be looked up."""
 
 
 def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
-    """Updates, inserts and deletes rows. The first column says what; the others are the key's and `plan.written`."""
+    """Update, insert and delete rows. The first column is the action; the others are the key's and `plan.written`."""
     counts = {UPDATE: 0, INSERT: 0, DELETE: 0}
     conn = connection(plan.url, plan.database_id)
     updates, inserts, deletes = (
@@ -238,8 +239,8 @@ def _refuse_present(conn: Connection, read: ReadPlan, inserted: CellBatch, layou
     for key, row in zip(keys, rows, strict=True):
         if row:
             raise Misuse(
-                f"the merge inserts the row {shown_key(key, layout)}, which table {read.table!r} has: name the row key "
-                "in on=[…], or leave the row out by a condition",
+                f"the merge inserts the row {shown_key(key, layout)}, which exists in table {read.table!r}: name the "
+                "row key in on=[…], or exclude the row by a condition",
                 row=key,
             )
 
@@ -249,8 +250,8 @@ def reporting(
     names: Sequence[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """A writing task as `mapInArrow` wants it: record batches in, whose columns have these names; one row of
-    REPORT_SCHEMA out, errors coded."""
+    """Run a writing task for `mapInArrow`: takes record batches, whose columns get these names; yields one row of
+    REPORT_SCHEMA. Errors are coded."""
     with coded_errors():
         report = work(named_batches(names, batches))
     crash_point("spark.task.written")
@@ -259,17 +260,16 @@ def reporting(
 
 
 def named_batches(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, with these names in place of Spark's."""
+    """Return the batches with these names instead of Spark's."""
     return (pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in batches)
 
 
 def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-    """`Misuse` naming the key where two rows of the write have one, as far as tasks told their keys; nothing where
-    `duplicates=last`.
+    """`Misuse`, which names the key, if two rows of the write have one key, among the keys that tasks reported; never
+    with `duplicates=last`.
 
-    They told 64-bit ids; an id that comes twice is a suspicion, which a scan of the written branches settles: equal ids
-    of different keys are no duplicates. The alternative, ordering the frame by its row key, costs a shuffle of all its
-    bytes.
+    Keys are reported as 64-bit ids. An id that occurs twice may belong to two different keys; a scan of the written
+    branches decides. The alternative, ordering the frame by its row key, would shuffle all its bytes.
     """
     keys = np.concatenate([_NO_IDS, *(report.keys for report in reports)])
     distinct, counts = np.unique(keys, return_counts=True)
@@ -289,9 +289,9 @@ def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchRe
 def _rows_written(
     conn: Connection, table: str, span: KeyRange, branches: NDArray[np.int64], suspected: NDArray[np.int64]
 ) -> Iterator[tuple[int, bytes]]:
-    """The suspected rows among those written under the branches, each once."""
+    """Yield the rows under the branches whose ids are suspected, each once."""
     for batch in conn.deployment.store.scan(table, span):
-        ids = row_ids(table.encode(), batch)
+        ids = hashing.row_ids(table.encode(), batch)
         for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
             versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
             if np.isin(versions, branches).any():
@@ -317,92 +317,97 @@ def _write_branch(
         conn.renew((plan.start_ts,))
         rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
         if with_keys:
-            keys.append(row_ids(plan.info.name.encode(), batch))
+            keys.append(hashing.row_ids(plan.info.name.encode(), batch))
         lowest, highest = batch.row_key(0), batch.row_key(batch.rows - 1)
         first, last = min(first or lowest, lowest), max(last, highest)
         witness = witness or batch.cell_version(0)._replace(version=branch)
     if not rows:
         return None
-    span, count, told = KeyRange(first, last + b"\0"), sum(map(len, keys)), _told_keys(plan, np.concatenate(keys))
-    return BranchReport(branch, rows, cells, size, ids.count, ids.told(), count, told, span, witness)
+    span, count, reported = (
+        KeyRange(first, last + b"\0"),
+        sum(map(len, keys)),
+        _reported_keys(plan, np.concatenate(keys)),
+    )
+    return BranchReport(branch, rows, cells, size, ids.count, ids.reported(), count, reported, span, witness)
 
 
 _NO_IDS: Final = np.empty(0, dtype=np.int64)
 _DOUBLED_MAX: Final = 1_000
-"""One is enough for the error; more, in case the first are different keys with one id."""
+"""One is enough for the error; more are reported in case the first are different keys with equal ids."""
 
 
-def _told_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(keys) <= _told_max(plan):
+def _reported_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    if len(keys) <= _reported_max(plan):
         return keys
     keys.sort()
     doubled = np.flatnonzero(keys[1:] == keys[:-1])[:_DOUBLED_MAX]
     return keys[np.isin(keys, keys[doubled])] if len(doubled) else _NO_IDS
 
 
-def _told_max(plan: WritePlan) -> int:
-    """How many keys, and ids, this task tells."""
+def _reported_max(plan: WritePlan) -> int:
+    """Return how many keys, and how many ids, this task may report."""
     pyspark = sys.modules.get("pyspark")
     task = None if pyspark is None else pyspark.TaskContext.get()
-    return told_by_task(plan.told_max, 0 if task is None else task.partitionId())
+    return reported_by_task(plan.reported_max, 0 if task is None else task.partitionId())
 
 
 def span_of(reports: Iterable[BranchReport]) -> KeyRange:
-    """The rows that these wrote are in it."""
+    """Return a range that holds all rows of these reports."""
     spans = [report.span for report in reports]
     stops = [span.stop for span in spans if span.stop is not None]
     return KeyRange(min(span.start for span in spans), max(stops) if len(stops) == len(spans) else None)
 
 
 class _ConflictIds:
-    """The ids of what a task writes, as many as it may tell and one commit may name: beyond that only how many."""
+    """The conflict ids of a task's writes: all while they are few enough to report and for one commit to name, else
+    only their number."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.count = 0
         self._plan = plan
         self._left = plan.ids_max - plan.ids_before
-        self._told_max = min(self._left, _told_max(plan))
+        self._reported_max = min(self._left, _reported_max(plan))
         self._ids = [_NO_IDS]
 
     def add(self, batch: CellBatch) -> None:
-        """Before the batch is written. `Misuse` where its level was given and the commit would be refused."""
+        """Count the ids of a batch, before it is written. `Misuse` if the level was given and the TSO would refuse the
+        commit."""
         plan = self._plan
         if not plan.ids or self.count > self._left:
             return
         self.count += sum(batch.rows if level is ConflictLevel.ROW else batch.cells for level in plan.ids)
-        if self.count <= self._told_max:
+        if self.count <= self._reported_max:
             self._ids += [_conflict_ids(plan.info.name, level, batch) for level in plan.ids]
             return
         self._ids = [_NO_IDS]
         if self.count > self._left and not plan.may_claim_tables:
             raise too_many_ids(plan.ids_before + self.count, plan.ids_max)
 
-    def told(self) -> NDArray[np.int64]:
+    def reported(self) -> NDArray[np.int64]:
         return np.concatenate(self._ids)
 
 
 def too_many_ids(count: int, most: int) -> Misuse:
-    """A commit at level cell or row that the TSO would refuse. `count`: its ids so far."""
+    """Return the error for a commit at level cell or row that the TSO would refuse. `count`: its ids so far."""
     return Misuse(
-        f"the write set has {count} ids or more, over {most}, the most that this TSO takes in one commit (a quarter of "
-        "its conflictMapEntries): leave the conflict level away or give 'auto', which claims the written tables as a "
-        "whole from there on, or write less at once; a table of level 'row' needs one id a row, one of level 'cell' "
-        "one a value",
+        f"the write set has at least {count} ids, but this TSO accepts at most {most} in one commit (a quarter of its "
+        "conflictMapEntries): omit the conflict level or give 'auto', which then claims the written tables as a whole, "
+        "or write less at once; a table of level 'row' needs one id per row, one of level 'cell' one per value",
         ids=count,
     )
 
 
 def draw_branch(conn: Connection, plan: WritePlan) -> int:
-    """Above the transaction's start, and above every branch that was drawn before: what is written under it hides
-    what stands under those."""
-    branch = conn.deployment.tso.begin(not_before=plan.start_ts).start_ts
-    conn.note_ended(branch)  # the lease on the transaction's own start, which is older, holds it
+    """Return a new branch, above the transaction's start and above every branch drawn before: cells under it hide
+    cells under those."""
+    with conn.begun(not_before=plan.start_ts) as begun:
+        branch = begun.start_ts  # the lease on the transaction's start, which is older, holds it
     assert branch > plan.start_ts, f"branch {branch} is not above its transaction {plan.start_ts}"
     return branch
 
 
 def _conflict_ids(table: str, level: ConflictLevel, batch: CellBatch) -> NDArray[np.int64]:
-    return (row_ids if level is ConflictLevel.ROW else cell_ids)(table.encode(), batch)
+    return (hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids)(table.encode(), batch)
 
 
 def _value_bytes(batch: CellBatch) -> int:
@@ -410,7 +415,7 @@ def _value_bytes(batch: CellBatch) -> int:
 
 
 def _range_deletes(conn: Connection, read: ReadPlan, key_range: KeyRange) -> Iterator[CellBatch]:
-    """Tombstones for everything visible in a range, to be written under a branch."""
+    """Yield tombstones for everything visible in a range, to be written under a branch."""
     for batch, visible in visible_batches(conn, read, key_range):
         yield _tombstones(batch, visible)
 
@@ -418,8 +423,8 @@ def _range_deletes(conn: Connection, read: ReadPlan, key_range: KeyRange) -> Ite
 def _key_deletes(
     conn: Connection, read: ReadPlan, encoder: RowEncoder, batch: pa.RecordBatch, columns: Sequence[Column] = ()
 ) -> CellBatch:
-    """Tombstones for everything visible in the rows with these keys, and for `columns` of theirs; keys without a row
-    are no error."""
+    """Return tombstones for everything visible in the rows with these keys, and for their `columns`; keys without a
+    row are ignored."""
     encoded = encoder.encode_keys(batch)
     keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
     rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
@@ -433,12 +438,12 @@ def _key_deletes(
 
 
 def _stored(schema: TableSchema) -> list[Column]:
-    """Every column in which a row may show that it is there, but for the sentinel's."""
+    """Return every column whose cell can make a row exist, except the sentinel's."""
     return [*(column.column for column in schema.columns if column.column is not None), *schema.retired]
 
 
 def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
-    """The visible rows and columns of a batch as tombstones, a record a row."""
+    """Return tombstones for the visible rows and columns of a batch, one record per row."""
     rows = visible.rows_present()
     counts: NDArray[np.int64] = (visible.row_cell[1:] - visible.row_cell[:-1])[rows]
     cells = len(visible.cells)
@@ -468,12 +473,12 @@ def _as_row(report: BranchReport) -> pa.RecordBatch:
 
 
 def report_of(row: Sequence[Any]) -> BranchReport:
-    """A collected row of REPORT_SCHEMA."""
+    """Return the report in a collected row of REPORT_SCHEMA."""
     branch, rows, cells, size, ids_count, keys_count, ids, keys, first, stop, *cell, inserted, deleted = row
     key, family, qualifier = map(bytes, cell)
     witness = CellVersion(key, family, qualifier, branch) if key else None
-    span, told = KeyRange(bytes(first), None if stop is None else bytes(stop)), (_ids(ids), keys_count, _ids(keys))
-    return BranchReport(branch, rows, cells, size, ids_count, *told, span, witness, inserted, deleted)
+    span, reported = KeyRange(bytes(first), None if stop is None else bytes(stop)), (_ids(ids), keys_count, _ids(keys))
+    return BranchReport(branch, rows, cells, size, ids_count, *reported, span, witness, inserted, deleted)
 
 
 def _ids(stored: bytes) -> NDArray[np.int64]:

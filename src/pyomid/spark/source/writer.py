@@ -1,4 +1,4 @@
-"""One `df.write`: its transaction is a `LargeTransaction`, which goes on in every process that Spark calls."""
+"""One `df.write`: a `LargeTransaction` that continues in every process that Spark calls."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class BranchMessage(WriterCommitMessage):
-    """What a task returns to `commit`; None: it had no rows."""
+    """Result that a task sends to `commit`. `report`: None if the task had no rows."""
 
     report: BranchReport | None
 
 
 @dataclass
 class OmidWriter(DataSourceArrowWriter):
-    """One `df.write`: what each process that Spark calls needs to go on with its transaction."""
+    """One `df.write`, with what each process that Spark calls needs to continue its transaction."""
 
     url: str
     database_id: bytes
@@ -40,17 +40,17 @@ class OmidWriter(DataSourceArrowWriter):
     level: str | None
     transaction_id: str | None
     plan: WritePlan | None = None
-    """What the tasks share; None where nothing is to be written: `ifExists=ignore`, or `is_done`."""
+    """The plan that the tasks share; None if nothing is to be written (`ifExists=ignore`, or `is_done`)."""
     replaced_by: int = 0
-    """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
+    """The branch of an overwrite's tombstones, drawn before any task's; 0 for an append."""
     is_done: bool = False
-    """A run under the id is committed: nothing is left to do."""
+    """Whether a run under the id has already committed."""
 
     @classmethod
     def prepared(
         cls, options: Options, begun: BeginReply, fields: Sequence[Field], *, overwrite: bool, database_id: bytes = b""
     ) -> OmidWriter:
-        """The table made or checked, so that a bad write fails before its first task."""
+        """Create or check the table, so that an invalid write fails before its first task; return the writer."""
         from pyomid.client.idempotency import check_transaction_id
         from pyomid.spark.databases import connection
         from pyomid.spark.run_outcome import find_run
@@ -73,13 +73,13 @@ class OmidWriter(DataSourceArrowWriter):
             writer.is_done = True
             return writer
         transaction = writer._transaction()
-        if transaction.writes_into(table, mode, told=f"ifExists={mode}"):
+        if transaction.writes_into(table, mode, option=f"ifExists={mode}"):
             writer.plan = transaction.prepared(table, fields, write)
             writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
         return writer
 
     def under(self, transaction_id: str) -> OmidWriter:
-        """The same write under a durable id, which is known only now. It is done where a run under the id is."""
+        """Return this write under an idempotency key that is known only now."""
         from pyomid.spark.databases import connection
         from pyomid.spark.run_outcome import find_run
 
@@ -98,8 +98,8 @@ class OmidWriter(DataSourceArrowWriter):
         return BranchMessage(report)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A write that lost to a run under its own id is done; any other that lost fails, and its caller begins it
-        anew (decision 0030)."""
+        """Commit once. A write that lost to a run under its own id has succeeded already; any other that lost raises,
+        and its caller starts it again (decision 0030)."""
         from pyomid.spark.source.write_task import delete_ranges
 
         with coded_errors():
@@ -118,12 +118,12 @@ class OmidWriter(DataSourceArrowWriter):
             transaction.commit_or_find()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark calls this also after an exception that came after the commit."""
+        """Abort unless committed: Spark also calls this if an exception follows the commit."""
         with coded_errors():
             self._transaction().abort([report.branch for report in _reports(messages)])
 
     def _transaction(self) -> LargeTransaction:
-        """As it was begun, with nothing written: in this process, for this call."""
+        """Return the transaction as begun, without writes, for one call in this process."""
         from pyomid.client.session.leases import Lease
         from pyomid.spark.databases import connection
         from pyomid.spark.large_transaction import LargeTransaction
@@ -134,11 +134,11 @@ class OmidWriter(DataSourceArrowWriter):
 
 
 def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Spark commits when every task has told what it wrote. One that told nothing may have written rows."""
+    """`Unavailable` unless every task has reported what it wrote: a task without a report may have written rows."""
     silent = [number for number, message in enumerate(messages) if not isinstance(message, BranchMessage)]
     if silent:
         raise Unavailable(
-            f"nothing is committed: of {len(messages)} tasks {len(silent)} told nothing of what they wrote"
+            f"nothing is committed: {len(silent)} of {len(messages)} tasks did not report what they wrote"
         )
 
 
@@ -147,7 +147,7 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchRepor
 
 
 def write_options(options: Options) -> WriteOptions:
-    """The options of a write, checked."""
+    """Return the checked options of a write."""
     from pyomid.row_codec.encode import Duplicates, Nulls
     from pyomid.row_codec.schema import DEFAULT_FAMILY, parse_column_mapping, parse_row_key
     from pyomid.spark.schema import WriteOptions

@@ -1,9 +1,9 @@
-"""What the tasks of one write wrote together, looked up in the store: keys that came twice, and ids that were not told.
+"""Lookup in the store of what the tasks of one write wrote: duplicate keys, and ids that the tasks did not report.
 
-Tasks tell the driver their keys and ids while these are few, all tasks together about `TOLD_MAX`, whatever the write's
-size. Beyond that the store knows them in key order: two rows with one key are two versions of one row, under two
-branches of this write. What was told costs the driver 8 bytes a key; what was not is one scan of the keys between the
-first and the last one that were written, by tasks where there are some, without holding more than a batch of it.
+Tasks report their keys and ids to the driver while these are few: all tasks together about `REPORTED_MAX`, whatever the
+size of the write. Beyond that they are found in the store, in key order: two rows with one key are two versions of one
+row, under two branches of this write. A reported key costs the driver 8 bytes; unreported ones cost one scan from the
+first to the last written key, by tasks if there are any, one batch in memory at a time.
 """
 
 from __future__ import annotations
@@ -16,65 +16,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
-from pyomid.protocol.native.hashing import cell_ids, row_ids
+from pyomid.protocol.native import hashing
 from pyomid.spark.databases import connection
 from pyomid.types import ConflictLevel, KeyRange
 
-TOLD_MAX: Final = 1 << 21
-"""Keys that the tasks of one write tell, about: 16 MB in the driver; the same number of ids."""
+REPORTED_MAX: Final = 1 << 21
+"""About how many keys all tasks of one write report (16 MB in the driver), and as many ids."""
 
 _NO_IDS: Final = np.empty(0, dtype=np.int64)
 
 
-def told_by_task(told_max: int, number: int) -> int:
-    """How many keys or ids task `number` tells; how many tasks there are, it does not know.
+def reported_by_task(reported_max: int, number: int) -> int:
+    """Return how many keys or ids task `number` may report; the number of tasks is unknown to it.
 
-    Tasks of equal size tell all if they have `told_max` together: of n tasks the last one has a share of 1 / n. And
-    tasks of any size tell no more than `told_max` × (1 + ln n) together.
+    If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
+    of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
     """
-    return told_max // (number + 1)
+    return reported_max // (number + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is looked for among the rows of one write: keys under two of `branches`, and ids of what `untold` wrote."""
+class Lookup:
+    """A search among the rows of one write, for keys under two of `branches` and for ids of what `unreported` wrote."""
 
     url: str
     table: str
     database_id: bytes
     branches: tuple[int, ...]
-    """Those of rows with keys: tombstones of an overwrite hide their rows, and are none."""
-    untold: tuple[int, ...]
+    """Branches whose keys must be distinct; the branch of an overwrite's tombstones is not among them."""
+    unreported: tuple[int, ...]
     levels: tuple[ConflictLevel, ...]
     start_ts: int
-    """The transaction's, whose lease is renewed."""
+    """The transaction's start, whose lease is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """`doubled`: a key that came twice, if there is one."""
+class Found:
+    """Result of a search. `doubled`: a duplicate key, or None."""
 
     doubled: bytes | None
     ids: NDArray[np.int64]
 
 
-def look_at(look: Look, ranges: Iterable[KeyRange]) -> Seen:
-    """Scans these ranges. Ends at the first key that came twice: the write fails."""
-    conn = connection(look.url, look.database_id)
+def look_up(lookup: Lookup, ranges: Iterable[KeyRange]) -> Found:
+    """Scan these ranges, up to the first duplicate key: it makes the write fail."""
+    conn = connection(lookup.url, lookup.database_id)
     ids = [_NO_IDS]
     for key_range in ranges:
-        for batch in conn.deployment.store.scan(look.table, key_range):
-            conn.renew((look.start_ts,))
-            row = _doubled_row(batch, look.branches)
+        for batch in conn.deployment.store.scan(lookup.table, key_range):
+            conn.renew((lookup.start_ts,))
+            row = _doubled_row(batch, lookup.branches)
             if row is not None:
-                return Seen(batch.row_key(row), _NO_IDS)
-            ids += _ids_of(look, batch)
-    return Seen(None, np.concatenate(ids))
+                return Found(batch.row_key(row), _NO_IDS)
+            ids += _ids_of(lookup, batch)
+    return Found(None, np.concatenate(ids))
 
 
-def together(seen: Sequence[Seen]) -> Seen:
+def combined(seen: Sequence[Found]) -> Found:
     doubled = next((each.doubled for each in seen if each.doubled is not None), None)
-    return Seen(doubled, np.concatenate([_NO_IDS, *(each.ids for each in seen)]))
+    return Found(doubled, np.concatenate([_NO_IDS, *(each.ids for each in seen)]))
 
 
 def _doubled_row(batch: CellBatch, branches: Sequence[int]) -> int | None:
@@ -85,18 +85,18 @@ def _doubled_row(batch: CellBatch, branches: Sequence[int]) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _ids_of(look: Look, batch: CellBatch) -> list[NDArray[np.int64]]:
-    """As the tasks would have told them: an id for each row or cell that one of the branches wrote."""
-    if not batch.rows or not look.untold:
+def _ids_of(lookup: Lookup, batch: CellBatch) -> list[NDArray[np.int64]]:
+    """Return one id for each row or cell that one of the branches wrote, as the tasks would have reported them."""
+    if not batch.rows or not lookup.unreported:
         return []
-    written, table = np.isin(batch.rec_version, look.untold), look.table.encode()
+    written, table = np.isin(batch.rec_version, lookup.unreported), lookup.table.encode()
     if not written.any():
         return []
     found = []
-    for level in look.levels:
+    for level in lookup.levels:
         if level is ConflictLevel.ROW:
             rows = np.add.reduceat(written.astype(np.int64), batch.row_rec[:-1]) > 0
-            found.append(row_ids(table, batch)[rows])
+            found.append(hashing.row_ids(table, batch)[rows])
         else:
-            found.append(cell_ids(table, batch)[np.repeat(written, np.diff(batch.rec_cell))])
+            found.append(hashing.cell_ids(table, batch)[np.repeat(written, np.diff(batch.rec_cell))])
     return found

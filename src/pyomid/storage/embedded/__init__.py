@@ -1,11 +1,11 @@
-"""The embedded store: LMDB environments in one folder, shared by any number of processes.
+"""The embedded store: one LMDB environment in a folder, shared by any number of processes.
 
-    LAYOUT      version of everything below
-    data/       cells, columns, tables, catalog; written by every process in short transactions
-    commits/    commit table and leader state; only the TSO writes them, all other processes map them read-only
+    LAYOUT      the layout version of the folder
+    data/       the environment: cells, columns, tables and catalog, which every process writes in short transactions;
+                commit table and leader state, which only the TSO writes
 
-`layout` makes and checks the folder. `environment` does all that concerns LMDB's lifetime: one environment a process,
-forks, growth, errors. `records` defines the bytes; `native/records` is their compiled form.
+`layout` creates and checks the folder. `environment` manages LMDB: one environment per process, forks, growth, errors.
+`records` defines the bytes; `native/records` is the compiled form.
 """
 
 from pyomid.storage.embedded.catalog import EmbeddedCatalog

@@ -1,4 +1,4 @@
-"""`Catalog` over LMDB, in the data environment: any process creates tables and compacts them.
+"""`Catalog` over LMDB: any process may create tables and compact them.
 
 t name                          → the table's entry, as JSON
 u table id                      → the mark of an unregistered table: its nonce
@@ -27,7 +27,7 @@ from pyomid.storage.catalog_fields import (
     record_fields,
     records_of,
 )
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Commit, Transaction, release
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
 from pyomid.types import (
     ColumnSchema,
@@ -41,8 +41,6 @@ from pyomid.types import (
 _TABLE: Final = b"t"
 _UNKNOWN: Final = b"u"
 _WATERMARK: Final = b"w"
-_ENTRIES_MAX: Final = 1024
-"""Names whose entries are remembered: a program may ask for many that do not exist."""
 
 
 class EmbeddedCatalog(Catalog):
@@ -52,8 +50,6 @@ class EmbeddedCatalog(Catalog):
         self, folder: str | os.PathLike[str], *, create: bool = True, map_bytes: int = MAP_BYTES_DEFAULT
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
-        self._seen: dict[str, tuple[Commit, TableEntry | None]] = {}
-        """By name: the entry, and the newest commit when it was read."""
         self._closed = False
 
     @property
@@ -61,24 +57,13 @@ class EmbeddedCatalog(Catalog):
         return self._environment.databases[CATALOG]
 
     def entries(self) -> list[TableEntry]:
-        """Sorted by the bytes of the name, which keeps the order of its characters."""
+        """See the port. The key order, by the bytes of the name, is also the order of its characters."""
         return self._environment.read(
             lambda transaction: [_entry_of(value) for _, value in self._items(transaction, _TABLE)]
         )
 
     def entry(self, name: str) -> TableEntry | None:
-        """Fresh. As long as nothing was committed since it was read, it is what it was."""
-        seen = self._seen.get(name)
-        if seen is not None and self._environment.newest_commit() == seen[0]:
-            return seen[1]
-        commit, entry = self._environment.read(self._entry_at, name)
-        if len(self._seen) >= _ENTRIES_MAX:
-            self._seen.clear()
-        self._seen[name] = commit, entry
-        return entry
-
-    def _entry_at(self, transaction: Transaction, name: str) -> tuple[Commit, TableEntry | None]:
-        return self._environment.commit_of(transaction), self._entry(transaction, name)
+        return self._environment.read(self._entry, name)
 
     def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
         name, value = new.info.name, _entry_json(new)
@@ -192,7 +177,7 @@ def _entry_json(entry: TableEntry) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _entry_of(value: bytes) -> TableEntry:
-    """The entry of these bytes, cached by them: every transaction reads its tables anew, and they seldom change."""
+    """Decode an entry, cached by its bytes: every transaction reads its tables again, and they rarely change."""
     try:
         content = json.loads(value)
         return entry_of(content, _schema_of(content) if "columns" in content else None)
@@ -212,7 +197,7 @@ def _watermark_key(record: RegionWatermark) -> bytes:
 
 
 def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
-    """The newest record, and those that are kept of earlier ones."""
+    """Encode the newest record, and the earlier ones that are kept."""
     record = records[0]
     stop = record.key_range.stop
     return json.dumps(
@@ -226,7 +211,7 @@ def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
 
 
 def _watermarks_of(value: bytes) -> list[RegionWatermark]:
-    """Newest first."""
+    """Decode the records of a range, newest first."""
     try:
         content = json.loads(value)
         stop = content["stop"]

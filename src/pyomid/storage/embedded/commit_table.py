@@ -1,10 +1,10 @@
-"""`CommitTable` of a folder: the TSO writes it, all other processes map it read-only.
+"""`CommitTable` of a folder: each write is one LMDB transaction, conditional on the stored epoch.
 
-    put     the log, durable, then an index that all processes map        `commit_log/writer`, `commit_log/index`
-    later   LMDB: what was not completed soon                             `commit_log/compacted`
+A start's marker or entry, the epoch and the time of the last commit are read and written in one transaction. So of a
+marker and an entry exactly one wins, and a deposed TSO writes nothing.
 
-A lookup reads in the same order: the index, then LMDB. An entry is durable in LMDB before it leaves the index, so in
-this order it is found. Every write is refused once the leader state holds another epoch (`serve_epoch`).
+Completion is not urgent: deletes join the next write of the table, or get a transaction of their own a second later.
+Their shadow cells are durable before that (law 5). If a delete is lost, the sanitizer deletes the entry.
 """
 
 from __future__ import annotations
@@ -12,38 +12,63 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from heapq import merge
-from itertools import groupby
-from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
-from pyomid.arrays import NDArray, np
-from pyomid.errors import Misuse, OmidError
-from pyomid.owned_files import FileId
-from pyomid.ports import CommitTable, FlushEnded, FlushLoop
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import Misuse, OmidError, StoreFull, UnknownTable
+from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.embedded.commit_log.compacted import RECORD_BYTES, RECORD_TIMESTAMPS, CompactedCommits
-from pyomid.storage.embedded.commit_log.index import CommitLogReader, load_kernels
-from pyomid.storage.embedded.commit_log.writer import CommitLog
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, release
-from pyomid.storage.embedded.layout import open_commits, open_folder
-from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, SealOutcome
+from pyomid.storage.embedded.commit_entries import (
+    RECORD_BYTES,
+    RECORD_TIMESTAMPS,
+    delete_entries,
+    delete_some_below,
+    entries_from,
+    find_entries,
+    put_entries,
+    records_of,
+    replace_entries,
+    seal_starts,
+)
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.layout import COMMITS, open_data, open_folder
+from pyomid.storage.embedded.leader_state import check_epoch, note_change, read_number
+from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, put_carried, unpack
+from pyomid.storage.embedded.records import VALUE_BYTES_MAX
+from pyomid.storage.embedded.table_numbers import Table, Tables
+from pyomid.types import TIMESTAMP_STEP, CellsOfCommit, SealOutcome
 
 __all__ = ["RECORD_BYTES", "RECORD_TIMESTAMPS", "EmbeddedCommitTable"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Int64s = NDArray[np.int64]
+
+_WRITE_RECORDS_MAX: Final = 2000
+"""Records per transaction of `delete_below`: the next flush waits a few milliseconds for it."""
+_READ_RECORDS_MAX: Final = 500
+COMPLETION_S = 1.0
+"""A completed entry is deleted after this time, if no other write deletes it before."""
+_NO_STARTS: Final = np.empty(0, dtype=np.int64)
+
+
+class _Unpacked(NamedTuple):
+    """A commit that carries its cells, unpacked: the tables and records that it writes."""
+
+    start_ts: int
+    commit_ts: int
+    tables: list[Table]
+    records: list[tuple[bytes, bytes]]
 
 
 class EmbeddedCommitTable(CommitTable):
-    """The commit table of one folder.
-
-    A submitted flush goes one of three ways. The disk writes it while the loop goes on, one flush at a time. If that
-    cannot be begun (another thread writes, the log needs room, the system has no such writes), a thread does it. And if
-    the loop may wait, it does it itself, which takes about as long as to pass it to a thread.
-    """
+    """The commit table of one folder. `writable`: for the TSO; other processes only look entries up."""
 
     def __init__(
         self,
@@ -54,136 +79,67 @@ class EmbeddedCommitTable(CommitTable):
         map_bytes: int = MAP_BYTES_DEFAULT,
     ) -> None:
         path = open_folder(folder, create=create)
-        self._path = path / "commits"
+        self._path = path
         self._guard = ProcessGuard(f"the commit table in {path}")
-        self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
-        self._compacted = CompactedCommits(self._environment)
-        self._reader = CommitLogReader(self._path)
+        self._environment = open_data(path, map_bytes=map_bytes)
+        self._tables = Tables(self._environment)
+        self._writable = writable
         self._epoch: int | None = None
         self._closed = False
-        self._writer: CommitLog | None = None
-        self._began = False
-        """Whether this table began the writer's last put."""
-        self._flush_ended: FlushEnded | None = None
-        """The callback of the flush that the disk writes for a loop."""
-        if writable:
-            try:
-                self._writer = _open_writer(self._path, self._environment)
-            except BaseException:
-                release(self._environment)
-                raise
+        self._completed: list[Int64s] = []
+        """Starts whose entries the next write deletes. Append and pop are atomic."""
+        self._timer: threading.Timer | None = None
 
     def serve_epoch(self, epoch: int) -> None:
-        """From now on no write is begun once the leader state has another epoch.
-
-        The folder's lock excludes a second writer while this process lives, so nothing comes between check and write.
-        """
+        """Make every later write fail if the leader state has another epoch."""
         self._epoch = epoch
 
-    def prepare(self) -> None:
-        load_kernels()
+    # Reading
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         self._check()
-        while True:
-            found, sequences = self._reader.lookup(starts)
-            missing = [start for start, value in zip(starts, found, strict=True) if value == NOT_FOUND]
-            if missing:
-                known = dict(zip(missing, self._compacted.lookup(missing), strict=True))
-                found = [value or known[start] for start, value in zip(starts, found, strict=True)]
-            if self._reader.is_unchanged(sequences):
-                return found
+        return self._environment.read(find_entries, self._commits, starts)
+
+    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int]:
+        """See the port. All are read from one state of the folder, so no entry is missing whose H is."""
+        self._check()
+        return self._environment.read(self._with_watermarks, starts)
+
+    def _with_watermarks(self, transaction: Transaction, starts: Sequence[int]) -> tuple[list[int], int, int]:
+        watermark, horizon = (read_number(self._environment, transaction, name) for name in (b"watermark", b"horizon"))
+        return find_entries(transaction, self._commits, starts), watermark, horizon
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Yield entries in the order of starts, reading a bounded number at a time."""
+        self._check()
+        return self._entries()
+
+    def _entries(self) -> Iterator[tuple[int, int]]:
+        bucket: int | None = 0
+        while bucket is not None:
+            found, bucket = self._environment.read(entries_from, self._commits, bucket, _READ_RECORDS_MAX)
+            yield from found
+
+    def count(self) -> int:
+        return sum(1 for _ in self.entries())
+
+    # Writing
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2))
 
     def put_block(self, entries: Int64s) -> list[int]:
-        """If a start comes twice, the last row counts."""
+        """See the port. If a start is listed twice, the last row counts."""
+        return self._put(entries)
+
+    def _put(self, entries: Int64s, *, at_once: bool = False) -> list[int]:
         _check_starts(entries[:, 0])
-        return self._writing().put(entries, self._epoch)
+        return self._write(partial(self._put_in, entries=entries), entries[:, 0], at_once=at_once)
 
-    def flush(self, entries: Int64s) -> tuple[list[int], int]:
-        """`put_block`, and the epoch read after it."""
-        return self.put_block(entries), self._compacted.epoch()
-
-    @property
-    def flushes_in_flight_max(self) -> int:
-        """One if the disk writes in the background: what comes meanwhile is the next write."""
-        return 1 if self._writing().writes_in_background else super().flushes_in_flight_max
-
-    def submit(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> None:
-        if self._is_flushing(self._writing()):  # its end comes to this thread, which must not wait for the turn
-            loop.on_thread(partial(self.flush, entries), ended)
-        elif loop.may_wait:
-            ended(self.flush(entries))
-        elif not self._begin_watched(entries, ended, loop):
-            loop.on_thread(partial(self.flush, entries), ended)
-
-    def _begin_watched(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> bool:
-        is_begun = False
-        try:
-            fileno = self.flush_ended_fileno()
-            if fileno is not None:
-                loop.watch(fileno, self._look)
-                self._flush_ended = ended
-                is_begun = self.begin_flush(entries)
-        except OmidError:
-            pass  # if the error lasts, the flush on a thread raises it too
-        except Exception:
-            log.exception("a flush failed before it began")
-        finally:
-            if not is_begun:
-                self._flush_ended = None
-        return is_begun
-
-    def _look(self) -> None:
-        """The descriptor was readable. The end of a flush whose submission was interrupted is told to no caller."""
-        if not self._is_flushing(self._writing()):
-            return
-        result: tuple[list[int], int] | Exception | None
-        try:
-            result = self.end_flush()
-        except Exception as error:
-            result = error
-        if result is not None:
-            ended, self._flush_ended = self._flush_ended, None
-            if ended is not None:
-                ended(result)
-
-    def leave_loop(self) -> None:
-        """Waits for the write under way, which would keep the lock; its end is told to no caller."""
-        self._flush_ended = None
-        writer = self._writing()
-        if self._is_flushing(writer):
-            writer.finish_put()
-
-    def flush_ended_fileno(self) -> int | None:
-        """A descriptor that becomes readable when the flush has ended. None if the system has none: then nothing is
-        begun."""
-        return self._writing().put_ended_fileno()
-
-    def begin_flush(self, entries: Int64s) -> bool:
-        """Begins `flush` without a wait. False: nothing was begun. Until its end the array must not change, and this
-        thread must not put, seal or delete: the flush holds the lock."""
-        _check_starts(entries[:, 0])
-        writer = self._writing()
-        if writer.has_begun:
-            return False
-        self._began = True  # first: an interrupt after the call loses its result, not what it began
-        self._began = writer.begin_put(entries, self._epoch)
-        return self._began
-
-    def end_flush(self) -> tuple[list[int], int] | None:
-        """The flush's result, or its error; None: it has not ended yet."""
-        refused = self._writing().end_put()
-        return None if refused is None else (refused, self._compacted.epoch())
-
-    def _is_flushing(self, writer: CommitLog) -> bool:
-        return self._began and writer.has_begun
-
-    def delete_at_once(self, starts: Int64s) -> Int64s:
-        _check_starts(starts)
-        return self._writing().delete_at_once(starts, self._epoch)
+    def _put_in(self, transaction: Transaction, entries: Int64s) -> list[int]:
+        """`put_block` within a write transaction, after `_begin_in`."""
+        note_change(self._environment, transaction)
+        return put_entries(transaction, self._commits, entries)
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])
@@ -191,51 +147,233 @@ class EmbeddedCommitTable(CommitTable):
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
         starts = np.array(branches, dtype=np.int64)
         _check_starts(starts)
-        self._writing().replace(np.stack([starts, np.full_like(starts, commit_ts)], axis=1), self._epoch)
+        rows = np.stack([starts, np.full_like(starts, commit_ts)], axis=1)
+
+        def replace(transaction: Transaction) -> None:
+            note_change(self._environment, transaction)
+            replace_entries(transaction, self._commits, rows)
+
+        self._write(replace, starts)
 
     def seal(self, start: int) -> SealOutcome:
         return self.seal_many([start])[0]
 
     def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """Seals all in one record: a large commit that a take-over finds undecided has thousands of branches."""
-        _check_starts(np.array(starts, dtype=np.int64))
-        return self._writing().seal(starts, self._epoch)
+        """Seal all starts in one transaction: an undecided large commit has thousands of branches at a takeover."""
+        wanted = np.array(starts, dtype=np.int64)
+        _check_starts(wanted)
+        return self._write(lambda transaction: seal_starts(transaction, self._commits, wanted), wanted)
 
     def delete(self, starts: Sequence[int]) -> None:
         wanted = np.array(starts, dtype=np.int64)
         _check_starts(wanted)
-        self._writing().delete(wanted, self._epoch)
+        self._write(lambda transaction: delete_entries(transaction, self._commits, wanted), wanted)
+
+    def delete_at_once(self, starts: Int64s) -> Int64s:
+        """See the port. Returns none: the next write deletes them all."""
+        _check_starts(starts)
+        self._check_writable()
+        if len(starts):
+            self._completed.append(starts.copy())
+            self._delete_soon()
+        return _NO_STARTS
 
     def delete_below(self, horizon: int) -> int:
-        return self._writing().delete_below(horizon, self._epoch)
+        """Delete in several transactions, oldest first, so that another write waits for at most one of them."""
+        total = 0
+        while True:
+            gone, is_done = self._write(
+                lambda transaction: delete_some_below(transaction, self._commits, horizon, _WRITE_RECORDS_MAX),
+                records=_WRITE_RECORDS_MAX,
+            )
+            total += gone
+            if is_done:
+                return total
 
-    def entries(self) -> Iterator[tuple[int, int]]:
-        """In the order of starts, a bounded number at a time."""
-        self._check()
-        recent = [(start, value) for start, value in self._reader.rows().tolist() if value != NOT_FOUND]
-        return self._merged(recent)
+    # Flushes of a service
 
-    def _merged(self, recent: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        for _, same in groupby(merge(recent, self._compacted.entries(), key=_start), key=_start):
-            yield next(same)
+    def flush(self, entries: Int64s, *, at_once: bool = False) -> FlushEnd:
+        """`put_block`, then read the epoch. `at_once`: `Unavailable` if another writer holds the write lock."""
+        refused = self._put(entries, at_once=at_once) if len(entries) else []
+        return FlushEnd(refused, self._environment.read(partial(read_number, self._environment, name=b"epoch")))
 
-    def count(self) -> int:
-        return sum(1 for _ in self.entries())
+    @property
+    def flushes_in_flight_max(self) -> int:
+        """1: LMDB writes one transaction at a time, and commits decided meanwhile form the next batch."""
+        return 1
+
+    def submit(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> None:
+        """Flush in the loop if it may wait for the disk: a flush of one entry takes less time than a switch to a
+        thread. The loop never waits for another writer."""
+        if loop.may_wait:
+            try:
+                result = self.flush(entries, at_once=True)
+            except OmidError:  # if the error persists, the flush on a thread reports it
+                pass
+            else:
+                return ended(result)
+        loop.on_thread(partial(self.flush, entries), ended)
+
+    # Commits that carry their cells
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        return ONE_STEP_BYTES_MAX if self._writable else 0
+
+    def put_with_cells(
+        self, entries: Int64s, cells: Sequence[CellsOfCommit], epoch: int, *, at_once: bool = False
+    ) -> FlushEnd:
+        """See the port. If the disk is full, commits that carry cells fail, and the other entries are put without
+        them."""
+        self._check_writable()
+        _check_starts(entries[:, 0])
+        unpacked, malformed = self._unpacked(cells)
+
+        def write(transaction: Transaction) -> FlushEnd:
+            check_epoch(self._environment, transaction, epoch)
+            return self._put_with_cells_in(transaction, entries, unpacked, malformed, epoch)
+
+        records = sum(len(each.records) for each in unpacked)
+        try:
+            return self._write(write, entries[:, 0], records=records, at_once=at_once, is_urgent=True)
+        except StoreFull as error:
+            failed = {**dict.fromkeys((each.start_ts for each in cells), error), **malformed}
+            if len(others := _without(entries, failed)):
+                self.put_block(others)
+            return FlushEnd([], epoch, failed)
+
+    def _unpacked(self, cells: Sequence[CellsOfCommit]) -> tuple[list[_Unpacked], dict[int, OmidError]]:
+        """Unpack before the write lock is taken, by the cached tables. Under the lock `_put_with_cells_in` checks that
+        they still exist."""
+        try:
+            return [_unpack(each, self._tables.last_seen) for each in cells], {}
+        except OmidError:  # a new table or column, or malformed cells
+            return self._environment.read(self._unpacked_anew, cells)
+
+    def _unpacked_anew(
+        self, transaction: Transaction, cells: Sequence[CellsOfCommit]
+    ) -> tuple[list[_Unpacked], dict[int, OmidError]]:
+        """Unpack by tables read in this read transaction, which may be cached."""
+        unpacked: list[_Unpacked] = []
+        failed: dict[int, OmidError] = {}
+
+        def find(name: str) -> Table:
+            table = self._tables.loaded(transaction, name)
+            table.load_new(transaction, self._tables.database)
+            return table
+
+        for each in cells:
+            try:
+                unpacked.append(_unpack(each, find))
+            except OmidError as error:
+                failed[each.start_ts] = error
+        return unpacked, failed
+
+    def _put_with_cells_in(
+        self,
+        transaction: Transaction,
+        entries: Int64s,
+        unpacked: Sequence[_Unpacked],
+        malformed: Mapping[int, OmidError],
+        epoch: int,
+    ) -> FlushEnd:
+        failed = dict(malformed)
+        for each in unpacked:
+            for table in each.tables:
+                if not self._tables.is_there(transaction, table):
+                    why = f"table {table.name!r} was dropped since it was written"
+                    failed[each.start_ts] = UnknownTable(why, table=table.name)
+        refused = self._put_in(transaction, _without(entries, failed) if failed else entries)
+        for each in unpacked:
+            if each.start_ts not in refused and each.start_ts not in failed:
+                put_carried(transaction, self._environment, each.commit_ts, each.records)
+        return FlushEnd(refused, epoch, failed)
+
+    # Transactions
+
+    def _begin_in(self, transaction: Transaction, completed: Int64s) -> None:
+        """Begin a write: `Deposed` if another TSO leads; otherwise do the waiting deletes."""
+        if self._epoch is not None:
+            check_epoch(self._environment, transaction, self._epoch)
+        if len(completed):
+            delete_entries(transaction, self._commits, completed)
+
+    def _take_completed(self) -> Int64s:
+        """Take the starts whose entries the caller's transaction is to delete. If it fails, the caller puts them back,
+        or the sanitizer deletes them."""
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._completed.pop())
+        return np.concatenate(taken) if taken else _NO_STARTS
+
+    def _write(
+        self,
+        work: Callable[[Transaction], T],
+        starts: Int64s = _NO_STARTS,
+        *,
+        records: int = 0,
+        at_once: bool = False,
+        is_urgent: bool | None = None,
+    ) -> T:
+        """Run one transaction, durable on return in the folder's own file. `is_urgent`: before waiting writers; None:
+        unless it has many records."""
+        self._check_writable()
+        completed = self._take_completed()
+
+        def write(transaction: Transaction) -> T:
+            self._begin_in(transaction, completed)
+            return work(transaction)
+
+        weight = records + records_of(starts) + records_of(completed)
+        try:
+            if at_once:
+                result = self._environment.write_at_once(write, records=weight)
+            else:
+                result = self._environment.write(
+                    write, records=weight, is_urgent=not records if is_urgent is None else is_urgent
+                )
+        except OmidError:
+            if len(completed):
+                self._completed.append(completed)
+            raise
+        self._environment.check_in_place()
+        return result
+
+    def _delete_soon(self) -> None:
+        if self._timer is None:
+            self._timer = timer = threading.Timer(COMPLETION_S, self._delete_completed)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError:  # no thread: the next write deletes them
+                self._timer = None
+
+    def _delete_completed(self, *, at_once: bool = False) -> None:
+        self._timer = None  # first: entries completed from now on get a timer of their own
+        if not self._completed or self._closed:
+            return
+        try:
+            self._write(lambda transaction: None, at_once=at_once)
+        except OmidError as error:
+            log.warning("could not delete completed commit entries, the sanitizer will: %s", error)
 
     def close(self) -> None:
         if not self._closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._delete_completed(at_once=True)
             self._closed = True
-            self._reader.close()
-            if self._writer is not None:
-                finish_put = self._is_flushing(self._writer)
-                _close_writer(self._environment.data_file, self._writer, finish_put=finish_put)
             release(self._environment)
 
-    def _writing(self) -> CommitLog:
+    @property
+    def _commits(self) -> Any:
+        return self._environment.databases[COMMITS]
+
+    def _check_writable(self) -> None:
         self._check()
-        if self._writer is None:
-            raise Misuse(f"the commit table {self._path} is open for reading only: the TSO alone writes it")
-        return self._writer
+        if not self._writable:
+            raise Misuse(f"the commit table in {self._path} is open for reading only: only the TSO writes it")
 
     def _check(self) -> None:
         self._guard.check()
@@ -243,50 +381,19 @@ class EmbeddedCommitTable(CommitTable):
             raise Misuse(f"the commit table in {self._path} was closed")
 
 
-def _start(entry: tuple[int, int]) -> int:
-    return entry[0]
+def _unpack(cells: CellsOfCommit, find: Callable[[str], Table]) -> _Unpacked:
+    return _Unpacked(cells.start_ts, cells.commit_ts, *unpack(cells.cells, cells.start_ts, find, VALUE_BYTES_MAX))
+
+
+def _without(entries: Int64s, starts: Collection[int]) -> Int64s:
+    return entries[~np.isin(entries[:, 0], list(starts))]
 
 
 def _check_starts(starts: Int64s) -> None:
-    bad = starts[(starts % TIMESTAMP_STEP != 0) | (starts <= 0)]
+    if len(starts) == 1:  # the most common flush: faster without arrays
+        is_bad = int(starts[0]) % TIMESTAMP_STEP != 0 or int(starts[0]) <= 0
+        bad = starts if is_bad else _NO_STARTS
+    else:
+        bad = starts[(starts % TIMESTAMP_STEP != 0) | (starts <= 0)]
     if len(bad):
-        raise Misuse(f"start {int(bad[0])} is not a start timestamp: those are multiples of {TIMESTAMP_STEP} above 0")
-
-
-# One writer for each process and environment, however many tables are open; its users are counted.
-
-_writers: dict[FileId, tuple[CommitLog, int]] = {}
-_writers_lock = threading.RLock()
-
-
-def _open_writer(path: Path, environment: Environment) -> CommitLog:
-    key = environment.data_file
-    with _writers_lock:
-        writer, users = _writers.get(key) or (CommitLog(path, CompactedCommits(environment)), 0)
-        _writers[key] = writer, users + 1
-        return writer
-
-
-def _close_writer(key: FileId, writer: CommitLog, *, finish_put: bool) -> None:
-    """Ends what this table began, so that it does not keep the lock from others."""
-    with _writers_lock:
-        known, users = _writers.get(key, (None, 0))
-        if known is not writer:  # the parent's, in a child of fork
-            return
-        if finish_put:
-            writer.finish_put()
-        if users == 1:
-            del _writers[key]
-            writer.close()
-        else:
-            _writers[key] = writer, users - 1
-
-
-def _after_fork_in_child() -> None:
-    """A child of fork has no writer: the parent's files are closed in it, and the lock is the parent's."""
-    global _writers_lock
-    _writers.clear()
-    _writers_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+        raise Misuse(f"{int(bad[0])} is not a start timestamp: starts are multiples of {TIMESTAMP_STEP} above 0")

@@ -1,4 +1,4 @@
-"""Compaction's changes of a batch, divided at rows into parts that each fit one write transaction."""
+"""Compaction's changes of a batch, split at rows into parts that each fit one write transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import changes as kernels
@@ -17,8 +19,8 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The changes of some records of one batch. The arrays have one length, or hold the borders of lists in another
-    one."""
+    """The changes of some records of one batch. An array has an element per record, or is a list of lists: `drops` and
+    `heals`, whose borders are in `drop_first` and `heal_first`."""
 
     keys: list[bytes]
     commits: Indices
@@ -28,7 +30,7 @@ class Cleaning:
     heal_first: Indices
 
     def apply(self, transaction: Transaction, database: Any) -> None:
-        """Changes the records that are still there. `Corruption`, and no change, if one cannot be read."""
+        """Change the records that still exist. `Corruption`, and no change, if one cannot be read."""
         stored = [transaction.get(key, db=database) for key in self.keys]
         present = [index for index, value in enumerate(stored) if value is not None]
         if present:
@@ -55,7 +57,7 @@ class Cleaning:
             transaction.delete(keys[index], db=database)
 
     def _only(self, present: Indices) -> Cleaning:
-        """The changes of these records only."""
+        """Return the changes of these records only."""
         drops, drop_first = _lists_of(self.drops, self.drop_first, present)
         heals, heal_first = _lists_of(self.heals, self.heal_first, present)
         keys = [self.keys[index] for index in present.tolist()]
@@ -65,7 +67,8 @@ class Cleaning:
 def cleanings(
     batch: CellBatch, heals: Indices, drops: Indices, prefix: bytes, number_of: Indices, *, records_max: int
 ) -> Iterator[Cleaning]:
-    """The changes, ascending by row. `number_of`: the number of each of the batch's columns (0: the table has none)."""
+    """Yield the changes, ascending by row. `number_of`: the number of each of the batch's columns (0: the table has no
+    such column)."""
     record_of_drop = np.searchsorted(batch.rec_cell, drops, side="right") - 1
     records = np.union1d(heals, record_of_drop)
     row_of = np.searchsorted(batch.row_rec, records, side="right") - 1
@@ -106,7 +109,7 @@ def _cleaning(
 
 
 def _lists_of(values: Indices, first: Indices, chosen: Indices) -> tuple[Indices, Indices]:
-    """Of all lists `values[first[i] : first[i + 1]]` those in `chosen` (ascending), and their borders."""
+    """Return the chosen (ascending) of all lists `values[first[i] : first[i + 1]]`, and their borders."""
     lengths = first[chosen + 1] - first[chosen]
     borders = np.concatenate(([0], np.cumsum(lengths)))
     within = np.arange(borders[-1]) - np.repeat(borders[:-1], lengths)

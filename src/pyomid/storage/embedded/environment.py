@@ -1,30 +1,29 @@
-"""The LMDB environments of this process: each opened once however many use it, safe with threads and forks.
+"""The LMDB environments of this process: each is opened once for all its users, and is safe with threads and forks.
 
-LMDB's conditions, and how they are met here:
+LMDB's conditions, and how this module meets them:
 
-    an environment is opened once in a process          `open_environment` keeps a register by device and inode, counted
-    no read transaction lives long                      `read` runs one function inside one transaction
-    its writer's lock is waited for without a bound     each takes its turn first, which has one (`writer_turn`)
-    write transactions are serial, their sync is slow   `write` lets one thread commit for all that wait
+    a process opens an environment only once            `open_environment` keeps a counted register by device and inode
+    read transactions must be short                     `read` runs one function inside one transaction
+    the wait for the write lock has no timeout          every writer first takes a lock of ours, which has one
+                                                        (`writer_turn`)
+    write transactions are serial, their sync is slow   in `write` one thread commits for all that wait
     the map is resized only while no thread reads       `_alone` waits until no call is inside
-    a child of fork neither uses nor closes it          forks wait until no call is inside; the child then closes
-                                                        its copy, which frees nothing of the parent's
-    readers that died pin old pages                     they are looked for when opening, and each second that writes
+    a child of fork must not use or close it            forks wait until no call is inside; then the child's close of
+                                                        its copy frees nothing of the parent's
+    dead readers pin old pages                          they are removed at the opening, and once per second by writers
 
-A durable commit of LMDB syncs twice under the writer lock: its pages, then the root that points to them. Where
-`many_writers` share an environment, the root is synced after the lock is given up (LMDB's NOMETASYNC, then a sync of
-our own before any caller is told): processes that wait for the lock wait half as long, and the kernel makes one sync of
-several. What may be seen before it is durable would be lost together with all that was built on it in this environment;
-nothing outside it is done before the sync (decision 0010). NOSYNC would lose LMDB's order of pages before root, and
-with it the store; it is never used.
+Every commit keeps LMDB's own order: its pages are synced, then its root page is written through a descriptor with
+O_DSYNC, and only then does LMDB publish the transaction's number in the lock file (`mdb_env_write_meta`), from which
+every read and write transaction takes its initial state (`mdb_txn_renew0`). So no process sees a state that a loss of
+power could undo (decision 0109). NOMETASYNC and NOSYNC would break this; they are never used.
 
-An open environment stays open when its folder is removed or replaced: LMDB would go on in files that no other process
-finds. So each write first checks, inside its transaction, whether the file under the name is the one that is open, and
-refuses if it is not; reads check every `LOOK_S`. A snapshot that the TSO of the next folder gave out is never read in
-the former folder: that TSO takes longer to start.
+An open environment stays open when its folder is removed or replaced: LMDB would continue in files that no other
+process finds. So each write first checks, inside its transaction, whether the file under the name is the open one, and
+refuses if it is not; reads check every `LOOK_S`. A snapshot handed out by the TSO of the next folder is never read in
+the former folder, because starting that TSO takes longer.
 
-Forks are also why read transactions are not kept between calls: if the parent held one during a fork, the child's close
-would release it in the lock file.
+Forks are also the reason why read transactions are not kept between calls: if the parent held one during a fork, the
+child's close would release it in the lock file.
 """
 
 from __future__ import annotations
@@ -46,64 +45,74 @@ from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared, open_own
 from pyomid.platforms import reserve
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.embedded.commit_log.memory_order import IS_STRONG
-from pyomid.storage.embedded.group_commit import Group, Member, next_members
-from pyomid.storage.embedded.root_pages import RootPages, mapped_root_pages
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.turns.group_commit import Group, Member, next_members
+from pyomid.storage.embedded.turns.writer_turn import WriterTurn
 
 T = TypeVar("T")
 Transaction = Any
 """`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
 Commit = tuple[FileId, int]
-"""Which data file, and the number of LMDB's transaction in it."""
+"""A data file, and the number of an LMDB transaction in it."""
 _DATA: Final = "data.mdb"
 _LOCK: Final = "lock.mdb"
 _LOCK_BYTES: Final = 1 << 14
-"""Of LMDB's lock file: its head, and the slots of 200 readers at a time."""
+"""The beginning of LMDB's lock file: its head, and the slots of 200 readers."""
 
 MAP_BYTES_DEFAULT: Final = 1 << 40
-"""Address space, not disk: the file grows with its content. 1 TiB of the 128 TiB that Linux gives a process."""
+"""Address space, not disk space: the file grows with its content. 1 TiB of the 128 TiB of a Linux process."""
 _MAP_BYTES_MIN: Final = 1 << 26
+_GIB: Final = 1 << 30
+_PAGE_BYTES: Final = 4096
+"""Approximate: LMDB uses the system's page size."""
 READERS_MAX: Final = 4096
-"""LMDB's default of 126 is fewer than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
+"""LMDB's default of 126 is less than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
 _GROUP_RECORDS_MAX: Final = 4000
-"""A group commit holds the writer lock for a few milliseconds at most (C6)."""
+"""Bounds the time for which a group commit holds the write lock to a few milliseconds (C6)."""
 _READER_CHECK_S: Final = 1.0
-"""A process that was killed amid a read keeps pages from being used again until somebody looks for it: where a hundred
-commits are made a second the file grows by some megabytes each second."""
+"""Until somebody removes the reader of a killed process, LMDB does not reuse the pages that it pins: at a hundred
+commits per second the file grows by some megabytes per second."""
 _FORK_WAIT_S: Final = 5.0
 WRITER_WAIT_S = 30.0
-"""A write waits for so long for those of other processes. One holds the lock for milliseconds."""
+"""The timeout of a write that waits for other processes, which hold the lock for milliseconds."""
 LOOK_S = 0.01
-"""One check costs as much as a small read."""
+"""The interval of reads' checks of the file; one check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
-"""LMDB reports a short write as EIO. If less space than this is free, the disk was full."""
+"""LMDB reports a short write as EIO. If less than this is free, it means that the disk is full."""
 
 
 class _Group(Group):
     """Functions that share one write transaction."""
 
-    __slots__ = ("is_undone", "members", "transaction")
+    __slots__ = ("is_undone", "is_urgent", "members", "transaction")
 
     def __init__(self, members: list[_Pending[Any]]) -> None:
         super().__init__()
         self.members = members
+        self.is_urgent = True in [member.is_urgent for member in members]
         self.transaction: Transaction = None
         self.is_undone = False
-        """The transaction ended, or is about to end, without its commit."""
+        """The transaction ended, or is about to end, without a commit."""
 
 
 class _Pending(Member[_Group], Generic[T]):
-    """One function that waits for its write transaction; later its result."""
+    """A function that waits for its write transaction; later its result."""
 
-    __slots__ = ("done", "value", "work")
+    __slots__ = ("done", "is_urgent", "value", "work")
 
-    def __init__(self, work: Callable[[Transaction], T], records: int, *, is_patient: bool = False) -> None:
+    def __init__(
+        self,
+        work: Callable[[Transaction], T],
+        records: int,
+        *,
+        is_patient: bool = False,
+        is_urgent: bool = False,
+    ) -> None:
         super().__init__(records)
+        self.is_urgent = is_urgent
         self.work = work
         self.value: T | None = None
         self.done = _held_lock() if is_patient else None
-        """Released once its group ended, for a thread that lets others write first."""
+        """Released when its group has ended, for a thread that lets others write first."""
 
     def run(self, transaction: Transaction) -> None:
         self.value = self.work(transaction)
@@ -120,20 +129,17 @@ def _held_lock() -> threading.Lock:
 
 
 class Environment:
-    """An open environment. Only `open_environment` makes it; `release` ends it."""
+    """An open environment. Only `open_environment` creates it; `release` ends its use."""
 
-    def __init__(
-        self, folder: Path, databases: Sequence[bytes], *, writable: bool, many_writers: bool, map_bytes: int
-    ) -> None:
+    def __init__(self, folder: Path, databases: Sequence[bytes], *, map_bytes: int) -> None:
         self._folder = folder
         self._file = os.fspath(folder / _DATA)
-        self._many_writers = many_writers
         self._names = tuple(databases)
         self._map_bytes = map_bytes
         self._guard = ProcessGuard(f"the embedded store in {folder}")
         self._inside: list[object] = []
-        """One entry for each call inside LMDB. Appending and removing are atomic, so entering takes no lock: a call
-        appends, then looks at `_paused`; a thread that wants to be alone sets `_paused`, then looks at this list."""
+        """One entry per call inside LMDB. Append and remove are atomic, so entering takes no lock: a call appends, then
+        checks `_paused`; a thread that needs to be alone sets `_paused`, then checks this list."""
         self._paused = False
         self._pausing = threading.RLock()
         self._queue: deque[_Pending[Any]] = deque()
@@ -142,17 +148,14 @@ class Environment:
         """Held by the thread that writes `_group`."""
         self._readers_checked_s = 0.0
         self._panicked = False
-        """Why calls are refused until it is opened again: its root page could not be written, or it is being
-        upgraded."""
+        """A root page could not be written: reopen before the next call."""
         self._closed = False
         self.users = 0
-        self.writable = writable
         self._looked_s = time.monotonic()
         self.databases: dict[bytes, Any] = {}
         self._turn: WriterTurn | None = None
         self.data_file: FileId = (0, 0)
-        """The file that LMDB has open. It does not change inside a transaction."""
-        self._roots: RootPages | None = None
+        """The file that LMDB has open; constant inside a transaction."""
         self._open()
 
     @property
@@ -162,7 +165,7 @@ class Environment:
     # Transactions
 
     def read(self, work: Callable[..., T], *arguments: object) -> T:
-        """Runs `work(transaction, *arguments)` inside one fresh read transaction. Its result must not point into the
+        """Run `work(transaction, *arguments)` inside a fresh read transaction. Its result must not point into the
         map."""
         inside = object()
         try:
@@ -174,49 +177,27 @@ class Environment:
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
-            if inside in self._inside:  # not in a function: an interrupt could come while it is entered
-                self._inside.remove(inside)
-
-    def newest_commit(self) -> Commit | None:
-        """The newest commit of whatever process that a read which begins now may see. None: unknown.
-
-        LMDB writes a commit's root page before any reader begins at that commit, so while the newest root page is that
-        of an earlier read, a new read would find what the earlier one found. Costs less than a read
-        transaction with its two lookups.
-        """
-        self._guard.check()
-        if not IS_STRONG or self._paused or self._closed or time.monotonic() - self._looked_s > LOOK_S:
-            return None
-        data_file, roots = self.data_file, self._roots
-        if roots is not None:
-            return data_file, roots.newest()
-        inside = object()
-        try:
-            self._enter(inside)
-            return self.data_file, self._lmdb.info()["last_txnid"]
-        except lmdb.Error as error:
-            raise self._failed(error) from error
-        finally:
-            if inside in self._inside:
+            if inside in self._inside:  # inline: an interrupt at a call's entry would skip it
                 self._inside.remove(inside)
 
     def commit_of(self, transaction: Transaction) -> Commit:
-        """The commit that a read transaction sees."""
+        """Return the commit that a read transaction sees."""
         return self.data_file, transaction.id()
 
-    def write(self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0) -> T:
-        """Runs `work` inside one durable write transaction, perhaps together with the work of other threads.
+    def write(
+        self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0, is_urgent: bool = False
+    ) -> T:
+        """Run `work` inside a durable write transaction, perhaps together with the work of other threads.
 
-        `patience_s`: how long it waits for another thread to take it along; its sync then costs nothing.
+        `patience_s`: wait this long for another writer's group before committing alone; the sync is then shared.
+        `is_urgent`: before other processes' writes that are not urgent (`writer_turn`).
 
-        `work` may be run twice (when another member of its group fails), so it must not change anything but the
-        store. Its exception undoes the transaction and is raised here. `records`: about how much it writes. After an
-        interrupt it has been written, or is written before anything later, or is never written.
+        `work` may run twice (if another member of its group fails), so it must change nothing but the store. Its
+        exception undoes the transaction and is raised here. `records`: about how much it writes. If interrupted, the
+        write commits before any later write, or never.
         """
         self._guard.check()
-        if not self.writable:
-            raise Misuse(f"the environment {self._folder} is open for reading only: the TSO alone writes it")
-        pending = _Pending(work, records, is_patient=patience_s > 0)
+        pending = _Pending(work, records, is_patient=patience_s > 0, is_urgent=is_urgent)
         try:
             self._queue.append(pending)
             if pending.done is not None:
@@ -227,19 +208,39 @@ class Environment:
             pending.is_abandoned = True
         return pending.result()
 
+    def room_bytes(self) -> int:
+        """Return how much the file may grow in this process's map, not counting its free pages."""
+        info = self.read(lambda _: self._lmdb.info())
+        return int(info["map_size"]) - (int(info["last_pgno"]) + 1) * _PAGE_BYTES
+
+    def write_at_once(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
+        """An urgent `write` that waits for no other writer: `Unavailable`, and nothing is written, if another one holds
+        the lock."""
+        self._guard.check()
+        pending = _Pending(work, records, is_urgent=True)
+        if self._writer.locked():
+            raise Unavailable(f"another thread is writing the embedded store in {self._folder}")
+        with self._writer:
+            try:
+                self._end_group()
+                self._write_together([pending], time.monotonic() - WRITER_WAIT_S)
+            finally:
+                self._end_group()
+        return pending.result()
+
     def _see_to(self, pending: _Pending[Any]) -> None:
         began_s = time.monotonic()
         with self._writer:
             while not pending.is_done:
                 self._write_group(began_s)
 
-    # After an interrupt the group under way is ended by what LMDB says of it (`group_commit`):
+    # After an interrupt the present group ends according to LMDB's state of its transaction (`group_commit`):
     #
     #     transaction open        nothing was written: it is undone, and its functions are still in the queue
-    #     transaction ended       it was committed: once that is synced, every member is told so
+    #     transaction ended       it was committed durably: every member gets that outcome
 
     def _write_group(self, began_s: float) -> None:
-        """`began_s`: since when the thread waits that writes for all."""
+        """Write the next group. `began_s`: when this thread began to wait."""
         try:
             self._end_group()
             self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX), began_s)
@@ -250,7 +251,7 @@ class Environment:
         try:
             self._commit(_Group(members), began_s)
         except MemoryError:
-            raise  # of this thread; the other threads need not fail
+            raise  # it concerns this thread; the others need not fail
         except Exception as error:
             self._end_group()
             left = [member for member in members if not member.is_done and not member.is_abandoned]
@@ -263,7 +264,7 @@ class Environment:
     def _commit(self, group: _Group, began_s: float) -> None:
         self._group = group
         try:
-            self._take_turn(began_s)
+            self._take_turn(began_s, is_urgent=group.is_urgent)
             self._enter(group)
             group.transaction = self._begin(group, write=True)
             self._check_file()
@@ -285,19 +286,19 @@ class Environment:
             self._forget_dead_readers()
 
     def _end_group(self) -> None:
-        """Ends the group under way: nothing of it stays open or untold. It may be called any number of times; a thread
-        that is interrupted here leaves the rest to the next one."""
+        """End the present group: close its transaction, and set its members' outcome. Idempotent; if a thread is
+        interrupted here, the next thread does the rest."""
         group = self._group
         if group is None:
             return
         was_open = group.transaction is not None and _is_open(group.transaction)
         if was_open:
-            group.is_undone = True  # first: a thread that sees it undone must not take it for committed
+            group.is_undone = True  # before the abort: otherwise another thread could take the group for committed
             group.transaction.abort()
         if self._turn is not None:
             self._turn.release()
         if not was_open and group.transaction is not None and not group.is_undone:
-            self._make_durable(group)
+            group.is_committed = True
         if group in self._inside:
             self._inside.remove(group)
         for member in group.members:
@@ -306,22 +307,20 @@ class Environment:
                     member.done.release()
         self._group = None
 
-    def _take_turn(self, began_s: float) -> None:
+    def _take_turn(self, began_s: float, *, is_urgent: bool) -> None:
+        """Take the writer's lock. Not inside LMDB, so another thread may close the environment meanwhile."""
+        if self._closed:
+            raise self._was_closed()
         try:
             if self._turn is None:
                 self._turn = WriterTurn(self._folder)
-            self._turn.take(began_s + WRITER_WAIT_S, began_s)
+            self._turn.take(began_s + WRITER_WAIT_S, began_s, is_urgent=is_urgent)
+        except OmidError:
+            raise
+        except ValueError as error:
+            raise self._was_closed() from error
         except OSError as error:
             raise self._mapped(error) from error
-
-    def _make_durable(self, group: _Group) -> None:
-        try:
-            if self._many_writers and not group.is_committed:
-                self._lmdb.sync(True)
-        except lmdb.Error as error:
-            group.error = self._failed(error)
-        else:
-            group.is_committed = True
 
     def _begin(self, inside: object, *, write: bool) -> Transaction:
         try:
@@ -335,19 +334,12 @@ class Environment:
 
     # Lifetime
 
-    def upgrade(self) -> None:
-        """Opens an environment that was open for reading for writing too."""
-        self.writable = True
-        self._panicked = True
-        self._alone(self._reopen)
-
     def _reopen(self) -> None:
-        """Syncs, once for all that wait; again after an interrupt."""
+        """Open the environment again, once for all that wait; repeated after an interrupt."""
         if not self._panicked or self._closed:
             return
         self._check_file()
         self._lmdb.close()
-        self._roots = None
         self._open()
         self._panicked = False
 
@@ -356,20 +348,19 @@ class Environment:
         self._alone(self._close)
 
     def _close(self) -> None:
-        self._roots = None
         self._lmdb.close()
         if self._turn is not None:
             self._turn.close()
 
     def close_in_child(self) -> None:
-        """Frees the child's copy after a fork, which waited until no call was inside."""
+        """Free the child's copy after a fork, which waited until no call was inside."""
         if self._turn is not None:
             self._turn.close()
         if not self._inside:
             self._lmdb.close()
 
     def pause(self, wait_s: float | None = None) -> None:
-        """Returns once no call is inside, or after `wait_s`. Later calls wait for `resume`."""
+        """Return once no call is inside, or after `wait_s`. Later calls wait for `resume`."""
         self._pausing.acquire()
         self._keep_out(wait_s)
 
@@ -388,7 +379,7 @@ class Environment:
             time.sleep(0.0001)
 
     def _alone(self, work: Callable[[], None]) -> None:
-        """Runs `work` while no call is inside. Not a context manager: entering one could be interrupted half-way."""
+        """Run `work` while no call is inside. Not a context manager, whose entry could be interrupted half-way."""
         with self._pausing:
             try:
                 self._keep_out(None)
@@ -397,7 +388,7 @@ class Environment:
                 self._paused = False
 
     def _enter(self, inside: object) -> None:
-        """The caller removes `inside` from `_inside`, however this call ends."""
+        """Register a call. The caller must remove `inside` from `_inside`, however this method ends."""
         self._guard.check()
         if self._panicked:
             self._alone(self._reopen)
@@ -408,11 +399,14 @@ class Environment:
                 pass
             self._inside.append(inside)
         if self._closed:
-            raise Misuse(f"the embedded store in {self._folder} was closed")
+            raise self._was_closed()
+
+    def _was_closed(self) -> Misuse:
+        return Misuse(f"the embedded store in {self._folder} was closed")
 
     def _adopt_map_size(self, inside: object) -> None:
-        """Another process wrote beyond our map. This call is inside: it leaves, waits for the others, and enters
-        again."""
+        """Adopt the map size after another process wrote beyond our map. This call is inside: it leaves, waits for the
+        others, and enters again."""
         self._inside.remove(inside)
         self._alone(lambda: self._lmdb.set_mapsize(0))
         self._enter(inside)
@@ -422,8 +416,8 @@ class Environment:
         return _data_file(self._file) == self.data_file
 
     def check_in_place(self) -> None:
-        """`Misuse` if what was written just now lies in files that no other process finds: it must not be promised."""
-        self._check_file("what was written last is not in it")
+        """Raise `Misuse` if the last write went to files that no other process finds: it must not be acknowledged."""
+        self._check_file("the last write is not in it")
 
     def _check_file(self, what: str = "nothing was read or written") -> None:
         if not self.is_in_place:
@@ -434,7 +428,8 @@ class Environment:
         self._looked_s = time.monotonic()
 
     def _open(self) -> None:
-        """Whether `data_file` is the open file. If it was replaced meanwhile, the two checks differ."""
+        """Open LMDB, and check that `data_file` is the open file: if it was replaced meanwhile, the two stats
+        differ."""
         before = _data_file(self._file)
         self._open_map()
         if self.data_file != before:
@@ -459,7 +454,6 @@ class Environment:
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
             self.data_file = file_id(os.stat(self._file))
-            self._roots = mapped_root_pages(Path(self._file), self.data_file, self._lmdb)
         except (lmdb.Error, OSError) as error:
             self._lmdb.close()
             raise self._mapped(error) from error
@@ -468,8 +462,6 @@ class Environment:
         return lmdb.open(
             os.fspath(self._folder),
             map_size=map_bytes,
-            readonly=not self.writable,
-            metasync=not self._many_writers,
             create=False,
             max_dbs=len(self._names),
             max_readers=READERS_MAX,
@@ -479,7 +471,7 @@ class Environment:
         )
 
     def _forget_dead_readers(self) -> None:
-        """Housekeeping: what was written is durable, even if this fails."""
+        """Remove dead readers. Errors are ignored: the write is durable already."""
         with suppress(lmdb.Error):
             self._lmdb.reader_check()
 
@@ -488,33 +480,38 @@ class Environment:
         return self._mapped(error)
 
     def _mapped(self, error: BaseException) -> OmidError:
-        return mapped(error, self._folder)
+        return self._full() if isinstance(error, lmdb.MapFullError) else mapped(error, self._folder)
+
+    def _full(self) -> StoreFull:
+        size_gib, wanted_gib = self._lmdb.info()["map_size"] / _GIB, self._map_bytes / _GIB
+        if size_gib < wanted_gib:
+            way_out = (
+                f"The option mapSizeGib asks for {wanted_gib:.3g} GiB, but this process's address space is limited: "
+                "raise that limit (ulimit -v, RLIMIT_AS)"
+            )
+        else:
+            way_out = "Close the database in this process and connect with a greater option mapSizeGib"
+        return StoreFull(
+            f"the embedded store in {self._folder} is full: its map has {size_gib:.3g} GiB. {way_out}",
+            folder=str(self._folder),
+        )
 
 
 class HeldState:
-    """One committed state of an environment, for a copy. Until `end` its pages are not used again: where others write,
-    the file grows. It counts as a call inside LMDB, for which a fork waits some seconds."""
+    """One committed state of an environment, for a copy. Until `end` LMDB does not reuse its pages, so the file grows
+    while others write. It counts as a call inside LMDB, for which a fork waits some seconds."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._transaction: Transaction = None
 
-    def hold(self, *, in_write: bool = False) -> None:
-        """Holds the newest state. `in_write`: called by a function of `write`, so nothing is committed before that
-        returns."""
-        if in_write:  # inside already: `_enter` might wait for a thread that waits for this call
-            self._environment._inside.append(self)
-        else:
-            self._environment._enter(self)
+    def hold(self) -> None:
+        """Hold the newest state."""
+        self._environment._enter(self)
         self._transaction = self._environment._begin(self, write=False)
 
-    def is_newest(self) -> bool:
-        """Whether nothing was committed since, by any process."""
-        newest, held = self._environment._lmdb.info()["last_txnid"], self._transaction.id()
-        return int(newest) == int(held)
-
     def copy_to(self, folder: Path) -> None:
-        """LMDB's own copy, without free pages, into an existing folder. Not synced."""
+        """Write LMDB's own copy, without free pages, into an existing folder. Not synced."""
         try:
             self._environment._lmdb.copy(os.fspath(folder), compact=True, txn=self._transaction)
         except TypeError as error:
@@ -527,7 +524,7 @@ class HeldState:
 
     @contextmanager
     def records(self, database: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        """All of one database, in the order of keys."""
+        """All records of one database, in the order of keys."""
         with self._transaction.cursor(self._environment.databases[database]) as cursor:
             yield cursor.iternext()
 
@@ -536,12 +533,12 @@ class HeldState:
         return found
 
     def counts(self) -> list[int]:
-        """How many records each database has, in the order of their names as it was opened."""
+        """Return the number of records of each database, in the order given at the opening."""
         databases = self._environment.databases.values()
         return [int(self._transaction.stat(database)["entries"]) for database in databases]
 
     def end(self) -> None:
-        """Any number of times."""
+        """Release the state. Idempotent."""
         if self._transaction is not None:
             self._transaction.abort()
             self._transaction = None
@@ -550,8 +547,9 @@ class HeldState:
 
 
 def make_lock_file(folder: Path, *, shared: bool) -> None:
-    """LMDB maps its lock file, which begins as a hole: to touch that on a full disk ends the process. So what is
-    touched first gets its room before. Not where LMDB has it open: a close here would release its locks there."""
+    """Create LMDB's lock file and allocate its beginning. LMDB maps the file, which starts as a hole: touching that on
+    a full disk would kill the process. An existing file is left alone: if LMDB has it open, a close here would release
+    LMDB's locks."""
     path = folder / _LOCK
     with suppress(FileNotFoundError):
         if os.stat(path).st_size >= _LOCK_BYTES:
@@ -564,7 +562,7 @@ def make_lock_file(folder: Path, *, shared: bool) -> None:
 
 
 def _is_open(transaction: Transaction) -> bool:
-    """Whether the transaction ended: LMDB gives no number to one that was committed or undone."""
+    """Whether the transaction is still open: LMDB gives no number to one that was committed or undone."""
     try:
         transaction.id()
     except lmdb.Error:
@@ -573,10 +571,15 @@ def _is_open(transaction: Transaction) -> bool:
 
 
 def mapped(error: BaseException, folder: Path) -> OmidError:
-    """The error of `pyomid.errors` for an error of LMDB."""
+    """Return the error of `pyomid.errors` for an error of LMDB."""
     where = f"the embedded store in {folder}"
+    if _is_out_of_address_space(error):
+        return Unavailable(
+            f"{where} needs more address space than this process may use: raise that limit (ulimit -v, RLIMIT_AS)",
+            folder=str(folder),
+        )
     if isinstance(error, lmdb.MapFullError):
-        return StoreFull(f"{where} reached the end of its map: open it with a greater map_bytes", folder=str(folder))
+        return StoreFull(f"{where} reached the end of its map", folder=str(folder))
     if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.NotFoundError)):
         return Corruption(f"{where} is damaged: {error}", folder=str(folder))
     if isinstance(error, lmdb.VersionMismatchError):
@@ -585,8 +588,8 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return Misuse(f"{where}: {error}")
     if "already open in this process" in str(error):
         return Unavailable(
-            f"{where} is open in this process from before it was forked, while its parent took a back-up: fork before "
-            "or after a back-up, or start processes otherwise (spawn)",
+            f"{where} is still open in this process: it was forked while its parent took a backup; fork before or "
+            "after a backup, or start processes by spawn",
             folder=str(folder),
         )
     code = getattr(error, "code", 0) or getattr(error, "errno", 0)
@@ -596,15 +599,15 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return Misuse(f"{where} is not writable for this user: {error}", folder=str(folder))
     if code == errno.EAGAIN:
         return Unavailable(
-            f"{where} is open in a process with this one's number, {os.getpid()}, by which LMDB tells processes apart: "
-            "containers that share a folder share their process numbers too (podman run --pid=container:NAME)",
+            f"{where} is open in a process with this one's number, {os.getpid()}, and LMDB identifies processes by "
+            "number: containers that share a folder must share a PID namespace (podman run --pid=container:NAME)",
             folder=str(folder),
         )
     return Unavailable(f"{where}: {error}", folder=str(folder))
 
 
 def _is_out_of_room(folder: Path) -> bool:
-    """Whether a short write means a full disk or the limit of `ulimit -f`."""
+    """Whether a short write means that the disk is full, or the limit of `ulimit -f` reached."""
     try:
         disk, size = os.statvfs(folder), os.stat(folder / "data.mdb").st_size
     except OSError:
@@ -623,32 +626,22 @@ def _is_out_of_address_space(error: BaseException) -> bool:
 # The register of this process.
 
 _register: list[Environment] = []
-"""Searched by the file that each has open now: opening again may have found another one under the folder's name."""
+"""Searched by the file that each environment has open now: reopening may have found another file under the folder's
+name."""
 _register_lock = threading.RLock()
 
 
-def open_environment(
-    folder: Path,
-    databases: Sequence[bytes],
-    *,
-    writable: bool,
-    many_writers: bool,
-    map_bytes: int = MAP_BYTES_DEFAULT,
-) -> Environment:
-    """The process's one environment of that folder. Its users are counted; each gives it back by `release`.
+def open_environment(folder: Path, databases: Sequence[bytes], *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
+    """Return the process's one environment of that folder. Its users are counted; each calls `release` at its end.
 
-    It is opened for writing as soon as one user wants to write. Only the first user's `map_bytes` counts.
+    Only the first user's `map_bytes` counts.
     """
     with _register_lock:
         wanted = _data_file(os.fspath(folder / _DATA))
         environment = next((known for known in _register if known.data_file == wanted), None)
         if environment is None:
-            environment = Environment(
-                folder, databases, writable=writable, many_writers=many_writers, map_bytes=map_bytes
-            )
+            environment = Environment(folder, databases, map_bytes=map_bytes)
             _register.append(environment)
-        elif writable and not environment.writable:
-            environment.upgrade()
         environment.users += 1
         return environment
 
@@ -661,7 +654,7 @@ def _data_file(file: str) -> FileId | None:
 
 
 def release(environment: Environment) -> None:
-    """The last user closes it."""
+    """End one use; the last one closes the environment."""
     with _register_lock:
         environment.users -= 1
         if environment.users == 0:

@@ -1,15 +1,16 @@
-"""The folder: its layout version, and the environments in it with their databases.
+"""The folder: its layout version, and the LMDB environment in it with its databases.
 
-A change of any bytes that `records`, `table_numbers`, `catalog`, `commit_table` or `leader_state` store raises
-`LAYOUT_VERSION` and adds a step to `_UPGRADES`, which upgrades the version before in place.
+A change of any bytes that `records`, `table_numbers`, `catalog`, `commit_entries` or `leader_state` store raises
+`LAYOUT_VERSION` and adds a step to `upgrade.UPGRADES`, which upgrades the version before in place.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -26,9 +27,10 @@ from pyomid.storage.embedded.environment import (
     open_environment,
 )
 
-LAYOUT_VERSION: Final = 1
-_UPGRADES: dict[int, Callable[[Path], None]] = {}
-"""Version → the function that makes it the next version. None yet: this is the first."""
+LAYOUT_VERSION: Final = 3
+DATA_FOLDER: Final = "data"
+FORMER_FOLDER: Final = "commits"
+"""Of layout 1: what an upgrade removes last."""
 
 CELLS: Final = b"cells"
 TABLES: Final = b"tables"
@@ -37,7 +39,7 @@ CATALOG: Final = b"catalogue"
 COMMITS: Final = b"commits"
 EPOCH: Final = b"epoch"
 
-ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOG), "commits": (COMMITS, EPOCH)}
+DATABASES: Final = (CELLS, TABLES, SAMPLES, CATALOG, COMMITS, EPOCH)
 _FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
 LOCK_FILE: Final = "LAYOUT.lock"
@@ -51,7 +53,7 @@ _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
 def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: bool | None = None) -> Path:
-    """The folder, with its layout checked. A new one is made with all its environments if `create`.
+    """The folder, with its layout checked. A new one is made if `create`.
 
     `shared`: the folder's group may use it (`owned_files`), as option `folderAccess` says; None: as it was made.
     `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
@@ -88,15 +90,8 @@ def check_finished(path: Path) -> None:
 
 
 def open_data(folder: Path, *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    return open_environment(
-        folder / "data", ENVIRONMENTS["data"], writable=True, many_writers=True, map_bytes=map_bytes
-    )
-
-
-def open_commits(folder: Path, *, writable: bool, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    return open_environment(
-        folder / "commits", ENVIRONMENTS["commits"], writable=writable, many_writers=False, map_bytes=map_bytes
-    )
+    """The environment of a folder that `open_folder` returned; given back by `release`."""
+    return open_environment(folder / DATA_FOLDER, DATABASES, map_bytes=map_bytes)
 
 
 def _check_owner(path: Path, shared: bool | None) -> None:
@@ -108,7 +103,7 @@ def _check_owner(path: Path, shared: bool | None) -> None:
     if shared and not was_shared:
         raise Misuse(
             f"the database in {path} was made for its owner alone: to share it with a group, stop its programs, then "
-            f"chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/data {path}/commits",
+            f"chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/{DATA_FOLDER}",
             folder=str(path),
         )
 
@@ -138,20 +133,24 @@ def _create(path: Path, *, shared: bool) -> None:
         raise unusable(path, error) from error
 
 
-def make_database(path: Path, *, shared: bool, version: int = LAYOUT_VERSION) -> None:
-    """Makes the environments that are missing, and last the file that says so. Under the folder's lock."""
-    for name, databases in ENVIRONMENTS.items():
-        _create_environment(path / name, databases, shared=shared)
+def make_database(path: Path, *, shared: bool) -> None:
+    """Makes the environment if it is missing, and last the file that says so. Under the folder's lock."""
+    _create_environment(path / DATA_FOLDER, shared=shared)
+    write_version(path, LAYOUT_VERSION, shared=shared)
+
+
+def write_version(path: Path, version: int, *, shared: bool) -> None:
+    """Durable on return."""
     write_durably(path / _FILE, f"{_LINE}{version}\n", shared=shared)
 
 
-def _create_environment(path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
+def _create_environment(path: Path, *, shared: bool) -> None:
     make_folder(path, shared=shared)
     make_lock_file(path, shared=shared)
     size, mode = _MAP_BYTES_TO_CREATE, file_mode(shared)
     try:
-        with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX, mode=mode) as made:
-            for database in databases:
+        with lmdb.open(os.fspath(path), size, max_dbs=len(DATABASES), max_readers=READERS_MAX, mode=mode) as made:
+            for database in DATABASES:
                 made.open_db(database)
     except lmdb.Error as error:
         raise mapped(error, path) from error
@@ -175,20 +174,25 @@ def _check_version(path: Path) -> None:
             found=int(version),
             known=LAYOUT_VERSION,
         )
-    if int(version) < LAYOUT_VERSION:
+    if int(version) < LAYOUT_VERSION or is_there(path / FORMER_FOLDER):
         _upgrade(path)
 
 
 def _upgrade(path: Path) -> None:
     shared = is_shared(path)
     with locked(path / LOCK_FILE, shared=shared):
-        found = int((path / _FILE).read_text(encoding="utf-8").removeprefix(_LINE))
-        while found < LAYOUT_VERSION:
-            if found not in _UPGRADES:
-                raise Misuse(f"folder {path} has embedded layout {found}, which this pyomid cannot upgrade")
-            _UPGRADES[found](path)
-            found += 1
-            write_durably(path / _FILE, f"{_LINE}{found}\n", shared=shared)
+        upgrade_from(int((path / _FILE).read_text(encoding="utf-8").removeprefix(_LINE)), path, shared=shared)
+
+
+def upgrade_from(found: int, path: Path, *, shared: bool) -> None:
+    """Upgrades the folder in place, one version after the other. A kill leaves it as a step found it or made it. Under
+    the folder's lock."""
+    steps = import_module("pyomid.storage.embedded.copies.upgrade")  # only a folder of former days needs it
+    for version in range(found, LAYOUT_VERSION):
+        if version not in steps.UPGRADES:
+            raise Misuse(f"folder {path} has embedded layout {version}, which this pyomid cannot upgrade")
+        steps.UPGRADES[version](path, shared=shared)
+    steps.remove_former(path)
 
 
 @contextmanager

@@ -1,32 +1,36 @@
-"""`LeaderState` over LMDB, in the commit table's environment, so that one transaction can span both.
+"""`LeaderState` over LMDB.
 
 epoch, ceiling, watermark, horizon,
 retention_ms                          name → 8 bytes, big-endian
 L start                               a lease
 P start                               a pending record: its branches, 8 bytes each
 T start                               a time point: milliseconds since 1970
-id                                    the database's
+id                                    the database's id
+changed                               milliseconds since 1970 when a commit-table entry was put last
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
-from pyomid.errors import Corruption
+from pyomid.errors import Corruption, Misuse
 from pyomid.ports import LeaderState
 from pyomid.storage.checks import deposed
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Commit, Environment, Transaction, release
-from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
+from pyomid.storage.embedded.layout import EPOCH, open_data, open_folder
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 
+T = TypeVar("T")
 _NUMBER: Final = struct.Struct(">Q")
 _LEASE: Final = b"L"
-_ID: Final = b"id"
+ID_NAME: Final = b"id"
 _PENDING: Final = b"P"
 _TIME: Final = b"T"
+_CHANGED: Final = b"changed"
 
 
 class EmbeddedLeaderState(LeaderState):
@@ -41,40 +45,43 @@ class EmbeddedLeaderState(LeaderState):
         map_bytes: int = MAP_BYTES_DEFAULT,
     ) -> None:
         path = open_folder(folder, create=create)
-        self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
-        self._watermarks: tuple[Commit | None, tuple[int, int]] = (None, (0, 0))
+        self._path = path
+        self._environment = open_data(path, map_bytes=map_bytes)
+        self._writable = writable
         self._closed = False
 
     def database_id(self) -> bytes:
         def write(transaction: Transaction) -> bytes:
             database = self._environment.databases[EPOCH]
-            transaction.put(_ID, os.urandom(16), overwrite=False, db=database)
-            return bytes(transaction.get(_ID, db=database))
+            transaction.put(ID_NAME, os.urandom(16), overwrite=False, db=database)
+            return bytes(transaction.get(ID_NAME, db=database))
 
         def read(transaction: Transaction) -> bytes:
-            return bytes(transaction.get(_ID, b"", db=self._environment.databases[EPOCH]))
+            return bytes(transaction.get(ID_NAME, b"", db=self._environment.databases[EPOCH]))
 
-        return self._environment.read(read) or self._environment.write(write)
+        return self._environment.read(read) or self._write(write)
 
     def forget_identity(self) -> None:
-        """Of a folder whose files were copied, before anybody is served: it is another database."""
+        """Make a folder whose files were copied another database. Call before serving anybody."""
         forget_identity(self._environment)
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        if not self._writable:
+            raise Misuse(f"the leader state in {self._path} is open for reading only: only the TSO writes it")
+        return self._environment.write(work)
 
     def read(self) -> LeaderRecord:
         return self._environment.read(self._state)
 
     def read_watermarks(self) -> tuple[int, int]:
-        """As long as nothing was committed since they were read, they are what they were."""
-        commit, watermarks = self._watermarks
-        if commit is not None and self._environment.newest_commit() == commit:
-            return watermarks
-        commit, watermarks = self._environment.read(self._watermarks_at)
-        self._watermarks = commit, watermarks
-        return watermarks
+        return self._environment.read(self._watermarks)
 
-    def _watermarks_at(self, transaction: Transaction) -> tuple[Commit | None, tuple[int, int]]:
-        found = self._number(transaction, b"watermark"), self._number(transaction, b"horizon")
-        return self._environment.commit_of(transaction), found
+    def _watermarks(self, transaction: Transaction) -> tuple[int, int]:
+        return self._number(transaction, b"watermark"), self._number(transaction, b"horizon")
+
+    def changed_ms(self) -> int:
+        """The time when an entry was put last, in milliseconds since 1970; 0 before the first."""
+        return self._environment.read(self._number, _CHANGED)
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         def write(transaction: Transaction) -> bool:
@@ -84,14 +91,14 @@ class EmbeddedLeaderState(LeaderState):
             self._put(transaction, b"ceiling", ceiling)
             return True
 
-        return self._environment.write(write)
+        return self._write(write)
 
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         def write(transaction: Transaction) -> None:
             check_epoch(self._environment, transaction, epoch)
             self._apply(transaction, changes)
 
-        self._environment.write(write)
+        self._write(write)
 
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
         def write(transaction: Transaction) -> None:
@@ -99,7 +106,7 @@ class EmbeddedLeaderState(LeaderState):
                 transaction.delete(_TIME + _NUMBER.pack(start_ts), db=self._environment.databases[EPOCH])
             self._put(transaction, _TIME + _NUMBER.pack(point.start_ts), point.wall_ms)
 
-        self._environment.write(write)
+        self._write(write)
 
     def time_points(self) -> list[TimePoint]:
         return self._environment.read(
@@ -146,7 +153,7 @@ class EmbeddedLeaderState(LeaderState):
         )
 
     def _named(self, transaction: Transaction, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records whose names begin with that letter, ascending."""
+        """Yield the records whose names begin with `kind`, ascending."""
         with transaction.cursor(self._environment.databases[EPOCH]) as cursor:
             if cursor.set_range(kind):
                 for key, value in cursor:
@@ -162,8 +169,8 @@ class EmbeddedLeaderState(LeaderState):
 
 
 def forget_identity(environment: Environment) -> bytes:
-    """Of a copy: it is another database, whose first TSO gives it an id. Its leases are of no use, since their holders
-    know the database that was copied. Returns that one's id."""
+    """Make a copy another database: its first TSO gives it a new id. Its leases are deleted, because their holders
+    use the original. Return the original's id."""
 
     def write(transaction: Transaction) -> bytes:
         database = environment.databases[EPOCH]
@@ -171,28 +178,43 @@ def forget_identity(environment: Environment) -> bytes:
             leases = [key for key in cursor.iternext(values=False) if key.startswith(_LEASE)]
         for key in leases:
             transaction.delete(key, db=database)
-        return transaction.pop(_ID, db=database) or b""
+        return transaction.pop(ID_NAME, db=database) or b""
 
     return environment.write(write)
 
 
+def note_copied(environment: Environment, wall_ms: int) -> None:
+    """Note in a copy that all of it was committed by `wall_ms` (`protocol.time_points`)."""
+
+    def write(transaction: Transaction) -> None:
+        ceiling = read_number(environment, transaction, b"ceiling")
+        transaction.put(_TIME + _NUMBER.pack(ceiling), _NUMBER.pack(wall_ms), db=environment.databases[EPOCH])
+
+    environment.write(write)
+
+
+def note_change(environment: Environment, transaction: Transaction) -> None:
+    """Note the time, in the transaction that puts entries: the next TSO dates this TSO's last commits by it."""
+    transaction.put(_CHANGED, _NUMBER.pack(time.time_ns() // 1_000_000), db=environment.databases[EPOCH])
+
+
 def read_identity(environment: Environment) -> bytes:
-    """The database's id; empty before its first TSO gave it one."""
-    return environment.read(lambda transaction: transaction.get(_ID, db=environment.databases[EPOCH]) or b"")
+    """Return the database's id; empty before its first TSO has given it one."""
+    return environment.read(lambda transaction: transaction.get(ID_NAME, db=environment.databases[EPOCH]) or b"")
 
 
 def read_number(environment: Environment, transaction: Transaction, name: bytes) -> int:
-    """One number of the leader state; 0 before it was first written."""
+    """Return one number of the leader state; 0 before its first write."""
     value = transaction.get(name, db=environment.databases[EPOCH])
     if value is None:
         return 0
     if len(value) != _NUMBER.size:
-        raise Corruption(f"the leader state's {name.decode()} has {len(value)} bytes instead of {_NUMBER.size}")
+        raise Corruption(f"the leader state's {name.decode()} has {len(value)} bytes, not {_NUMBER.size}")
     return int.from_bytes(value)
 
 
 def check_epoch(environment: Environment, transaction: Transaction, epoch: int) -> None:
-    """`Deposed` if the leader state holds another epoch; it ends the transaction."""
+    """Raise `Deposed`, which undoes the transaction, if the leader state holds another epoch."""
     found = read_number(environment, transaction, b"epoch")
     if found != epoch:
         raise deposed(epoch, found)

@@ -1,13 +1,12 @@
 """LMDB's data file, mapped a second time for vectorized reads.
 
-py-lmdb makes three Python objects for each record, which costs more than everything else that a scan does with it.
-Inside a read transaction the tree under its root is immutable: no writer reuses a page that a reader may see, and a
-page is written before any root that names it. So the compiled walk of `native/pages` may read those pages through a
-mapping of its own while that transaction is open. LMDB says where the root is: in the record of the named database in
-the unnamed one.
+py-lmdb creates three Python objects per record, which costs more than the rest of a scan. Inside a read transaction the
+tree under its root is immutable: no writer reuses a page that a reader may see, and a page is written before any root
+that names it. So the compiled walk of `native/pages` may read those pages through a mapping of its own while that
+transaction is open. LMDB keeps the position of the root in the record of the named database in the unnamed one.
 
-If the format is not the known one (another LMDB, another kind of machine), or a page has unexpected content, the answer
-is None. The caller then reads by LMDB's cursor, which also reports what is wrong.
+If the format is unknown (another LMDB, another architecture), or a page has unexpected content, the result is None. The
+caller then reads with LMDB's cursor, which also reports what is wrong.
 """
 
 from __future__ import annotations
@@ -15,52 +14,85 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from pyomid.arrays import NDArray, np
+import lmdb
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import pages as kernels
-from pyomid.storage.embedded.root_pages import KNOWN_META, META, is_known_here
 from pyomid.types import ReadBounds
 
 _FILE: Final = "data.mdb"
 _DATABASE: Final = struct.Struct("<I HH QQQQ Q")
-"""MDB_db: padding, flags, depth, pages of three kinds, entries, root."""
+"""MDB_db: padding, flags, depth, the numbers of pages of three kinds, entries, root."""
+_META: Final = struct.Struct("<16x II")
+"""The first page: its header, then LMDB's magic number and the version of its data format."""
+_KNOWN_META: Final = (0xBEEFC0DE, 1)
+_KNOWN_LMDB: Final = (0, 9)
 _NO_ROOT: Final = (1 << 64) - 1
 _RECORDS_BEYOND: Final = 64
 """Room for more versions of the last row than `records_max` leaves."""
 _RECORDS_GUESSED_MAX: Final = 1 << 16
 _ROOM_BYTES_MAX: Final = 16 << 20
-"""What is guessed stays below both."""
+"""The guessed room stays below both."""
 _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 
 Bytes = NDArray[np.uint8]
-_Asked = tuple[int, int, Bytes, Bytes, tuple[int, int, int, int, int, Bytes, int]]
-"""The arguments of `walk` between the pages and the arrays for what it finds."""
+
+
+class Limits(NamedTuple):
+    """The limits of a walk. It ends after the row that reaches `records_max` or exceeds `bytes_max`. Two keys are of
+    different rows if they differ before their last `tail_bytes`.
+
+    With `committed_below` it finds the records that a reader with these `ReadBounds` needs: in each row the records
+    below version `below`, until every asked column has a commit timestamp below `committed_below`. Versions below
+    `at_least` are skipped."""
+
+    tail_bytes: int
+    records_max: int
+    bytes_max: int
+    below: int
+    committed_below: int
+    asked: Bytes
+    """1 for the number of each asked column. Not for family tombstones: below the last needed version of the other
+    columns a tombstone hides nothing."""
+    at_least: int
+
+
+_Asked = tuple[int, int, Bytes, Bytes, Limits]
+"""The arguments of `walk` between the pages and the result arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Key, value, key, value … of whole rows, their lengths, and the next key (None: the range ended)."""
+    """Key, value, key, value … of complete rows, their lengths, and the next key (None: the range ended)."""
 
     data: Bytes
     lens: NDArray[np.int64]
     next_key: bytes | None
 
 
+def is_known_here() -> bool:
+    """Whether this LMDB on this machine has pages of the known format."""
+    return lmdb.version()[:2] == _KNOWN_LMDB and sys.byteorder == "little" and sys.maxsize > 1 << 32
+
+
 class HasDataFile(Protocol):
-    """An environment that is open."""
+    """An open environment."""
 
     @property
     def folder(self) -> Path: ...
 
     @property
     def data_file(self) -> FileId:
-        """The data file that LMDB has open. Another file may have its name by now (a restored folder)."""
+        """The data file that LMDB has open. Another file may have taken its name (a restored folder)."""
 
 
 class Pages:
@@ -70,7 +102,7 @@ class Pages:
         self._environment = environment
         self._mapped: tuple[FileId, Bytes] | None = None
         self._record_bytes = 0
-        """Of a record, on average, in what was read last; 0: nothing was."""
+        """The average size of a record in the last read; 0 before the first."""
         self._is_known = is_known_here()
 
     def records(
@@ -86,29 +118,29 @@ class Pages:
         bounds: ReadBounds | None = None,
         asked: Bytes | None = None,
     ) -> Records | None:
-        """The records that `walk` of `native/pages` finds, copied. None: read by LMDB's cursor. Inside a read
-        transaction.
+        """Return a copy of the records that `walk` of `native/pages` finds. None: read with LMDB's cursor instead. Call
+        inside a read transaction.
 
-        `database`: name and handle. With `bounds` a row's records may be left out that its reader does not need;
-        `asked`: 1 for the number of each column that it asks for (`Limits`).
+        `database`: name and handle. With `bounds`, records that the reader does not need may be omitted; `asked`: 1 for
+        the number of each column that it asks for (`Limits`).
         """
         name, handle = database
         page_bytes, root = transaction.stat(handle)["psize"], _root(transaction, name)
-        if not self._is_known or root is None or not kernels.walk.is_ready_for(records_max):
+        if not self._is_known or root is None:
             return None
         if root == _NO_ROOT:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
         needed = bounds or ReadBounds()
         versions = needed.below, needed.committed_below, _NO_BYTES if asked is None else asked, needed.at_least
-        limits = tail_bytes, records_max, bytes_max, *versions
+        limits = Limits(tail_bytes, records_max, bytes_max, *versions)
         question = page_bytes, root, *borders, limits
         pages = self._known()
         if pages is None:
             pages = self._map()
         elif (
             self._record_bytes and records_max <= _RECORDS_GUESSED_MAX
-        ):  # as those before, and some more: one walk in place of two
+        ):  # guess the room from the last read: one walk in place of two
             found = self._copied(pages, question, records_max, bytes_max)
             if found is not None:
                 return found
@@ -128,8 +160,7 @@ class Pages:
         return Records(data, lens, pages[at : at + length].tobytes() if how == kernels.MORE else None)
 
     def _copied(self, pages: Bytes, question: _Asked, records_max: int, bytes_max: int) -> Records | None:
-        """By one walk, without measuring first. None where the room that was guessed is too small, or anything is
-        strange."""
+        """Walk once, without measuring first. None if the guessed room is too small, or a page is unexpected."""
         records = records_max + _RECORDS_BEYOND
         room = min(records * (self._record_bytes + self._record_bytes // 8), bytes_max, _ROOM_BYTES_MAX)
         data, lens = np.empty(room, dtype=np.uint8), np.empty(2 * records, dtype=np.int64)
@@ -145,17 +176,16 @@ class Pages:
         return Records(data[:size], lens[: 2 * count], next_key)
 
     def close(self) -> None:
-        """Unmaps the file when the last walk over it has ended, so that it can be unmounted or deleted."""
+        """Unmap the file when the last walk over it has ended, so that it can be unmounted or deleted."""
         self._mapped = None
 
     def _known(self) -> Bytes | None:
-        """The mapping, unless LMDB was opened again with another file since."""
+        """Return the mapping, unless LMDB has opened another file since."""
         mapped = self._mapped
         return mapped[1] if mapped is not None and mapped[0] == self._environment.data_file else None
 
     def _map(self) -> Bytes | None:
-        """Maps the file at its present length; it never becomes shorter. None if that fails: LMDB's cursor needs no
-        mapping."""
+        """Map the file at its present length; it never shrinks. None if that fails: LMDB's cursor needs no mapping."""
         try:
             with open(self._environment.folder / _FILE, "rb") as file:
                 status = os.fstat(file.fileno())
@@ -164,7 +194,7 @@ class Pages:
                 mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=np.uint8)
         except (OSError, ValueError):
             return None
-        if len(mapped) < META.size or META.unpack_from(mapped.data) != KNOWN_META:
+        if len(mapped) < _META.size or _META.unpack_from(mapped.data) != _KNOWN_META:
             self._is_known = False
             return None
         self._mapped = (status.st_dev, status.st_ino), mapped
@@ -176,7 +206,7 @@ _NO_LENGTHS: Final = np.empty(0, dtype=np.int64)
 
 
 def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
-    """How the walk will end, and with how many records and bytes."""
+    """Return how the walk will end, and with how many records and bytes."""
     if pages is None:
         return kernels.STRANGE, 0, 0
     how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
@@ -184,7 +214,7 @@ def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
 
 
 def _root(transaction: Transaction, name: bytes) -> int | None:
-    """The number of the root page of a named database, as LMDB keeps it in the unnamed one."""
+    """Return the number of the root page of a named database, which LMDB keeps in the unnamed one."""
     record = transaction.get(name)
     if record is None or len(record) != _DATABASE.size:
         return None

@@ -14,7 +14,15 @@ A record has one commit timestamp, which is the shadow cell of all its cells:
 
     checksum   4 bytes, little-endian: CRC-32 of the key and of everything after this field
     commit_ts  8 bytes, little-endian; 0 while unknown
-    cells      number of them, then for each: column's number, 0 for a tombstone or length + 1, value
+    cells      as pairs or dense
+
+    pairs      number of cells, not 0; then for each: column's number, 0 for a tombstone or length + 1, value
+    dense      0; the greatest column number, below 128 (1 byte); 4 bits for each column from 1 up to it, the high
+               half of a byte first: 0 for no cell, 1 for a tombstone, length + 1 of a value up to 13 bytes, 15 for a
+               longer one; then the values in the order of their columns, each longer one with length + 1 before it
+
+Cells are dense where that saves 4 bytes, values of more than 13 bytes not counted (`is_dense`): a record that holds
+most of a table's columns takes half a byte for each in place of two. Records from before layout 3 are all pairs.
 
 Numbers are unsigned varints (7 bits a byte, low bits first). The checksum includes the commit timestamp: a flipped bit
 in it would show or hide a whole row without an error, and LMDB rewrites the page for a shadow cell in any case, so to
@@ -25,7 +33,7 @@ one, and a test compares them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -42,12 +50,20 @@ KEY_BYTES_MIN: Final = TABLE_BYTES + 1 + 1 + VERSION_BYTES
 """The key of a row of one byte. No row is empty."""
 ESCAPED_ROW_BYTES_MAX: Final = KEY_BYTES_MAX - TABLE_BYTES - 1 - VERSION_BYTES
 
+VALUE_BYTES_MAX: Final = 10 << 20
+
 HEADER_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
 _HEADER: Final = struct.Struct("<IQ")
 _COPIED_BYTES_MAX: Final = 4096
 """A record of so many bytes is cut for its checksum by a view; to copy a shorter one costs less than a view of it."""
 VARINT_BYTES_MAX: Final = 5
+DENSE_COLUMNS_MAX: Final = 127
+LONG: Final = 15
+"""In place of a value's length + 1 in dense cells: it does not fit into 4 bits."""
+
+_DIGITS: Final = b"0123456789abcdef" + bytes(240)
+_CODES: Final = bytes.maketrans(b"0123456789abcdef", bytes(range(16)))
 
 NO_SUCH_COLUMN: Final = "it names a column that the table does not have"
 
@@ -98,17 +114,59 @@ class Record:
 
 
 def encode_record(key: bytes, record: Record) -> bytes:
-    out = bytearray(HEADER_BYTES)
-    out[_CHECKSUM_BYTES:HEADER_BYTES] = record.commit_ts.to_bytes(8, "little")
-    _put_varint(out, len(record.cells))
-    for column in sorted(record.cells):
-        value = record.cells[column]
+    return record_of(key, record.commit_ts, encode_cells(record.cells))
+
+
+def encode_cells(cells: Mapping[int, bytes | None]) -> bytes:
+    """The last field of a record, of cells by column number."""
+    columns, count = sorted(cells), len(cells)
+    if count > 1 and is_dense(count, columns[-1]):
+        return _dense(cells, columns)
+    out = bytearray()
+    _put_varint(out, count)
+    for column in columns:
+        value = cells[column]
         _put_varint(out, column)
         _put_varint(out, 0 if value is None else len(value) + 1)
         if value is not None:
             out += value
-    out[:_CHECKSUM_BYTES] = crc32(memoryview(out)[_CHECKSUM_BYTES:], crc32(key)).to_bytes(_CHECKSUM_BYTES, "little")
     return bytes(out)
+
+
+def is_dense(count: int, greatest: int) -> bool:
+    """Whether so many cells, of columns up to this number, are dense."""
+    return greatest <= DENSE_COLUMNS_MAX and (greatest + 1) // 2 + 4 < 2 * count
+
+
+def _dense(cells: Mapping[int, bytes | None], columns: list[int]) -> bytes:
+    codes, values = bytearray(columns[-1] + columns[-1] % 2), bytearray()
+    for column in columns:
+        value = cells[column]
+        if value is None:
+            codes[column - 1] = 1
+        elif (length := len(value) + 1) < LONG:
+            codes[column - 1] = length
+            values += value
+        else:
+            codes[column - 1] = LONG
+            _put_varint(values, length)
+            values += value
+    return bytes((0, columns[-1])) + bytes.fromhex(codes.translate(_DIGITS).decode()) + values
+
+
+def _codes(value: bytes, at: int) -> tuple[bytes, int]:
+    """A byte for each column of dense cells whose greatest column number is at `at`; where their values begin."""
+    greatest = value[at]
+    end = at + 1 + (greatest + 1) // 2
+    if not 0 < greatest <= DENSE_COLUMNS_MAX or end > len(value):
+        raise IndexError
+    return value[at + 1 : end].hex().encode().translate(_CODES)[:greatest], end
+
+
+def record_of(key: bytes, commit_ts: int, cells: bytes) -> bytes:
+    """The record, of its encoded cells."""
+    content = commit_ts.to_bytes(8, "little") + cells
+    return crc32(content, crc32(key)).to_bytes(_CHECKSUM_BYTES, "little") + content
 
 
 def decode_record(key: bytes, value: bytes) -> Record:
@@ -128,7 +186,19 @@ def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]
     cells: dict[int, bytes | None] = {}
     try:
         count, at = value[HEADER_BYTES], HEADER_BYTES + 1
-        if count >= 0x80:
+        if not count:
+            codes, at = _codes(value, at)
+            for column, length in enumerate(codes, 1):
+                if length > 1:
+                    if length == LONG:
+                        length, at = value[at], at + 1
+                        if not LONG <= length < 0x80:
+                            length, at = _long(value, at - 1)
+                    first, at = at, at + length - 1
+                    cells[column] = value[first:at]
+                elif length:
+                    cells[column] = None
+        elif count >= 0x80:
             count, at = _varint(value, HEADER_BYTES)
         for _ in range(count):
             column, length = value[at], value[at + 1]
@@ -149,15 +219,63 @@ def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]
     return commit_ts, cells
 
 
+def first_cell(value: bytes) -> bytes:
+    """Of a record with fewer than 128 columns: how many cells it has, and the number of the first one's column; 0 and
+    the greatest column number of dense ones."""
+    return value[HEADER_BYTES : HEADER_BYTES + 2]
+
+
+def only_cell(number: int) -> bytes:
+    """`first_cell` of a record whose only cell is of this column, below 128."""
+    return bytes((1, number))
+
+
+def holds_only(value: bytes, numbers: frozenset[int]) -> bool:
+    """Whether all cells of a record are of these columns. The checksum is not looked at: such a record is passed by.
+    False where that takes more than a look, or the record is damaged: `decode_cells` knows then."""
+    try:
+        at, count = HEADER_BYTES + 1, value[HEADER_BYTES]
+        if not count:
+            return _dense_holds_only(value, at, numbers)
+        for _ in range(count):
+            number, length = value[at], value[at + 1]
+            if number not in numbers or number >= 0x80 or length >= 0x80:
+                return False
+            at += length + 1 if length else 2
+    except IndexError:
+        return False
+    return count < 0x80 and at == len(value)
+
+
+def _dense_holds_only(value: bytes, at: int, numbers: frozenset[int]) -> bool:
+    codes, at = _codes(value, at)
+    for number, length in enumerate(codes, 1):
+        if length:
+            if number not in numbers:
+                return False
+            if length == LONG:
+                length, at = value[at], at + 1
+                if not LONG <= length < 0x80:
+                    return False
+            at += length - 1
+    return at == len(value)
+
+
 def is_whole(key: bytes, value: bytes) -> bool:
     """Whether its checksum matches."""
     return len(value) >= HEADER_BYTES and _checksum(key, value) == int.from_bytes(value[:_CHECKSUM_BYTES], "little")
 
 
-def cell_places(value: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each cell of a record: column's number, offset and length of its value (-1: a tombstone). IndexError where
-    the record ends before, ValueError where it ends later."""
-    count, at = _varint(value, HEADER_BYTES)
+def places_in(value: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+    """Of each of the encoded cells from `at` to the end: column's number, offset and length of its value (-1: a
+    tombstone). IndexError where they end before, ValueError where they end later."""
+    count, at = _varint(value, at)
+    codes, at = _codes(value, at) if not count else (b"", at)
+    for number, code in enumerate(codes, 1):
+        if code:
+            length, at = _long(value, at) if code == LONG else (code, at)
+            yield number, at, length - 1 if length > 1 else -1
+            at += length - 1
     for _ in range(count):
         number, at = _varint(value, at)
         length, at = _varint(value, at)
@@ -181,6 +299,14 @@ def _put_varint(out: bytearray, number: int) -> None:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
+
+
+def _long(value: bytes, at: int) -> tuple[int, int]:
+    """The length + 1 of a value of dense cells, and where the value begins."""
+    length, at = _varint(value, at)
+    if length < LONG:
+        raise IndexError
+    return length, at
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Regions of a table: ranges whose borders never move, because the compactor's records are kept by region.
+"""Regions of a table: ranges whose borders never move, because region watermarks are recorded per region.
 
-Borders are placed by samples of the table's rows: one row in 512, chosen by its hash. A row is a sample for every
-writer or for none, so a second write of it changes nothing. Samples of deleted rows stay; they only make a region look
+Borders are chosen from samples of the table's rows: one row in 512, chosen by its hash. A row is a sample for every
+writer or for none, so writing it again changes nothing. Samples of deleted rows stay; they only make a region look
 larger than it is.
 """
 
@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import Final
+from zlib import crc32
 
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import SAMPLES
-from pyomid.storage.embedded.records import key_row, range_bounds, version_suffix
+from pyomid.storage.embedded.records import VERSION_BYTES, key_row, range_bounds, version_suffix
 from pyomid.storage.embedded.table_numbers import Table, Tables
 from pyomid.types import KeyRange
 
@@ -22,7 +23,12 @@ SAMPLE_EVERY: Final = 512
 SAMPLE_MASK: Final = SAMPLE_EVERY - 1
 REGION_ROWS_DEFAULT: Final = 1 << 16
 _REGIONS_MAX: Final = 256
-"""Regions of a table's first split. More of them would only make planning slow."""
+"""The most regions of a table's first split: more would only slow down planning."""
+
+
+def is_sample(key: bytes) -> bool:
+    """Whether the row of this record's key is a sample."""
+    return not crc32(key[:-VERSION_BYTES]) & SAMPLE_MASK
 
 
 class Regions:
@@ -34,7 +40,7 @@ class Regions:
         self._region_rows = region_rows
 
     def regions(self, table: str) -> list[KeyRange]:
-        """As many as the table's size needs. A region that has grown is split."""
+        """Return the regions that the table's size needs. Splits a region that has grown."""
 
         def read(transaction: Transaction) -> tuple[list[bytes], list[bytes]]:
             current = self._tables.loaded(transaction, table)
@@ -47,7 +53,7 @@ class Regions:
         return _ranges([b"", *splits, None])
 
     def split_at(self, table: str, keys: Sequence[bytes]) -> list[bytes]:
-        """From now on a region begins at each of `keys`. Returns all borders."""
+        """Make a region begin at each of `keys`. Return all borders."""
 
         def add(transaction: Transaction) -> list[bytes]:
             current = self._tables.table(transaction, table)
@@ -58,7 +64,7 @@ class Regions:
         return self._environment.write(add)
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
-        """Cuts the range at samples; a range of a few hundred rows is not cut."""
+        """Return cuts of the range at samples; a range of a few hundred rows is not cut."""
 
         def read(transaction: Transaction) -> list[bytes]:
             return self._samples(transaction, self._tables.loaded(transaction, table), key_range)
@@ -66,11 +72,12 @@ class Regions:
         return [cut for cut in cuts(self._environment.read(read), partitions) if cut > key_range.start]
 
     def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
-        """The range in up to `partitions` ranges of about equal size, in key order, independent of the regions."""
+        """Split the range into up to `partitions` ranges of about equal size, in key order, independent of the
+        regions."""
         return _ranges([key_range.start, *self.split_points(table, key_range, partitions), key_range.stop])
 
     def _samples(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
-        """Ascending."""
+        """Return the rows of the range that are samples, ascending."""
         start, stop = range_bounds(table.prefix, key_range)
         with transaction.cursor(self._environment.databases[SAMPLES]) as cursor:
             if not cursor.set_range(start):
@@ -84,7 +91,7 @@ def _ranges(borders: list[bytes | None]) -> list[KeyRange]:
 
 
 def grown_splits(splits: Sequence[bytes], samples: Sequence[bytes], region_rows: int) -> list[bytes]:
-    """`splits`, with each region of at least twice `region_rows` divided into equal parts. `samples` ascend."""
+    """Return `splits`, with each region of at least twice `region_rows` split into equal parts. `samples` ascend."""
     per_region = max(region_rows // SAMPLE_EVERY, len(samples) // _REGIONS_MAX, 1)
     borders = [0, *(bisect_left(samples, split) for split in splits), len(samples)]
     grown = list(splits)
@@ -95,5 +102,5 @@ def grown_splits(splits: Sequence[bytes], samples: Sequence[bytes], region_rows:
 
 
 def cuts(samples: Sequence[bytes], partitions: int) -> list[bytes]:
-    """Up to `partitions` − 1 of the ascending samples, evenly spaced."""
+    """Return up to `partitions` − 1 of the ascending samples, evenly spaced."""
     return sorted({samples[len(samples) * number // partitions] for number in range(1, partitions)}) if samples else []

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
-from zlib import crc32
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
-from pyomid.ports import DataStore
+from pyomid.ports import Capabilities, DataStore
 from pyomid.storage.checks import (
     check_column,
     check_row_key,
@@ -23,24 +24,29 @@ from pyomid.storage.checks import (
 )
 from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_twins
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.full_pages import put_full
 from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
 from pyomid.storage.embedded.native import records as kernels
-from pyomid.storage.embedded.native.changes import change_records
+from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, pack
 from pyomid.storage.embedded.records import (
     ESCAPED_ROW_BYTES_MAX,
     NO_SUCH_COLUMN,
+    VALUE_BYTES_MAX,
     VERSION_BYTES,
     Record,
     corrupt,
     decode_cells,
     decode_record,
     encode_record,
+    first_cell,
+    holds_only,
     key_version,
+    only_cell,
     record_key,
     row_prefix,
     version_suffix,
 )
-from pyomid.storage.embedded.regions import REGION_ROWS_DEFAULT, SAMPLE_MASK, Regions
+from pyomid.storage.embedded.regions import REGION_ROWS_DEFAULT, SAMPLE_MASK, Regions, is_sample
 from pyomid.storage.embedded.scans import Scans
 from pyomid.storage.embedded.table_numbers import Table, Tables
 from pyomid.types import (
@@ -59,7 +65,7 @@ from pyomid.types import (
 LIMITS: Final = StoreLimits(
     row_bytes_max=ESCAPED_ROW_BYTES_MAX,
     qualifier_bytes_max=32_767,
-    value_bytes_max=10 << 20,
+    value_bytes_max=VALUE_BYTES_MAX,
     zeros_count_twice=True,
 )
 
@@ -67,6 +73,7 @@ _WRITE_RECORDS_MAX: Final = 2000
 """Records in one write transaction: it holds the writer lock for a few milliseconds, then others get their turn
 (C6)."""
 _WRITE_BYTES_MAX: Final = 1 << 20
+_ROOM_TO_PACK: Final = 4 * ONE_STEP_BYTES_MAX
 _FEW_RECORDS: Final = 64
 _NO_BOUNDS: Final = ReadBounds()
 _PATIENCE_S: Final = 0.005
@@ -93,6 +100,8 @@ class _ColumnAdded(Exception):
 
 class EmbeddedStore(DataStore):
     """The cells of one folder. Any number of stores, threads and processes may have the folder open."""
+
+    capabilities = Capabilities(one_step=True)
 
     def __init__(
         self,
@@ -132,6 +141,24 @@ class EmbeddedStore(DataStore):
         for part in _parts([write for write in rows if write.cells]):
             self._write_again_if_changed(prepared, partial(self._write_part, version=version, part=part))
 
+    def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
+        """A column that is new in its table gets its number first, in a write of its own. Nothing is packed near the
+        end of this process's map, which may be smaller than the TSO's: a write of its own meets that end."""
+        check_version(version)
+        if self._environment.room_bytes() < _ROOM_TO_PACK:
+            return b""
+        return pack([(self._ready_to_pack(name, rows), rows) for name, rows in writes])
+
+    def _ready_to_pack(self, name: str, rows: Sequence[RowWrite]) -> Table:
+        """The table as it is now: the step that writes the rows takes no other one of this name."""
+        columns = _columns_of(rows)
+        table = self._environment.read(lambda transaction: self._tables.loaded(transaction, name, columns))
+        check_writes(rows, table.families, LIMITS)
+        if any(column not in table.numbers for column in columns):
+            self._allocate(name, columns)
+            table = self._environment.read(lambda transaction: self._tables.loaded(transaction, name, columns))
+        return table
+
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
         """With the table as it was read, and again with what it is by then: a write looks at it once more."""
         while True:
@@ -162,7 +189,7 @@ class EmbeddedStore(DataStore):
         for key, value in records:
             if not transaction.put(key, value, overwrite=False, db=cells):
                 self._merge(transaction, key, value)
-            if not crc32(key[:-VERSION_BYTES]) & SAMPLE_MASK:
+            if is_sample(key):
                 transaction.put(key[:-VERSION_BYTES], b"", db=samples)
 
     def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
@@ -178,8 +205,6 @@ class EmbeddedStore(DataStore):
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         check_version(version)
         prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
-        if not kernels.encode_rows.is_ready_for(batch.rows):
-            return self._write_rows_plain(table, version, batch)
         batch = _for_kernels(batch)
         self._check_batch(prepared, batch)
         if any(column not in prepared.numbers for column in batch.columns):
@@ -188,13 +213,6 @@ class EmbeddedStore(DataStore):
             self._write_again_if_changed(
                 prepared, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
             )
-
-    def _write_rows_plain(self, table: str, version: int, batch: CellBatch) -> None:
-        _check_one_record_a_row(batch)
-        for index in range(1, batch.rows):
-            if batch.row_key(index) <= batch.row_key(index - 1):
-                _raise_broken(kernels.ROW_OUT_OF_ORDER, batch, index, -1)
-        self.write_cells(table, version, [batch.row_write(index) for index in range(batch.rows)])
 
     def _allocate(self, table: str, columns: Sequence[Column]) -> None:
         def allocate(transaction: Transaction) -> None:
@@ -211,7 +229,7 @@ class EmbeddedStore(DataStore):
         numbers = np.array([table.numbers[column] for column in batch.columns], dtype=np.int64)
         prefix = np.frombuffer(bytearray(table.prefix), dtype=np.uint8)
         encoded, bounds, sampled = kernels.encode_rows(
-            batch.arrays(), first, stop, prefix, numbers, version, np.uint32(SAMPLE_MASK)
+            batch.arrays(), first, stop, prefix, numbers, version, SAMPLE_MASK
         )
         data, at = encoded.tobytes(), bounds.tolist()
         keys = [data[first:last] for first, last in zip(at[:-1:2], at[1::2], strict=True)]
@@ -231,13 +249,13 @@ class EmbeddedStore(DataStore):
     ) -> None:
         self._check_unchanged(transaction, table)
         with transaction.cursor(self._cells) as cursor:
-            append = not cursor.last() or cursor.key() < keys[0]
-            if append:
-                cursor.putmulti(zip(keys, values, strict=True), append=True)
-            else:
-                _, added = cursor.putmulti(zip(keys, values, strict=True), overwrite=False)
+            records = list(zip(keys, values, strict=True))
+            if not cursor.last() or cursor.key() < keys[0]:
+                cursor.putmulti(records, append=True)
+            elif not put_full(transaction, self._cells, records):
+                _, added = cursor.putmulti(records, overwrite=False)
                 if added != len(keys):
-                    self._put_records(transaction, table, zip(keys, values, strict=True))
+                    self._put_records(transaction, table, records)
         if samples:
             with transaction.cursor(self._samples) as cursor:
                 cursor.putmulti(samples)
@@ -331,7 +349,7 @@ class EmbeddedStore(DataStore):
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
-        if has_twins(batch) or not change_records.is_ready:
+        if has_twins(batch):
             self._change_records(table, _changes_of(batch, heals, drops))
             return
         numbers = np.array([current.numbers.get(column, 0) for column in batch.columns], dtype=np.int64)
@@ -463,19 +481,25 @@ def _cells_of_row(
     known = len(columns)
     asked = loaded.asked if wanted is None else table.asked(wanted)
     prefix = row_prefix(table.prefix, row)
-    below, committed_below = bounds.below, bounds.committed_below
+    below, committed_below, at_least = bounds.below, bounds.committed_below, bounds.at_least
     ended: frozenset[int] = _NO_NUMBERS
+    passed: frozenset[bytes] = frozenset()
+    """Records that begin like this, below a version that ended their only column, are passed by."""
     cells: list[Cell] = []
-    more = cursor.set_range(prefix if below == TIMESTAMP_MAX else prefix + version_suffix(below - 1))
-    while more:
-        key, value = cursor.item()
-        if key[:-VERSION_BYTES] != prefix or (version := key_version(key)) < bounds.at_least:
+    if not cursor.set_range(prefix if below == TIMESTAMP_MAX else prefix + version_suffix(below - 1)):
+        return cells
+    for key, value in cursor.iternext():
+        if key[:-VERSION_BYTES] != prefix:
+            break
+        if first_cell(value) in passed or (passed and holds_only(value, ended)):
+            continue
+        if (version := key_version(key)) < at_least:
             break
         commit_ts, values = decode_cells(key, value)
         for number, stored in values.items():
             if number > known and not is_fresh:
                 raise _ColumnAdded
-            if wanted is None or number in wanted:
+            if (wanted is None or number in wanted) and number not in ended:
                 if not 0 < number <= known:
                     raise corrupt(key, NO_SUCH_COLUMN)
                 family, qualifier = columns[number - 1]
@@ -486,7 +510,8 @@ def _cells_of_row(
             ended = ended.union(_ended_by(table, values, asked))
             if len(ended) == len(asked):
                 break
-        more = cursor.next()
+            if not at_least:
+                passed = frozenset(map(only_cell, filter((0x80).__gt__, ended)))
     return cells
 
 

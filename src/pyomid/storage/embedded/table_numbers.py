@@ -1,4 +1,4 @@
-"""Numbers of tables and columns, which keep keys and records short.
+"""Numbers in place of the names of tables and columns: they keep keys and records short.
 
     n name            → {"number", "families"} as JSON
     c number column   → length of the family (2 bytes), family, qualifier
@@ -6,8 +6,8 @@
     d number          → a dropped table whose records may not all be gone yet
     #                 → the last number given to a table
 
-A table's number is never used again, so the numbers of its columns may be cached for ever. Only numbers seen by a read
-transaction are cached: those that a write transaction allocated may still be undone.
+A table's number is never reused, so the numbers of its columns may be cached for ever. Only numbers that a read
+transaction saw are cached: a write transaction that allocates numbers may still be undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from pyomid.arrays import NDArray, np
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.storage.embedded.environment import Commit, Environment, Transaction
 from pyomid.storage.embedded.layout import TABLES
@@ -27,14 +29,14 @@ from pyomid.storage.embedded.records import TABLE_BYTES, table_prefix
 from pyomid.types import Column, TableInfo
 
 COLUMNS_MAX: Final = 65_535
-"""Enough for every schema. A program that uses qualifiers as data should put these data into row keys."""
+"""Enough for every schema. A program that uses qualifiers as data should put the data into row keys."""
 _COLUMN_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedColumns:
-    """The columns that were loaded at some moment. Never changed: a reader, or a thread that is interrupted while it
-    loads, sees those of one moment or of another one, and no half of both."""
+    """The columns loaded at one moment. Immutable: a reader, or a thread that is interrupted while it loads, sees the
+    columns of one moment, never a mixture."""
 
     columns: tuple[Column, ...] = ()
     """Column number i is at index i − 1."""
@@ -42,7 +44,7 @@ class LoadedColumns:
     tombstones: Mapping[int, bytes] = field(default_factory=dict)
     """The numbers of family tombstones, and their families."""
     asked: frozenset[int] = frozenset()
-    """The numbers of the others."""
+    """The numbers of all other columns."""
 
     @classmethod
     def of(cls, columns: tuple[Column, ...]) -> LoadedColumns:
@@ -63,7 +65,7 @@ class Table:
         self.families = frozenset(bytes.fromhex(family) for family in content["families"])
         self.take(LoadedColumns())
         self._loading = threading.Lock()
-        """No thread that reads by an older transaction takes columns away."""
+        """Serializes loads, so that a thread with an older transaction removes no columns."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -82,13 +84,13 @@ class Table:
         self._next_column_key = self.column_key(len(loaded.columns) + 1)
 
     def load(self, transaction: Transaction, database: Any) -> None:
-        """Loads columns that were added since. In a read transaction."""
+        """Load the columns added since. Call in a read transaction."""
         with self._loading:
             loaded = self.loaded
             self.take(LoadedColumns.of((*loaded.columns, *self.added(transaction, database, loaded))))
 
     def added(self, transaction: Transaction, database: Any, loaded: LoadedColumns) -> Iterator[Column]:
-        """Columns after those that are loaded, in the order of their numbers."""
+        """Yield the columns after the loaded ones, in the order of their numbers."""
         prefix = b"c" + self.prefix
         with transaction.cursor(database) as cursor:
             found = cursor.set_range(prefix + (len(loaded.columns) + 1).to_bytes(_COLUMN_BYTES))
@@ -97,20 +99,20 @@ class Table:
                 found = cursor.next()
 
     def load_new(self, transaction: Transaction, database: Any) -> None:
-        """Loads columns that another process has added, if there are any."""
+        """Load the columns that another process has added, if any."""
         if transaction.get(self._next_column_key, db=database) is not None:
             self.load(transaction, database)
 
     def asked(self, wanted: frozenset[int] | None) -> frozenset[int]:
-        """The numbers of the columns that a read asks for, without family tombstones."""
+        """Return the numbers of the columns that a read asks for, without family tombstones."""
         return self.loaded.asked if wanted is None else wanted - self.tombstones.keys()
 
     def column_key(self, number: int) -> bytes:
         return b"c" + self.prefix + number.to_bytes(_COLUMN_BYTES)
 
     def wanted(self, columns: Sequence[Column] | None) -> frozenset[int] | None:
-        """The numbers of what a read asks for: these columns, all of a family whose qualifier is empty, and the family
-        tombstones of both. None: everything."""
+        """Return the numbers of the columns that a read needs: the given ones, all of a family given by an empty
+        qualifier, and the family tombstones of both. None: all."""
         if columns is None:
             return None
         exact, asked = set(columns), {column.family for column in columns}
@@ -122,7 +124,7 @@ class Table:
         )
 
     def indices(self, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
-        """The columns of a batch, and for each column number its index among them (−1: not wanted)."""
+        """Return the columns of a batch, and for each column number its index among them (−1: not wanted)."""
         wanted = self.wanted(columns)
         known = list(self.columns)
         if wanted is None:
@@ -134,20 +136,20 @@ class Table:
 
 
 class Tables:
-    """The tables of one environment. Every method is called inside a transaction."""
+    """The tables of one environment. Call every method inside a transaction."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._known: dict[str, Table] = {}
         self._seen: dict[str, tuple[Commit, Table]] = {}
-        """By name: a commit, and the table as it was in it, with all of its columns loaded."""
+        """name → (commit, the table in it with all its columns loaded)."""
 
     @property
     def database(self) -> Any:
         return self._environment.databases[TABLES]
 
     def table(self, transaction: Transaction, name: str) -> Table:
-        """The table as this transaction sees it; `UnknownTable` if there is none."""
+        """Return the table as this transaction sees it; `UnknownTable` if there is none."""
         entry = transaction.get(_name_key(name), db=self.database)
         if entry is None:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name)
@@ -160,12 +162,16 @@ class Tables:
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
-        """The entry under the table's name now. If it differs from `table.entry` the table has changed."""
+        """Return the entry under the table's name now. If it differs from `table.entry`, the table has changed."""
         entry: bytes | None = transaction.get(_name_key(table.name), db=self.database)
         return entry
 
+    def is_there(self, transaction: Transaction, table: Table) -> bool:
+        """Whether the table has not been dropped. It may have got families."""
+        return self.entry(transaction, table) == table.entry or self.number(transaction, table.name) == table.number
+
     def loaded(self, transaction: Transaction, name: str, columns: Collection[Column] = ()) -> Table:
-        """`table` in a read transaction, with these columns loaded if they exist, and remembered."""
+        """Return `table` in a read transaction, with these columns loaded if they exist, and cache it."""
         table = self.table(transaction, name)
         if self._known.get(name) is not table or (columns and any(each not in table.numbers for each in columns)):
             table.load(transaction, self.database)
@@ -173,13 +179,21 @@ class Tables:
         return table
 
     def known(self, name: str, columns: Collection[Column]) -> Table | None:
-        """As `loaded` last saw it, if it has all of these columns: for a write, which looks whether it is still so."""
+        """Return the table as `loaded` last saw it, if it has all of these columns. For a write, which then checks that
+        it is still valid."""
         table = self._known.get(name)
         return table if table is not None and all(column in table.numbers for column in columns) else None
 
+    def last_seen(self, name: str) -> Table:
+        """Return the table as `loaded` last saw it; `UnknownTable` if it never did."""
+        table = self._known.get(name)
+        if table is None:
+            raise UnknownTable(f"there is no table {name!r} in this store", table=name)
+        return table
+
     def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> Table:
-        """The table in a read transaction, with every column loaded that a reader of `columns` asks for: a column that
-        another process has added since is one of them. Until the next commit it is not looked up again."""
+        """Return the table in a read transaction, with every column loaded that a reader of `columns` needs, also
+        columns that another process has added since. Cached until the next commit."""
         commit = self._environment.commit_of(transaction)
         seen = self._seen.get(name)
         if seen is not None and seen[0] == commit:
@@ -191,7 +205,7 @@ class Tables:
         return table
 
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> Mapping[Column, int]:
-        """The columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
+        """Return the columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
         wanted, loaded = list(columns), table.loaded
         if all(column in loaded.numbers for column in wanted):
             return loaded.numbers
@@ -208,7 +222,7 @@ class Tables:
         if number > COLUMNS_MAX:
             raise Misuse(
                 f"column {column} would be the table's number {number}; an embedded table has at most "
-                f"{COLUMNS_MAX} different columns: put what varies into the row key",
+                f"{COLUMNS_MAX} different columns: put varying qualifiers into the row key",
                 limit=COLUMNS_MAX,
             )
         content = len(column.family).to_bytes(2) + column.family + column.qualifier
@@ -233,13 +247,13 @@ class Tables:
         transaction.put(_name_key(info.name), json.dumps(content).encode(), db=self.database)
 
     def number(self, transaction: Transaction, name: str) -> int | None:
-        """None if there is no such table."""
+        """Return the table's number; None if there is no such table."""
         entry = transaction.get(_name_key(name), db=self.database)
         return None if entry is None else Table(name, entry).number
 
     def drop(self, transaction: Transaction, name: str, wanted: object | None = None) -> bool:
-        """Removes the name at once; `dropped` then lists the records to delete. False if the name belongs to another
-        number than `wanted`."""
+        """Remove the name at once; `dropped` then lists the records to delete. False if the name has another number
+        than `wanted`."""
         number = self.number(transaction, name)
         if number is None:
             return True
@@ -250,7 +264,7 @@ class Tables:
         return True
 
     def dropped(self, transaction: Transaction) -> list[bytes]:
-        """Prefixes of dropped tables."""
+        """Return the prefixes of dropped tables."""
         found = []
         with transaction.cursor(self.database) as cursor:
             more = cursor.set_range(b"d")
@@ -260,7 +274,7 @@ class Tables:
         return found
 
     def forget(self, transaction: Transaction, prefix: bytes) -> None:
-        """Removes the last entry of a dropped table, after its records."""
+        """Remove the last entries of a dropped table, after its records."""
         with transaction.cursor(self.database) as cursor:
             more = cursor.set_range(b"c" + prefix)
             while more and cursor.key().startswith(b"c" + prefix):

@@ -1,11 +1,11 @@
-"""HBase by its native RPC, and Apache Omid's bytes in it.
+"""The ports over HBase: its native RPC, with cells in Apache Omid's format.
 
-    rpc/       connections, frames, calls, and how to react to a remote exception; blocking and asyncio
-    regions/   where regions are; each operation on them once, as a generator that yields the calls it waits for
-    codec/     cell blocks and Omid's bytes, one cell at a time and in compiled passes
+    rpc/       connections, frames, calls, and reactions to a remote exception; blocking and asyncio
+    regions/   region locations; each operation on regions once, as a generator that yields the calls it waits for
+    codec/     cell blocks and Omid's formats, one cell at a time and in compiled passes
     store, commit_table, leader_state, catalog, timestamp_ceiling, coordination    the ports
 
-`rpc` and `regions` do not know of transactions. Outside this package only `wiring`, `cli` and `testing` import from
+`rpc` and `regions` know nothing of transactions. Outside this package only `wiring`, `cli` and `testing` import from
 it.
 """
 
@@ -13,8 +13,5 @@ from importlib.util import find_spec
 
 from pyomid.errors import Misuse
 
-for _needed in ("kazoo", "numpy", "numba"):
-    if find_spec(_needed) is None:
-        raise Misuse(
-            f"omid+hbase:// needs {_needed}, which this Python lacks: install pyomid with its extra, pyomid[hbase]"
-        )
+if find_spec("kazoo") is None:
+    raise Misuse("omid+hbase:// needs the package kazoo, which is not installed: pip install 'pyomid[hbase]'")

@@ -2,9 +2,9 @@
 
 t/<name>      info       the table's entry
 u/<table id>  mark       a commit named this id; the sanitizer refuses until the table is registered. The value is a
-              nonce; "unconfirmed" in place of an id: a Java TSO led, and any table may be missing
+              nonce. The id "unconfirmed" means that a Java TSO led, and that any table may be unregistered
 w/<name>      <key range>   a region's watermark; the qualifier is its key range
-d/            level      the one conflict level of all tables, or "any"
+d/            level      the conflict level of all tables, or "any"
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class HBaseCatalog(Catalog):
     def remove_entry(self, old: TableEntry) -> None:
         if self.entry(old.info.name) != old:
             return
-        # Watermarks first: an entry without watermarks counts as never cleaned, the reverse would outlive the table.
+        # Watermarks first: an entry without them counts as never compacted; removed last, they could outlive the table.
         row = _WATERMARK + old.info.name.encode()
         for qualifier in self._cells.read_row(row):
             self._cells.change(row, qualifier, lambda _: b"")
         self._change(old.info.name, old, b"")
 
     def _change(self, name: str, old: TableEntry | None, value: bytes) -> bool:
-        """Where `value` stands already, a first attempt arrived whose answer was lost."""
+        """Compare-and-set. Succeeds also if `value` is there already: written by an attempt whose reply was lost."""
 
         def decide(found: bytes) -> bytes | None:
             return value if found == value or (decode_entry(found) if found else None) == old else None
@@ -90,7 +90,7 @@ class HBaseCatalog(Catalog):
         try:
             return None if value in (b"", _ANY_LEVEL) else ConflictLevel(value.decode())
         except ValueError as error:
-            raise Corruption(f"the conflict level of the deployment cannot be read: {value[:40]!r}") from error
+            raise Corruption(f"the conflict level of the deployment is malformed: {value[:40]!r}") from error
 
     def set_tables_level(self, level: ConflictLevel | None) -> None:
         self._cells.change(_DEPLOYMENT, _LEVEL, lambda _: _level_value(level))
@@ -100,7 +100,7 @@ class HBaseCatalog(Catalog):
         return self._cells.change(_DEPLOYMENT, _LEVEL, lambda found: value if found in (was, value) else None)
 
     def has_tables_level(self) -> bool:
-        """Whether one was ever set, "any" included."""
+        """Return whether a level was ever set, "any" included."""
         return bool(self._cells.read(_DEPLOYMENT, _LEVEL))
 
     def mark_unknown_table(self, table_id: int) -> None:
@@ -144,7 +144,7 @@ def _unknown_row(table_id: int) -> bytes:
 
 
 def _range_name(key_range: KeyRange) -> bytes:
-    """4-byte length of the start, start, then the stop after 01, or 00 for a range without an end."""
+    """Encode a range: 4-byte length of the start, start, then 01 and the stop, or 00 if the range has no end."""
     stop = b"\x00" if key_range.stop is None else b"\x01" + key_range.stop
     return len(key_range.start).to_bytes(4, "big") + key_range.start + stop
 
@@ -160,12 +160,12 @@ def _encode_records(records: Sequence[RegionWatermark]) -> bytes:
 
 
 def _decode_records(table: str, key_range: KeyRange, value: bytes) -> list[RegionWatermark]:
-    """Newest first."""
+    """Return the records, newest first."""
     return records_of(_load(value, "region watermark"), table, key_range)
 
 
 def encode_entry(entry: TableEntry) -> bytes:
-    """JSON, with bytes as hexadecimal text."""
+    """Return the entry as JSON, with bytes in hexadecimal."""
     fields, schema = {"format": _FORMAT, **entry_fields(entry)}, entry.info.schema
     if schema is not None:
         fields["columns"] = [[each.name, each.spark_type, column_text(each.column)] for each in schema.columns]
@@ -187,9 +187,9 @@ def _load(value: bytes, what: str) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(value)
         known = fields["format"] == _FORMAT
     except (ValueError, KeyError, TypeError) as error:
-        raise Corruption(f"a {what} cannot be read: {value[:40]!r}") from error
+        raise Corruption(f"a {what} is malformed: {value[:40]!r}") from error
     if not known:
-        raise Corruption(f"a {what} is of format {fields['format']}, this version reads {_FORMAT}")
+        raise Corruption(f"a {what} has format {fields['format']}; this version of pyomid reads format {_FORMAT}")
     return fields
 
 

@@ -1,7 +1,7 @@
-"""`CommitTable` in Apache Omid's table, byte for byte (`codec/layout`). Java clients read it and seal in it too.
+"""`CommitTable` in Apache Omid's table and format (`codec/layout`). Java clients read it and seal starts in it too.
 
-Cells are written with version = start, so a late put of a process that died lands on the cell that was there or below
-what deleted it. Completion deletes exactly this version of `C`; an invalidation marker stays.
+Cells are written with version = start. So the late put of a dead process replaces the same cell, or is hidden by its
+delete marker. Completion deletes exactly this version of `C`; an invalidation marker stays.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Unavailable
-from pyomid.kernels.loading import anything_is_loaded
-from pyomid.ports import CommitTable, FlushEnded, FlushLoop
+from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import (
     BUCKETS,
@@ -47,15 +46,16 @@ from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)
 _ATTEMPTS_MAX = 20
-FEW = 32
-"""Up to so many lookups are not worth the half second that a process needs for its first compiled function."""
 _DELETE_ROWS_MAX = 4000
 
 
 class HBaseCommitTable(CommitTable):
-    """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
-    invalidation markers of the current epoch: then `put` reads the markers of its rows back before it returns (R2).
-    `leader_state`: what `submit` and `lookup_then_watermarks` read after their entries, in the same call."""
+    """See `ports.CommitTable`.
+
+    `others_seal`: Java clients that call fence(), or low-latency readers, may seal starts of the current epoch. Then
+    `put` reads the invalidation markers of its rows before it returns (R2).
+    `leader_state`: `submit` and `lookup_then_watermarks` read it after the entries, in the same call.
+    """
 
     def __init__(
         self,
@@ -81,16 +81,12 @@ class HBaseCommitTable(CommitTable):
         return [_status(start, cells) for start, cells in zip(starts, found, strict=True)]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """One call for entries and watermarks, if one server has both."""
+        """Return entries and watermarks by one call, if one server has both; otherwise None."""
         row = self._leader_state
         if row is None or self._calls is None or not starts:
             return None
         budget = self._cluster.budget(f"looking up {len(starts)} commit entries")
-        operations = self._cluster.operations
-        if len(starts) <= FEW and not anything_is_loaded():
-            found = self._cluster.run(_few_steps(operations, self._table, starts, row, budget))
-        else:
-            found = self._cluster.run(self._calls.get_steps(operations, starts, budget))
+        found = self._cluster.run(self._calls.get_steps(self._cluster.operations, starts, budget))
         if found is None:
             return None
         states, last = found
@@ -109,16 +105,18 @@ class HBaseCommitTable(CommitTable):
         return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        """Sent and answered on the loop (decision 0028); on a thread if markers are read back."""
+        """Flush on the event loop (decision 0045), or on a thread if markers must be read afterwards."""
         row, calls = self._leader_state, self._calls
         if row is None or calls is None or self._others_seal:
             super().submit(entries, ended, loop)
             return
         if self._on_loop is None:
-            self._on_loop = AsyncCluster.beside(self._cluster)
+            self._on_loop = AsyncCluster.sharing(self._cluster)
         budget = self._on_loop.budget(f"flushing {len(entries)} commit entries")
         steps = _flush_steps(self._on_loop.operations, calls, self._table, entries, row, budget)
-        self._on_loop.begin(steps, lambda result: ended(result if isinstance(result, Exception) else ([], result)))
+        self._on_loop.begin(
+            steps, lambda result: ended(result if isinstance(result, Exception) else FlushEnd([], result))
+        )
 
     def leave_loop(self) -> None:
         if self._on_loop is not None:
@@ -126,8 +124,8 @@ class HBaseCommitTable(CommitTable):
             self._on_loop = None
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
-        no_mark = RowCondition(COMMIT_FAMILY, MARK_QUALIFIER, None)
-        request = RowMutation(commit_row(start), (puts([_entry(start, commit_ts)]),), no_mark)
+        no_marker = RowCondition(COMMIT_FAMILY, MARK_QUALIFIER, None)
+        request = RowMutation(commit_row(start), (puts([_entry(start, commit_ts)]),), no_marker)
         for _ in range(_ATTEMPTS_MAX):
             (result,) = self._rows([request])
             if result is not INDETERMINATE:
@@ -135,21 +133,23 @@ class HBaseCommitTable(CommitTable):
             (found,) = self.lookup([start])
             if found != NOT_FOUND:
                 return found == commit_ts
-        raise Unavailable(f"the decision of {start} found no answer in {_ATTEMPTS_MAX} attempts", start_ts=start)
+        raise Unavailable(
+            f"the commit decision of {start} got no reply from HBase in {_ATTEMPTS_MAX} attempts", start_ts=start
+        )
 
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
         requests = []
         for branch in branches:
             row = commit_row(branch)
-            mark = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, branch, b"", DELETE_COLUMN)
-            requests.append(RowMutation(row, (puts([_entry(branch, commit_ts)]), deletes([mark]))))
+            marker = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, branch, b"", DELETE_COLUMN)
+            requests.append(RowMutation(row, (puts([_entry(branch, commit_ts)]), deletes([marker]))))
         self._rows(requests)
 
     def seal(self, start: int) -> SealOutcome:
         row = commit_row(start)
         no_entry = RowCondition(COMMIT_FAMILY, COMMIT_QUALIFIER, None)
-        mark = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, start, MARK_VALUE)
-        request = RowMutation(row, (puts([mark]),), no_entry)
+        marker = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, start, MARK_VALUE)
+        request = RowMutation(row, (puts([marker]),), no_entry)
         for _ in range(_ATTEMPTS_MAX):
             (result,) = self._rows([request])
             if result is True:
@@ -159,7 +159,7 @@ class HBaseCommitTable(CommitTable):
                 return SealOutcome(placed=True)
             if found != NOT_FOUND:
                 return SealOutcome(placed=False, commit_ts=found)
-        raise Unavailable(f"sealing {start} found no answer in {_ATTEMPTS_MAX} attempts", start_ts=start)
+        raise Unavailable(f"the seal of {start} got no reply from HBase in {_ATTEMPTS_MAX} attempts", start_ts=start)
 
     def delete(self, starts: Sequence[int]) -> None:
         requests = []
@@ -188,8 +188,8 @@ class HBaseCommitTable(CommitTable):
     def entries(self) -> Iterator[tuple[int, int]]:
         for bucket in range(BUCKETS):
             for start, found in self._bucket(bucket, None):
-                mark = found.get(MARK_QUALIFIER)
-                yield start, SEALED if mark else commit_of_value(start, found[COMMIT_QUALIFIER])
+                marker = found.get(MARK_QUALIFIER)
+                yield start, SEALED if marker else commit_of_value(start, found[COMMIT_QUALIFIER])
 
     def count(self) -> int:
         return sum(1 for _ in self.entries())
@@ -198,13 +198,13 @@ class HBaseCommitTable(CommitTable):
         pass
 
     def _bucket(self, bucket: int, horizon: int | None) -> Iterator[tuple[int, dict[bytes, bytes]]]:
-        """Starts of one bucket below the horizon, each with its qualifiers and values."""
+        """Yield the starts of one bucket below the horizon, each with its qualifiers and values."""
         stop = bytes((bucket + 1,)) if horizon is None else bytes((bucket,)) + horizon.to_bytes(8, "big")
         spec = ScanSpec(self._table, KeyRange(bytes((bucket,)), stop), _COLUMNS, max_versions=1)
         scan = self._cluster.scan(spec)
         row, found = b"", dict[bytes, bytes]()
         try:
-            # Rows of two cells never exceed a call's bytes in the middle, but a call may end between the two.
+            # A row has at most two cells, but a scan call may end between the two.
             while (block := scan.fetch()) is not None:
                 if block.restarted:
                     row, found = b"", {}
@@ -224,18 +224,6 @@ class HBaseCommitTable(CommitTable):
         return self._cluster.rows(self._table, requests) if requests else []
 
 
-def _few_steps(
-    operations: RegionOperations, table: str, starts: Sequence[int], row: HBaseLeaderState, budget: Budget
-) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-    """Reference implementation of `CommitCalls.get_steps`."""
-    gets = [_entry_get(start) for start in starts]
-    found = yield from operations.gets_then_get_steps(table, gets, row.table, row.state_get, budget)
-    if found is None:
-        return None
-    last = found.pop()
-    return [_status(start, cells) for start, cells in zip(starts, found, strict=True)], last
-
-
 def _flush_steps(
     operations: RegionOperations,
     calls: CommitCalls,
@@ -244,7 +232,7 @@ def _flush_steps(
     row: HBaseLeaderState,
     budget: Budget,
 ) -> Steps[int]:
-    """Makes all entries durable, then reads the epoch, in one call if possible. Returns the epoch."""
+    """Make all entries durable, then read the epoch and return it; in one call if possible."""
     found = yield from calls.put_steps(operations, entries, budget)
     if found is None:
         yield from _put_steps(operations, table, entries, budget)
@@ -255,7 +243,7 @@ def _flush_steps(
 
 
 def _put_steps(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:
-    """Puts entries. One may be put again: it has the same bytes and the same version."""
+    """Put entries and retry failed puts, which is safe: a retry has the same bytes and the same version."""
     outcome = yield from put_commits_steps(operations, table, entries, budget)
     again = entries[outcome.refused + outcome.indeterminate].tolist()
     if again:

@@ -1,17 +1,17 @@
-"""Leader election in a cluster: the TSO that holds the lease in Omid's znodes leads; and where clients find it.
+"""Leader election in a cluster, and the leader's address: the TSO that holds the lease in Omid's znodes leads.
 
-    /omid/tso-lease      its *version* is the lease: each write of the leader, by compare-and-set, renews it
-    /omid/current-tso    host:port#epoch, written by the leader once it may answer
+    /omid/tso-lease      its *version* is the lease: the leader renews it by a compare-and-set write
+    /omid/current-tso    host:port#epoch, written by the leader once it may serve
 
-A standby takes the lease when it has seen one version for a whole period. Clocks need not agree, but must run at the
-same rate: the leader counts its period from before the write that renewed it, the standby from after it saw that write.
+A standby takes the lease when it has seen the same version for a whole period. Clocks need not agree, but must run at
+the same rate: the leader counts its period from before its renewing write, the standby from after it saw that write.
 
-    leader    t0 ──set(v 7)────────────────── t0 + period: serves no more
+    leader    t0 ──set(v 7)────────────────── t0 + period: stops serving
     standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads
 
-This keeps two leaders apart as long as clocks run; the leader state keeps them apart in every case. A leader that ends
-in order empties the lease znode: a standby takes it at once. Java TSOs use the same znodes and rules, but not the
-leader state: only the clocks keep a leader apart from a Java TSO (decision 0037).
+This prevents two leaders at a time as long as clocks run at one rate; the leader state prevents them in every case. A
+leader that shuts down empties the lease znode, and a standby takes it at once. Java TSOs use the same znodes and rules,
+but not the leader state: against a Java TSO only the clocks protect (decision 0037).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ NAMESPACE: Final = "/omid"
 LEASE_S: Final = 10.0
 """Apache Omid's default."""
 
-_LOOKS_PER_PERIOD: Final = 25
+_CHECKS_PER_PERIOD: Final = 25
 _RENEWALS_PER_PERIOD: Final = 4
-"""Java renews a quarter of a period early. At this rate a lost packet does no harm."""
-_LOOK_S_MAX: Final = 0.25
-"""A client that looks whether another TSO leads reads no answers meanwhile."""
+"""Java renews a quarter of a period before the end. At this rate a lost packet does no harm."""
+_CHECK_S_MAX: Final = 0.25
+"""Timeout of a client's check for another leader; the client reads no replies meanwhile."""
 _DRIFT: Final = 0.98
-"""The part of its period that a leader uses. The rates of two clocks differ by far less than the rest."""
+"""The part of its period that a leader uses. The remaining 2 % far exceed the drift between two clocks."""
 
 
 class LeaderLease:
-    """One candidate for the leadership. `address` is what clients are told, host:port; `clock` counts suspension."""
+    """One candidate for the leadership. Clients connect to `address` (host:port); `clock` counts suspension."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class LeaderLease:
         self._keeper: threading.Thread | None = None
 
     def acquire(self, stop: threading.Event) -> float | None:
-        """Waits until this process leads. Returns until when (of `clock`) it leads without a renewal; None after
-        `stop`.
+        """Wait until this process leads; return the time (of `clock`) until which it leads without a renewal. None
+        after `stop`.
 
-        It waits for a ZooKeeper that does not answer. It may be called again after `release`.
+        Retries while ZooKeeper does not answer. May be called again after `release`.
         """
         self._version, self._ended, self._keeper = -1, threading.Event(), None
         seen, since_s = -2, 0.0
         while not stop.is_set():
             began_s = self._clock()
             try:
-                version, is_free = self._look()
+                version, is_free = self._read_lease()
                 if version != seen:
                     seen, since_s = version, self._clock()
                 if (is_free or began_s - since_s >= self.period_s) and self._set(self._name, version):
@@ -89,20 +89,20 @@ class LeaderLease:
             except (KazooException, Unavailable) as error:
                 log.warning("waiting for ZooKeeper: %r", error)
                 seen = -2
-            stop.wait(self.period_s / _LOOKS_PER_PERIOD)
+            stop.wait(self.period_s / _CHECKS_PER_PERIOD)
         return None
 
     def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
-        """A thread renews the lease from now on. It calls `renewed(until_s)` after each renewal, and `lost(why)` once.
+        """Start a thread that renews the lease. It calls `renewed(until_s)` after each renewal, and `lost(why)` once.
 
-        While ZooKeeper does not answer it calls neither: the last `until_s` runs out by itself.
+        While ZooKeeper does not answer it calls neither: the lease then ends at the last `until_s`.
         """
         arguments = (self._ended, renewed, lost)
         self._keeper = threading.Thread(target=self._keep, args=arguments, name="tso-lease", daemon=True)
         self._keeper.start()
 
     def announce(self, epoch: int) -> None:
-        """Announces this TSO: on return clients find it. `Deposed` if a later epoch is announced already."""
+        """Publish this TSO's address; on return clients find it. `Deposed` if a later epoch is announced already."""
         content = f"{self._address}#{epoch}".encode()
         ask = self._zookeeper.ask
         try:
@@ -111,18 +111,18 @@ class LeaderLease:
             if found and parse_address(found)[2] > epoch:
                 raise Deposed(
                     f"the znode {self._address_path} announces {found.decode(errors='replace')}, later than epoch "
-                    f"{epoch}: another TSO leads. If it is that of a former database, which was dropped and made anew: "
-                    f"end that TSO, `delete {self._address_path}` in ZooKeeper's zkCli, start this one again",
+                    f"{epoch}: another TSO leads. If it belongs to a former database that was dropped and created "
+                    f"again: stop that TSO, `delete {self._address_path}` in ZooKeeper's zkCli, restart this one",
                     epoch=epoch,
                 )
             ask("set", self._address_path, content, version=stat.version)
         except BadVersionError as error:
-            raise Deposed(f"another TSO announces itself in {self._address_path}", epoch=epoch) from error
+            raise Deposed(f"another TSO announced itself in {self._address_path}", epoch=epoch) from error
         except KazooException as error:
-            raise Unavailable(f"ZooKeeper did not take the address: {error!r}") from error
+            raise Unavailable(f"ZooKeeper did not store the TSO's address: {error!r}") from error
 
     def release(self) -> None:
-        """Ends in order: renewals stop, and a standby may take over at once. To be called when no peer is served."""
+        """Stop renewals and give the lease back, so that a standby takes over at once. Call it after serving ended."""
         self._ended.set()
         if self._keeper is not None:
             self._keeper.join(timeout=self.period_s)
@@ -130,27 +130,27 @@ class LeaderLease:
             try:
                 self._set(b"", self._version)
             except (KazooException, Unavailable):
-                log.warning("the lease could not be given back; it runs out within %g s", self.period_s)
+                log.warning("could not release the lease; it expires within %g s", self.period_s)
         self._zookeeper.close()
 
     def _keep(self, ended: threading.Event, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
         while not ended.wait(self.period_s / _RENEWALS_PER_PERIOD):
             began_s = self._clock()
             if began_s >= self._until_s:
-                lost(f"the lease ran out {began_s - self._until_s:.3f} s ago")
+                lost(f"the lease expired {began_s - self._until_s:.3f} s ago")
                 return
             try:
                 if not self._set(self._name, self._version):
                     lost("another TSO took the lease")
                     return
             except (KazooException, Unavailable) as error:
-                log.warning("the lease was not renewed: %r", error)
+                log.warning("could not renew the lease: %r", error)
                 continue
             self._until_s = began_s + self.period_s * _DRIFT
             renewed(self._until_s)
 
-    def _look(self) -> tuple[int, bool]:
-        """The lease's version, -1 if there is none; and whether the lease is free."""
+    def _read_lease(self) -> tuple[int, bool]:
+        """Return the lease's version (-1 if there is none), and whether the lease is free."""
         try:
             content, stat = self._zookeeper.ask("get", self._lease_path)
         except NoNodeError:
@@ -158,7 +158,7 @@ class LeaderLease:
         return stat.version, content == b"" and stat.version > 0
 
     def _set(self, content: bytes, version: int) -> bool:
-        """Compare-and-set. True also if an earlier attempt of this process took place and only its answer was lost."""
+        """Compare-and-set. True also if an earlier attempt of this process succeeded and only its reply was lost."""
         ask = self._zookeeper.ask
         try:
             if version < 0:
@@ -178,7 +178,7 @@ class LeaderLease:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedTso:
-    """The address and epoch that were announced."""
+    """Address and epoch of a TSO, as announced in ZooKeeper."""
 
     host: str
     port: int
@@ -190,7 +190,7 @@ class AnnouncedTso:
 
 
 def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTso:
-    """The TSO that clients should use now; `Unavailable` if none has announced itself."""
+    """Return the TSO that clients should use now; `Unavailable` if none has announced itself."""
     path = f"{namespace}/current-tso"
     try:
         content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
@@ -206,18 +206,18 @@ def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTs
 
 
 def leads_another(zookeeper: ZooKeeper, known: AnnouncedTso, *, namespace: str = NAMESPACE) -> bool:
-    """Whether ZooKeeper names another TSO than `known`. One short read: False if ZooKeeper does not answer."""
+    """Return whether ZooKeeper names another TSO than `known`. One short read: False if ZooKeeper does not answer."""
     try:
-        content, _ = zookeeper.ask("get", f"{namespace}/current-tso", answer_s=_LOOK_S_MAX)
+        content, _ = zookeeper.ask("get", f"{namespace}/current-tso", answer_s=_CHECK_S_MAX)
         return bool(content) and AnnouncedTso(*parse_address(content)) != known
     except (KazooException, OmidError):
         return False
 
 
 def parse_address(content: bytes) -> tuple[str, int, int]:
-    """Host, port and epoch of `host:port#epoch`."""
-    address, mark, epoch = content.decode(errors="replace").partition("#")
+    """Return host, port and epoch of `host:port#epoch`."""
+    address, hash_sign, epoch = content.decode(errors="replace").partition("#")
     host, colon, port = address.rpartition(":")
-    if not (mark and colon and port.isdecimal() and epoch.isdecimal()):
+    if not (hash_sign and colon and port.isdecimal() and epoch.isdecimal()):
         raise Corruption(f"the znode current-tso does not hold host:port#epoch: {content[:80]!r}")
     return host, int(port), int(epoch)

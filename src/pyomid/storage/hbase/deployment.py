@@ -1,6 +1,6 @@
-"""One database in HBase: its system tables, and what `wiring` opens over one client.
+"""One database in HBase: its system tables, and the ports that `wiring` opens over one client.
 
-`pyomid init` makes the tables once, two of them as Apache Omid's own tool does.
+`pyomid init` creates the tables once, two of them as Apache Omid's own tool does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HBaseDatabase:
-    """`close` ends the connections of all of them."""
+    """The ports of one database over one client. `close` closes the client's connections."""
 
     cluster: Cluster
     store: HBaseStore
@@ -70,21 +70,21 @@ class HBaseOptions:
     others_seal: bool = False
     kerberos: KerberosOptions | None = None
     tls: ssl.SSLContext | None = None
-    """To HBase's servers."""
+    """TLS to HBase's servers."""
     zookeeper_tls: ssl.SSLContext | None = None
     token: Callable[[], TaskToken | None] | None = None
-    """In place of Kerberos: the newest delegation token that this process was sent. Once it has expired, Kerberos after
-    all. ZooKeeper is shown none."""
+    """Returns the newest delegation token that this process was sent, used instead of Kerberos until it expires; then
+    Kerberos is used. ZooKeeper gets no token."""
 
 
 def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:
-    """Its session, as the user that the options name; not connected before its first use."""
+    """Return a ZooKeeper session for the user that the options name; it connects at its first use."""
     return _zookeeper(quorum, znode, _user_of(options), options, session_s=session_s)
 
 
 def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
-    """The client of HBase and ZooKeeper; nothing is connected before its first use. `Misuse` for Kerberos without its
-    library or keytab."""
+    """Return the client of HBase and ZooKeeper; it connects at its first use. `Misuse` for Kerberos without its library
+    or keytab."""
     user = _user_of(options)
     handshake: Handshake | None = None
     if (newest := options.token) is not None:
@@ -114,7 +114,7 @@ def _by_ticket(user: Kerberos) -> SaslHandshake:
 
 
 def _wanted_by_token(options: HBaseOptions) -> Protection | None:
-    """By token there is no privacy; TLS gives it."""
+    """Return the SASL protection for token authentication, which has no privacy: then TLS must provide it."""
     wanted = options.kerberos.protection if options.kerberos is not None else None
     return None if wanted is Protection.PRIVACY and options.tls is not None else wanted
 
@@ -124,29 +124,29 @@ def _living(token: TaskToken | None) -> Credentials | None:
 
 
 def token_keeper(cluster: Cluster) -> TokenKeeper:
-    """What gives delegation tokens of this client's user, who came by Kerberos."""
+    """Return the keeper of delegation tokens for this client's user, who authenticates by Kerberos."""
     return TokenKeeper(
         lambda: cluster.run(token_steps(cluster.operations, cluster.budget("fetching a delegation token")))
     )
 
 
 def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskToken | None]:
-    """The token for processes of other machines. None without Kerberos, or if HBase gives none: they then need a ticket
-    of their own. A process that was given a token passes that on."""
+    """Return a function that gives the token for tasks on other machines; None without Kerberos, or if HBase issues
+    none: tasks then need their own ticket. A process that was given a token passes it on."""
     if options.token is not None:
         return options.token
     if options.kerberos is None:
         return lambda: None
-    keeper, is_told = token_keeper(cluster), bool(options.kerberos.keytab)
+    keeper, is_logged = token_keeper(cluster), bool(options.kerberos.keytab)
 
     def newest() -> TaskToken | None:
-        nonlocal is_told
+        nonlocal is_logged
         try:
             return keeper()
         except Misuse as error:
-            if not is_told:
-                log.warning("tasks are given no delegation token, and need a ticket of their own: %s", error)
-            is_told = True
+            if not is_logged:
+                log.warning("no delegation token for tasks, each needs its own Kerberos ticket: %s", error)
+            is_logged = True
             return None
 
     return newest
@@ -161,7 +161,7 @@ def _zookeeper(
 
 
 def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
-    """Opens it; nothing is connected before its first use. Each operation is repeated for `deadline_s`."""
+    """Open the database; it connects at its first use. Each operation is retried for up to `deadline_s`."""
     options = options or HBaseOptions()
     cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
     leader_state = HBaseLeaderState(cluster)
@@ -181,7 +181,7 @@ def chosen_ceiling(cluster: Cluster, place: str) -> ChosenCeiling:
 
 
 def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
-    """Makes the missing tables and returns their names. Tables that Java Omid made are used as they are. Idempotent."""
+    """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
     admin = Admin(cluster)
     made = []
     for descriptor, splits in (
@@ -198,8 +198,8 @@ def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list
 
 
 def check_database(cluster: Cluster) -> None:
-    """`UnknownTable`, with what to do, if the database was never made; `Misuse` or `Unavailable` if there is no
-    HBase. It waits for one that is starting."""
+    """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
+    HBase. Waits for an HBase that is starting."""
     if missing := cluster.lacking(sorted((META_TABLE, COMMIT_TABLE))):
         raise UnknownTable(
             f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",

@@ -1,16 +1,16 @@
-"""`LeaderState` in PYOMID_META: one row, changed by compare-and-set of one cell that holds all of the fixed part.
+"""`LeaderState` in PYOMID_META: one row, changed by compare-and-set of one cell that holds the whole fixed part.
 
-    state        format, nonce, revision, epoch, ceiling, W, H        some 40 bytes, read after each flush
-    l<start>     a lease                                              written in the same mutation, only if `state` is
-    p<start>     a pending record: its branches, 8 bytes each         what the writer read
-    retention    for how long history is kept, in milliseconds        with the same mutation, too
+    state        format, nonce, revision, epoch, ceiling, W, H        49 bytes, read after each flush
+    l<start>     a lease                                              written in the same mutation, on condition that
+    p<start>     a pending record: its branches, 8 bytes each         `state` still holds what the writer read
+    retention    how long history is kept, in milliseconds            in the same mutation, too
     id           the database's random id, put once
 
-In a row of their own: t<start>, milliseconds since 1970    a time point, written once, conditional on nothing
+In another row: t<start>, milliseconds since 1970           a time point, written once, without a condition
 
-Every cell's version in the first row is the revision that wrote or deleted it, so the server's clock does not decide
-what is newest. A revision is used once, and the nonce tells writers of the same revision apart: a late write of a
-process that died finds another state and has no effect.
+In the first row, each cell's version is the revision that wrote or deleted it, so that the server's clock does not
+decide which cell is newest. No revision is used twice, and the nonce distinguishes two writers of the same revision: a
+late write of a dead process finds another state and has no effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEASE: Final = b"l"
 _PENDING: Final = b"p"
 _TIME: Final = b"t"
 _TIME_VERSION: Final = 1
-"""A point is written once and deleted once, so the delete is of this version, whatever the server's clock."""
+"""A point is written once and deleted once; the delete names this version, so the server's clock does not matter."""
 _RETENTION: Final = b"retention"
 _ID: Final = b"id"
 _FORMAT: Final = 1
@@ -79,7 +79,7 @@ class _State:
 
 
 class HBaseLeaderState(LeaderState):
-    """See `ports.LeaderState`. After W is durable here it is copied to the row where Java's coprocessor looks."""
+    """See `ports.LeaderState`. Once W is durable here, it is copied to the row that Java's coprocessor reads."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = COMMIT_TABLE) -> None:
         self._cluster = cluster
@@ -97,7 +97,7 @@ class HBaseLeaderState(LeaderState):
 
     @property
     def state_get(self) -> RowGet:
-        """Of `table`: brings the one cell that `epoch_of` and `watermarks_of` read."""
+        """A get in `table` of the one cell that `epoch_of` and `watermarks_of` decode."""
         return RowGet(ROW, ((META_FAMILY, (_STATE,)),), max_versions=1)
 
     @staticmethod
@@ -106,7 +106,7 @@ class HBaseLeaderState(LeaderState):
 
     @staticmethod
     def watermarks_of(found: list[KeyValue]) -> tuple[int, int]:
-        """(W, H)."""
+        """Return (W, H)."""
         state = _State.decode(found[0].value if found else b"")
         return state.watermark, state.horizon
 
@@ -122,7 +122,7 @@ class HBaseLeaderState(LeaderState):
                 return False
             if self._swap(old, replace(state, epoch=epoch, ceiling=ceiling)):
                 return True
-        raise Unavailable(f"the leader state changed {_ATTEMPTS_MAX} times under us")
+        raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts")
 
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         for _ in range(_ATTEMPTS_MAX):
@@ -134,7 +134,7 @@ class HBaseLeaderState(LeaderState):
                 if changes.watermark is not None:
                     self._copy_watermark(changes.watermark)
                 return
-        raise Unavailable(f"the leader state changed {_ATTEMPTS_MAX} times under us")
+        raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts")
 
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
         name, value = _name(_TIME, point.start_ts), point.wall_ms.to_bytes(8, "big")
@@ -157,8 +157,8 @@ class HBaseLeaderState(LeaderState):
         )
 
     def _copy_watermark(self, watermark: int) -> None:
-        """Copies W for Java's coprocessor. A copy that comes late or never is lower, which is safe; pyomid never reads
-        it."""
+        """Copy W for Java's coprocessor; pyomid never reads the copy. If it is late or lost, the coprocessor sees a
+        lower W, which is safe."""
         cell = KeyValue(WATERMARK_ROW, WATERMARK_FAMILY, WATERMARK_QUALIFIER, LATEST, timestamp_bytes(watermark))
         self._cluster.rows(self._commit_table, [RowMutation(WATERMARK_ROW, (puts([cell]),))])
 
@@ -169,7 +169,7 @@ class HBaseLeaderState(LeaderState):
 
 
 def _changed(state: _State, changes: LeaderStateChanges) -> _State:
-    """W and H never go back, whatever the change says."""
+    """Return the changed state. W and H never go back, whatever `changes` says."""
     return replace(
         state,
         ceiling=state.ceiling if changes.ceiling is None else changes.ceiling,
@@ -179,7 +179,8 @@ def _changed(state: _State, changes: LeaderStateChanges) -> _State:
 
 
 def _mutations(changes: LeaderStateChanges, revision: int) -> tuple[Mutation, ...]:
-    """Leases and pending records. What one change both removes and adds is there afterwards."""
+    """Return the mutations of leases, pending records and retention. An item that one change both removes and adds is
+    present afterwards."""
     added: dict[bytes, bytes] = {_name(_LEASE, start): _PRESENT for start in changes.leases_added}
     for start, branches in ((pending.start_ts, pending.branches) for pending in changes.pending_added):
         added[_name(_PENDING, start)] = struct.pack(f">B{len(branches)}Q", _FORMAT, *branches)

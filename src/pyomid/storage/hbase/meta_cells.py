@@ -1,6 +1,6 @@
-"""Cells of PYOMID_META, which change by compare-and-set only: state that Java does not know and that must not be lost.
+"""Cells of PYOMID_META, changed only by compare-and-set: pyomid's own durable state, unknown to Java clients.
 
-Every change is conditional on the value that it replaces, so a late or repeated change has no effect. A cell is removed
+Each change is conditional on the value that it replaces, so a late or repeated change has no effect. A cell is removed
 by an empty value, never by a delete: HBase's delete marker has the server's time, and would hide a later put by a
 server whose clock is behind. The condition makes HBase give the new value a version at least as great as the old one.
 """
@@ -21,14 +21,14 @@ _ATTEMPTS_MAX = 50
 
 
 class MetaCells:
-    """Values by row and qualifier; b"" means that there is none."""
+    """Values by row and qualifier; b"" means that there is no value."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
         self._cluster = cluster
         self._table = table
 
     def read_row(self, row: bytes) -> dict[bytes, bytes]:
-        """Fresh, one atomic read."""
+        """Return the row's values by qualifier, by one atomic read of the present state."""
         (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, ()),), max_versions=1)])
         assert isinstance(found, list)
         return {cell.qualifier: cell.value for cell in found if cell.value}
@@ -39,7 +39,7 @@ class MetaCells:
         return found[0].value if found else b""
 
     def read_prefix(self, prefix: bytes) -> dict[bytes, dict[bytes, bytes]]:
-        """All rows that begin with `prefix`, ascending. Not one snapshot."""
+        """Return all rows that begin with `prefix`, ascending. The rows are read one by one, not as one snapshot."""
         scan = self._cluster.scan(ScanSpec(self._table, prefix_range(prefix), ((META_FAMILY, ()),), max_versions=1))
         rows: dict[bytes, dict[bytes, bytes]] = {}
         try:
@@ -52,10 +52,10 @@ class MetaCells:
         return rows
 
     def change(self, row: bytes, qualifier: bytes, decide: Callable[[bytes], bytes | None]) -> bool:
-        """Changes a cell. `decide` gets the present value and returns the next one, or None to leave it (returns
-        False).
+        """Change a cell; return True if it now holds the new value. `decide` gets the present value and returns the new
+        one, or None to leave the cell unchanged (then the result is False).
 
-        It is called again if another writer was faster, or if an answer was lost and the new value is not there.
+        `decide` is called again if another writer was faster, or if a reply was lost and the new value is not there.
         """
         for _ in range(_ATTEMPTS_MAX):
             old = self._raw(row, qualifier)
@@ -64,7 +64,7 @@ class MetaCells:
                 return False
             if new == (old or b"") or self.swap(row, qualifier, old, new):
                 return True
-        raise Unavailable(f"{row!r} of {self._table} changed {_ATTEMPTS_MAX} times under us")
+        raise Unavailable(f"other writers changed {row!r} of {self._table} in each of {_ATTEMPTS_MAX} attempts")
 
     def swap(
         self,
@@ -76,9 +76,10 @@ class MetaCells:
         version: int = LATEST,
         others: tuple[Mutation, ...] = (),
     ) -> bool:
-        """Puts `new`, together with `others`, if and only if the cell holds `old` (None: it was never written).
+        """Put `new`, together with `others`, if and only if the cell holds `old` (None: it was never written).
 
-        After a lost answer it counts as done if `new` is there: callers make values unique where that matters.
+        If the reply was lost, the swap counts as done when the cell holds `new`: callers make values unique where that
+        matters.
         """
         condition = RowCondition(META_FAMILY, qualifier, old)
         cell = KeyValue(row, META_FAMILY, qualifier, version, new)

@@ -1,4 +1,4 @@
-"""HBase's tables as others made them: which there are, and whether transactions may use them."""
+"""HBase's existing tables: their names and families, and whether transactions may use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FOREIGN: Final = all_of(
         any_of((qualifiers_that_match(r"\A(?!\u0000\u00c2\u0080)"), values_that_do_not_match(r"\A.{8}\z"))),
     )
 )
-"""Cells that are named as shadow cells but were not written by a present Omid."""
+"""Matches cells that are named like shadow cells but were not written by any current Omid."""
 
 
 class PhysicalTables:
@@ -42,7 +42,8 @@ class PhysicalTables:
         self._without_coprocessor: set[str] = set()
 
     def check(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
-        """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
+        """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
+        is none."""
         found = self._admin.table(table)
         known = {family.name: family for family in found.families}
         wrong: list[str] = []
@@ -54,8 +55,8 @@ class PhysicalTables:
             elif family.versions_max < ALL_VERSIONS or family.ttl_s is not None:
                 kept = "" if family.ttl_s is None else f" for {family.ttl_s} s"
                 wrong.append(
-                    f"family {shown} of table {table} keeps {family.versions_max} versions{kept}: old snapshots would "
-                    "lose cells"
+                    f"family {shown} of table {table} keeps only {family.versions_max} versions{kept}, so that older "
+                    "snapshots would lose cells"
                 )
             else:
                 continue
@@ -68,28 +69,29 @@ class PhysicalTables:
         return found
 
     def check_no_coprocessor(self, table: str, so: str) -> None:
-        """`Misuse` if Omid's compaction coprocessor is at work on the table; `so`: what follows from it."""
+        """Raise `Misuse` if Omid's compaction coprocessor is active on the table. `so`: the consequence, for the
+        message."""
         if table not in self._without_coprocessor:
             found = self._admin.table(table)
             flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
             if PHOENIX_COPROCESSOR in found.coprocessors:
                 raise Misuse(
-                    f"table {table} is one of Apache Phoenix, whose coprocessor {PHOENIX_COPROCESSOR} drops versions "
-                    f"by start timestamp: {so}; read it by transactions without a lease, and copy what you need into a "
-                    "table of your own",
+                    f"table {table} belongs to Apache Phoenix, whose coprocessor {PHOENIX_COPROCESSOR} drops versions "
+                    f"by start timestamp: {so}; read it in transactions without a lease, and copy the data that you "
+                    "need into another table",
                     table=table,
                 )
             if COPROCESSOR in found.coprocessors and flagged:
                 raise Misuse(
-                    f"table {table} has Apache Omid's compaction coprocessor at work, which drops versions by start "
-                    f"timestamp: {so}; remove the coprocessor {COPROCESSOR} first, or its family's attribute "
+                    f"Apache Omid's compaction coprocessor is active on table {table}, and drops versions by start "
+                    f"timestamp: {so}; first remove the coprocessor {COPROCESSOR}, or its family's attribute "
                     f"{COMPACTION_ATTRIBUTE.decode()}",
                     table=table,
                 )
             self._without_coprocessor.add(table)
 
     def families(self) -> dict[str, list[str]]:
-        """The families of each table that is not of the database itself."""
+        """Return the families of each table, without the database's own system tables."""
         names = [name for name in self._admin.tables() if not name.startswith(_SYSTEM_PREFIXES)]
         found: dict[str, list[str]] = {}
         for name in names:
@@ -113,7 +115,7 @@ class PhysicalTables:
         return False
 
     def check_names(self, table: str, key_range: KeyRange) -> None:
-        """The server searches: it sends nothing, or a cell that is refused."""
+        """Raise `Misuse` if a cell is named like a shadow cell. The server filters, and sends at most one such cell."""
         scan = self._cluster.scan(
             ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
         )
@@ -125,13 +127,13 @@ class PhysicalTables:
             cell = next(decode(block.cells))
             column = cell.family + b":" + cell.qualifier
             raise Misuse(
-                f"table {table}, row {cell.row!r} holds column {column!r}, whose name ends in the bytes C2 80, by "
-                "which transactions know their shadow cells: nobody would see it; copy it to a column of another name "
-                "and delete it, then adopt again (where an old Apache Omid wrote it, register the table instead)",
+                f"table {table}, row {cell.row!r} holds column {column!r}, whose name ends in the bytes C2 80, which "
+                "mark shadow cells, so that transactions could not read it; copy it to a column with another name and "
+                "delete it, then adopt again (if an old Apache Omid wrote it, register the table instead)",
                 table=table,
                 row=cell.row,
             )
 
     def forget(self, table: str) -> None:
-        """The table was dropped."""
+        """Forget what is cached of a dropped table."""
         self._without_coprocessor.discard(table)

@@ -1,4 +1,4 @@
-"""`DataStore` over HBase, in Apache Omid's bytes: Java and Python clients share these tables cell by cell."""
+"""`DataStore` over HBase, in Apache Omid's cell format: Java and Python clients share the tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyomid.storage.hbase.codec.layout import (
     is_shadow,
     shadow_qualifier,
 )
-from pyomid.storage.hbase.codec.native_changes import DROPPED, ORPHANED
+from pyomid.storage.hbase.codec.native import changes as kernels
 from pyomid.storage.hbase.physical_tables import PhysicalTables
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import (
@@ -73,7 +73,7 @@ from pyomid.types import (
 _SHADOW_NAME_BYTES: Final = 5
 
 BULK_ROWS_MIN: Final = 16
-"""Fewer rows are encoded faster one by one than by a kernel and its arrays."""
+"""Below this many rows, encoding them one by one is faster than a kernel with its arrays."""
 
 LIMITS: Final = StoreLimits(
     row_bytes_max=32_767,
@@ -88,8 +88,8 @@ _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 class HBaseStore(DataStore):
     """See `ports.DataStore`. It shares its cluster's connections with all other users; `close` leaves them open.
 
-    `read_watermark` (fresh W): only its own transaction deletes a cell whose start is above W, so shadow cells of such
-    cells need no second look (`write_shadow_cells`). Without it each one is looked at again.
+    `read_watermark` returns the present W. Only its own transaction deletes a cell whose start is above W, so
+    `write_shadow_cells` need not check such cells afterwards. Without `read_watermark` it checks every cell.
     """
 
     capabilities = Capabilities(pipelined_writes=True, shared_writes=True, foreign_tables=True)
@@ -120,7 +120,7 @@ class HBaseStore(DataStore):
             self._write_bulk(table, version, batch)
 
     def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:
-        """As the port says, in one call. An error of the call is the error of each of them."""
+        """See the port. Writes everything in one call; an error of the call is the outcome of each write."""
         outcomes: list[Exception | None] = [None] * len(writes)
         requests: list[RowMutation] = []
         sent: list[tuple[int, int]] = []
@@ -176,8 +176,8 @@ class HBaseStore(DataStore):
         found = self._cluster.run(read_rows_steps(self._cluster.operations, wanted, rows, budget))
         if columns is None:
             return found
-        bare = _asked_bare(columns)
-        return [[cell for cell in cells if _is_asked_for(cell, bare)] for cells in found]
+        whole = _whole_families(columns)
+        return [[cell for cell in cells if _is_requested(cell, whole)] for cells in found]
 
     def scan(
         self,
@@ -188,8 +188,8 @@ class HBaseStore(DataStore):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """As the port says. Of what `bounds` does not need it leaves out versions that are too old: HBase opens no file
-        that has only such."""
+        """See the port. Of the cells that `bounds` does not need, it omits versions that are too old: HBase opens no
+        file that has only such versions."""
         versions = (bounds.at_least, bounds.below) if bounds is not None and bounds.at_least else None
         spec = ScanSpec(
             table,
@@ -201,16 +201,16 @@ class HBaseStore(DataStore):
             is_fresh=True,
         )
         self._known_families(table)
-        return _asked_for(_batches(self._cluster.scan(spec)), columns)
+        return _requested(_batches(self._cluster.scan(spec)), columns)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """As the port says, within one region."""
+        """See the port. Looks within one region only."""
         return self._cluster.start_of_last_rows(table, key_range, rows)
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
-        """Writes them, then deletes those whose data cells a compactor has dropped meanwhile.
+        """Write shadow cells, then delete those whose data cells compaction has deleted meanwhile.
 
-        A compactor that reads W later than this finds the shadow cells, and drops them with their cells.
+        A compaction that starts later than these writes finds the shadow cells, and deletes them with their cells.
         """
         if not shadows:
             return
@@ -222,42 +222,42 @@ class HBaseStore(DataStore):
         self._remove_orphans(table, cells)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """As `write_shadow_cells`, without one object for each cell."""
+        """Like `write_shadow_cells`, without one object for each cell."""
         self._change(table, *(shadows_of_batch(batch, version, commit_ts) for batch in batches))
         if self._read_watermark is None or start_of(version) <= self._read_watermark():
             self._remove_orphans(table, list(CellNames(batches, version)))
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
-        self._change(table, changes_of(cells, [DROPPED] * len(cells)))
+        self._change(table, changes_of(cells, [kernels.DROPPED] * len(cells)))
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
-        """`Misuse` if Omid's compaction coprocessor is at work on the table: it keeps other versions than pyomid
-        does."""
-        self._physical.check_no_coprocessor(table, "pyomid's compaction is refused")
+        """See the port. `Misuse` if Omid's compaction coprocessor is active on the table: it keeps other versions than
+        pyomid's compaction."""
+        self._physical.check_no_coprocessor(table, "pyomid does not compact it")
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
         healed = changes.only(changes.change > 0)
         if healed.rows and self._read_watermark is not None:
             healed = healed.only(healed.version < start_of(self._read_watermark()) + TIMESTAMP_STEP)
         if healed.rows:
-            # With their values: HBase bounds an answer by what it brings, and before 2.6 by nothing else.
+            # With their values: the size limit of a reply counts what it carries, and before HBase 2.6 nothing else.
             versions = int(healed.version.min()), int(healed.version.max()) + 1
             spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, time_range=versions, is_fresh=True)
             missing = missing_cells(healed, _batches(self._cluster.scan(spec)))
-            self._change(table, healed.only(missing, ORPHANED))
+            self._change(table, healed.only(missing, kernels.ORPHANED))
 
     def regions(self, table: str) -> list[KeyRange]:
         return [region.key_range for region in self._cluster.regions(table)]
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
-        """Divided at the middle row that HBase knows of each region, and halfway between byte strings."""
+        """Divide the range at each region's middle row as known to HBase, and halfway between keys as byte strings."""
         known = []
         for region in self._cluster.regions(table):
             known.append(region.key_range.start)
             try:
                 middle = self._admin.best_split(region)
             except (Misuse, Unavailable):
-                continue  # it was split or moved just now: an estimate does not need it
+                continue  # the region was split or moved just now: an estimate does not need it
             known += [middle] if middle else []
         first, last = self._edge(table, key_range, known)
         if first is None or last is None:
@@ -265,22 +265,22 @@ class HBaseStore(DataStore):
         return keys_between(first, last, [key for key in known if first < key < last], partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Flushes the region server's memory to files. (A scan sees both anyway.)"""
+        """Flush the region server's memory to files. (A scan sees both anyway.)"""
         for each in self._cluster.regions(table):
             if each.key_range == region:
                 self._admin.flush_region(each)
 
     def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
-        """`Misuse` if a table of this name exists with fewer families, or keeps too few versions.
+        """Create the table, or use an existing one. `Misuse` if that lacks a family or keeps too few versions.
 
-        A table that exists is enabled: a client that withdrew it for a drop, and sleeps, can then not delete it.
+        An existing table is enabled, so that a client which withdrew it for a drop and stalled cannot delete it.
         """
         wanted = tuple(FamilyDescriptor(family) for family in info.families)
         try:
             if self._admin.create_table(TableDescriptor(info.name, wanted), split_keys):
                 return
         except Misuse as error:
-            # Who may not make tables may use one that is there: HBase looks at rights before it looks for the table.
+            # A user without the right to create tables may use an existing one: HBase checks rights before existence.
             if not is_denied(error) or not self._is_there(info.name):
                 raise
         self.check_table(info.name, info.families)
@@ -294,8 +294,8 @@ class HBaseStore(DataStore):
         return True
 
     def withdraw_table(self, table: str) -> object | None:
-        """Disables the table. HBase deletes by name, only disabled tables, and a new table is enabled: so this names
-        it."""
+        """Disable the table. This identifies the physical table: HBase deletes by name, but only disabled tables, and a
+        new table is enabled."""
         try:
             self._admin.disable_table(table)
         except UnknownTable:
@@ -315,11 +315,12 @@ class HBaseStore(DataStore):
         self._physical.check_names(table, key_range)
 
     def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
-        """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
+        """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
+        is none."""
         return self._physical.check(table, families)
 
     def check_leases(self, table: str) -> None:
-        self._physical.check_no_coprocessor(table, "a lease would not hold the versions that a long reader needs")
+        self._physical.check_no_coprocessor(table, "a lease would not keep the versions that a long reader needs")
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         dropped = self._admin.drop_table(table) if withdrawn is None else self._admin.delete_table(table)
@@ -336,7 +337,7 @@ class HBaseStore(DataStore):
         self._finish_write(table, version, batch, outcome)
 
     def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
-        """Refused rows are sent again; no other rows may be (law 10)."""
+        """Send refused rows again; no other row may be retried (law 10)."""
         if outcome.indeterminate:
             raise _indeterminate(table, len(outcome.indeterminate), batch.rows)
         if outcome.refused:
@@ -354,7 +355,7 @@ class HBaseStore(DataStore):
         return found
 
     def _change(self, table: str, *changes: Changes) -> None:
-        """Durable on return. Idempotent, so rows that were refused or are indeterminate are sent again."""
+        """Make the changes; durable on return. They are idempotent, so refused and indeterminate rows are retried."""
         some = [each for each in changes if each.rows]
         if not some:
             return
@@ -366,20 +367,20 @@ class HBaseStore(DataStore):
                 self._cluster.rows(table, [each.as_mutation(row) for row in again])
 
     def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
-        """Deletes shadow cells that were written just now beside cells that are gone.
+        """Delete the shadow cells just written whose data cells are gone.
 
-        It looks after the write, so that no deletion comes between a look and a write; a crash in between leaves a
-        shadow cell without a cell, which no reader takes for a cell.
+        The check comes after the write, so that no deletion falls between check and write. A crash in between leaves a
+        shadow cell without a data cell, which no reader takes for a cell.
         """
         if not cells:
             return
         budget = partial(self._cluster.budget, f"looking for {len(cells)} cells of {table}")
         orphans = self._cluster.run(absent_cells_steps(self._cluster.operations, table, cells, budget))
-        # Only the shadow cells: a delete marker with the cell's own version would hide a cell that comes later.
-        self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
+        # Only the shadow cells: a delete marker for the data cell's version would hide that cell if it arrives later.
+        self._change(table, changes_of(orphans, [kernels.ORPHANED] * len(orphans)))
 
     def _check_batch(self, table: str, batch: CellBatch) -> None:
-        families = self._known_families(table)
+        families = self._known_families(table, [column.family for column in batch.columns])
         for column in batch.columns:
             check_column(column, families, LIMITS)
             _check_not_shadow(column)
@@ -397,21 +398,24 @@ class HBaseStore(DataStore):
                     check_value_length(b"", column, int(batch.cell_len[cell]), LIMITS)
 
     def _check_writes(self, table: str, rows: Sequence[RowWrite]) -> None:
-        check_writes(rows, self._known_families(table), LIMITS)
+        wanted = {column.family for write in rows for column, _ in write.cells}
+        check_writes(rows, self._known_families(table, wanted), LIMITS)
         for write in rows:
             for column, value in write.cells:
                 _check_not_shadow(column)
                 _check_not_tombstone(column, value)
 
-    def _known_families(self, table: str) -> frozenset[bytes]:
+    def _known_families(self, table: str, wanted: Iterable[bytes] = ()) -> frozenset[bytes]:
+        """Return the table's families; read again if a `wanted` one is missing, as another process may have created the
+        table anew."""
         families = self._families.get(table)
-        if families is None:
+        if families is None or not families.issuperset(wanted):
             with self._learning:
                 families = self._families[table] = frozenset(f.name for f in self._admin.table(table).families)
         return families
 
     def _edge(self, table: str, key_range: KeyRange, known: Sequence[bytes]) -> tuple[bytes | None, bytes | None]:
-        """The first row of the range, and a key that is not before its last row."""
+        """Return the first row of the range, and a key at or after its last row."""
         scan = self._cluster.scan(
             ScanSpec(
                 table, key_range, filters=(NAMES_ONLY,), rows_per_call=1, bytes_per_call=1, read_ahead=False, limit=1
@@ -448,7 +452,7 @@ def _decoded(scan: Scan) -> Iterator[tuple[CellBatch | None, bytes | None]]:
 
 
 def _wanted(columns: Sequence[Column] | None) -> _Columns:
-    """Columns with their shadow cells and the family tombstones. An empty qualifier reads its whole family."""
+    """Return the columns with their shadow cells and family tombstones. An empty qualifier reads the whole family."""
     if columns is None:
         return ()
     whole = {column.family for column in columns if not column.qualifier}
@@ -461,25 +465,25 @@ def _wanted(columns: Sequence[Column] | None) -> _Columns:
     return tuple((family, tuple(qualifiers)) for family, qualifiers in wanted.items())
 
 
-def _asked_bare(columns: Sequence[Column]) -> frozenset[bytes]:
-    """Families that are read whole."""
+def _whole_families(columns: Sequence[Column]) -> frozenset[bytes]:
+    """Return the families that are read whole."""
     return frozenset(column.family for column in columns if not column.qualifier)
 
 
-def _is_asked_for(cell: Cell, bare: frozenset[bytes]) -> bool:
-    """Drops values of a column without qualifier if it is read only for its tombstones."""
-    return bool(cell.qualifier) or cell.value is None or cell.family in bare
+def _is_requested(cell: Cell, whole: frozenset[bytes]) -> bool:
+    """False for the value of a column without qualifier that is read only for its tombstones."""
+    return bool(cell.qualifier) or cell.value is None or cell.family in whole
 
 
-def _asked_for(batches: Iterator[CellBatch], columns: Sequence[Column] | None) -> Iterator[CellBatch]:
+def _requested(batches: Iterator[CellBatch], columns: Sequence[Column] | None) -> Iterator[CellBatch]:
     if columns is None:
         yield from batches
         return
-    bare = _asked_bare(columns)
+    whole = _whole_families(columns)
     for batch in batches:
-        unasked = [not column.qualifier and column.family not in bare for column in batch.columns]
-        if any(unasked):
-            gone = np.array(unasked)[batch.cell_col] & (batch.cell_len >= 0)
+        only_tombstones = [not column.qualifier and column.family not in whole for column in batch.columns]
+        if any(only_tombstones):
+            gone = np.array(only_tombstones)[batch.cell_col] & (batch.cell_len >= 0)
             yield without_cells(batch, gone) if gone.any() else batch
         else:
             yield batch
@@ -487,18 +491,18 @@ def _asked_for(batches: Iterator[CellBatch], columns: Sequence[Column] | None) -
 
 def _check_not_shadow(column: Column) -> None:
     if is_shadow(column.qualifier):
-        raise Misuse(f"qualifier of {column} ends in the bytes C2 80, by which shadow cells are known")
+        raise Misuse(f"the qualifier of {column} ends in the bytes C2 80, which are reserved for shadow cells")
 
 
 def _check_not_tombstone(column: Column, value: bytes | None) -> None:
     if value == LEGACY_TOMBSTONE:
-        raise Misuse(f"the value of {column} is {LEGACY_TOMBSTONE!r}, which old versions of Omid wrote for a deletion")
+        raise Misuse(f"the value of {column} is {LEGACY_TOMBSTONE!r}, which is a tombstone of old Omid versions")
 
 
 def _check_version(version: int) -> None:
     check_version(version)
     if version == LATEST:
-        raise Misuse(f"version {version} is the one that HBase replaces by its own clock", version=version)
+        raise Misuse(f"version {version} is reserved: HBase replaces it by the server's time", version=version)
 
 
 def _put_of(write: RowWrite, version: int) -> Mutation:
@@ -509,7 +513,7 @@ def _put_of(write: RowWrite, version: int) -> Mutation:
 
 
 def _failure_of_write(table: str, results: Results) -> Exception | None:
-    """Of the rows that one transaction wrote: the error to tell it."""
+    """Return the error of one transaction's row writes; None if all succeeded."""
     for result in results:
         if isinstance(result, RemoteFailure):
             return result.as_error(f"writing {len(results)} rows of {table}")
@@ -523,7 +527,7 @@ def _writing(table: str, batch: CellBatch) -> str:
 
 def _indeterminate(table: str, lost: int, whole: int) -> Unavailable:
     return Unavailable(
-        f"the answer to {lost} of {whole} row writes to {table} was lost: they may have happened, and are not "
-        "repeated under the same version",
+        f"the reply to {lost} of {whole} row writes to {table} was lost: they may have taken place, and must not be "
+        "retried under the same version",
         table=table,
     )

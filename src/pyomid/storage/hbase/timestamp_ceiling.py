@@ -1,4 +1,4 @@
-"""Where Apache Omid keeps its timestamp ceiling: an HBase table or a znode; `CeilingStore` over both."""
+"""`CeilingStore` over both places where Apache Omid keeps its timestamp ceiling: an HBase table or a znode."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ CEILING_ZNODE = "/omid/timestamp"
 
 
 class ChosenCeiling:
-    """The ceiling at the place that the options say; `others`: places where an earlier TSO may have kept it.
+    """The ceiling in the place that option `ceiling` names; `others`: places where an earlier TSO may have kept it.
 
-    Timestamps are handed out up to the ceiling. Below a ceiling of another place they would be handed out twice.
+    Timestamps below a ceiling may have been handed out already. So a higher ceiling in another place must not be
+    ignored: timestamps below it would be handed out twice.
     """
 
     def __init__(self, chosen: CeilingStore, others: Mapping[str, CeilingStore]) -> None:
@@ -35,15 +36,15 @@ class ChosenCeiling:
         self._others = others
 
     def read(self) -> int:
-        """`Misuse` if another place holds a higher ceiling."""
+        """Return the ceiling. `Misuse` if another place holds a higher one."""
         found = self._chosen.read()
         for place, other in self._others.items():
             elsewhere = other.read()
             if elsewhere > found:
                 raise Misuse(
-                    f"the timestamp ceiling is kept in {place} (option ceiling={place}), at {elsewhere}; here it is "
-                    f"{found}: give that option, or stop every TSO and run `pyomid init` with the URL as it is to "
-                    "move it here",
+                    f"{place} holds a timestamp ceiling of {elsewhere}, above the {found} of the place in use: set "
+                    f"option ceiling={place}, or stop every TSO and run `pyomid init` with the present URL to move the "
+                    "ceiling",
                     ceiling=elsewhere,
                 )
         return found
@@ -52,7 +53,7 @@ class ChosenCeiling:
         return self._chosen.compare_and_set(expected, ceiling)
 
     def move_here(self) -> int:
-        """Raises the ceiling to that of every other place, and returns it. No TSO may be running."""
+        """Raise the ceiling to the highest of all places, and return it. No TSO may be running."""
         while True:
             found = self._chosen.read()
             highest = max([found, *(other.read() for other in self._others.values())])
@@ -61,7 +62,7 @@ class ChosenCeiling:
 
 
 class HBaseCeiling:
-    """The cell of OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value as Java's TSO does."""
+    """The ceiling in OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value, like Java's TSO."""
 
     def __init__(self, cluster: Cluster, *, table: str = TIMESTAMP_TABLE) -> None:
         self._cluster = cluster
@@ -74,7 +75,8 @@ class HBaseCeiling:
         return timestamp_of(found[0].value) if found else 0
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool:
-        """False also if the answer was lost: the caller reads again, and takes a ceiling above what it finds."""
+        """Return whether the ceiling was set. False also if the reply was lost: the caller then reads the ceiling again
+        and tries a higher one."""
         old = timestamp_bytes(expected) if expected else None
         cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
         condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
@@ -83,7 +85,7 @@ class HBaseCeiling:
 
 
 class ZooKeeperCeiling:
-    """The znode `timestamp` in Omid's namespace, changed by compare-and-set on the znode's version."""
+    """The ceiling in the znode `timestamp` of Omid's namespace, changed by compare-and-set on the znode's version."""
 
     def __init__(self, zookeeper: ZooKeeper, *, path: str = f"/omid{CEILING_ZNODE}") -> None:
         self._zookeeper = zookeeper
@@ -109,7 +111,7 @@ class ZooKeeperCeiling:
         return True
 
     def _read(self) -> tuple[int, int]:
-        """Ceiling and znode version; (0, -1) if there is none."""
+        """Return ceiling and znode version; (0, -1) if there is no znode."""
         zookeeper = self._zookeeper
         try:
             content, stat = zookeeper.session().retry(zookeeper.ask, "get", self._path)

@@ -1,9 +1,9 @@
-"""Whose turn upkeep is: of several processes that would do the same, the one whose ephemeral znode is there.
+"""Election of the process that does upkeep: of several candidates, the one that owns the ephemeral znode works.
 
-    /omid/pyomid-upkeep/NAME     its owner works; it goes with the owner's session, and the next one takes over
+    /omid/pyomid-upkeep/NAME     exists while its owner's session lives; then the next candidate takes over
 
-It is thrift, no fence: compactors and sanitizers of any number may work at a time (protocol.md, "Compaction and
-sanitizing"). So a turn that was lost unnoticed costs a region's work, and nothing else.
+The election avoids duplicate work; it is not a fence. Any number of compactors and sanitizers may work at a time
+(protocol.md, "Compaction and sanitizing"), so an owner that lost its znode unnoticed wastes a region's work at most.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 1.0
 
 
 class UpkeepTurn:
-    """The turn called `name`, for one candidate. It owns `zookeeper`, whose session `release` ends."""
+    """One candidate for the upkeep `name`. It owns `zookeeper`; `release` ends that session."""
 
     def __init__(self, zookeeper: ZooKeeper, name: str, *, namespace: str = NAMESPACE) -> None:
         self._zookeeper = zookeeper
@@ -34,43 +34,43 @@ class UpkeepTurn:
         self._name = f"{socket.gethostname()}:{os.getpid()}".encode()
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Waits until it is this process's turn; False after `stop`. It waits for a ZooKeeper that does not answer."""
-        told = b""
+        """Wait until this process is elected; False after `stop`. Retries while ZooKeeper does not answer."""
+        logged = b""
         while not stop.is_set():
             try:
                 owner = self._take()
                 if owner is None:
                     return True
-                if owner != told:
-                    log.info("stands by: it is the turn of %s", owner.decode(errors="replace"))
-                    told = owner
+                if owner != logged:
+                    log.info("standing by: %s does the upkeep", owner.decode(errors="replace"))
+                    logged = owner
             except (KazooException, Unavailable) as error:
                 if isinstance(error, Unavailable) and not error.values.get("may_pass", True):
                     raise
                 log.warning("waiting for ZooKeeper: %s", _text(error))
-            stop.wait(_LOOK_S)
+            stop.wait(_CHECK_INTERVAL_S)
         return False
 
     def is_held(self) -> bool:
-        """Whether it still is. False also where ZooKeeper does not tell."""
+        """Return whether this process is still elected. False also if ZooKeeper does not answer."""
         try:
             stat = self._zookeeper.ask("exists", self._path)
             return stat is not None and stat.ephemeralOwner == self._session_id()
         except (KazooException, Unavailable) as error:
-            log.warning("ZooKeeper does not say whose turn it is: %s", _text(error))
+            log.warning("cannot ask ZooKeeper which process does the upkeep: %s", _text(error))
             return False
 
     def release(self) -> None:
-        """Ends the session, and the turn with it if it is held: whoever stands by goes on at once. A delete by name
-        could meet the znode of another process, where this session ended meanwhile. Where ZooKeeper does not answer,
-        the turn ends with the session's time."""
+        """End the session, and the election with it: a process that stands by takes over at once. (A delete by name
+        could remove another process's znode, if this session had expired.) If ZooKeeper does not answer, the znode goes
+        when the session times out."""
         try:
             self._zookeeper.close()
         except (KazooException, Unavailable) as error:
-            log.warning("the turn was not given back: %s", _text(error))
+            log.warning("could not close the ZooKeeper session; upkeep passes on when it times out: %s", _text(error))
 
     def _take(self) -> bytes | None:
-        """None: it is ours, perhaps by an earlier attempt whose answer was lost. Else whose it is."""
+        """Return None if this process is elected (perhaps by an attempt whose reply was lost), otherwise the owner."""
         ask = self._zookeeper.ask
         while True:
             try:
@@ -80,7 +80,7 @@ class UpkeepTurn:
                 pass
             try:
                 owner, stat = ask("get", self._path)
-            except NoNodeError:  # it went meanwhile
+            except NoNodeError:  # the owner's session ended meanwhile
                 continue
             return None if stat.ephemeralOwner == self._session_id() else bytes(owner)
 
@@ -90,5 +90,5 @@ class UpkeepTurn:
 
 
 def _text(error: Exception) -> str:
-    """kazoo's errors have a name, and often nothing else."""
+    """Return the message of a kazoo error, which often has only a name."""
     return str(error) or type(error).__name__

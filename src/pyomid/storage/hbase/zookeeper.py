@@ -1,4 +1,4 @@
-"""The cluster's ZooKeeper: where HBase says who serves what, and where Omid's own znodes live."""
+"""The cluster's ZooKeeper, which holds the addresses of HBase's servers and Omid's own znodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.security.kazoo_sasl import SaslConnection
 from pyomid.storage.hbase.security.kerberos import Kerberos
-from pyomid.tls import Refusal, look
+from pyomid.tls import Refusal, probe
 
 _CONNECT_S_MAX: Final = 10.0
 
 _ANSWER_S_MAX: Final = 10.0
-"""kazoo keeps commands while it looks for a server, without a limit of time; callers here wait no longer than this."""
+"""Timeout of a command. kazoo itself queues commands without a timeout while it has no server."""
 
-_TELL_AFTER_S: Final = 2.0
+_LOG_AFTER_S: Final = 2.0
 """A longer wait is logged."""
 
 _TLS: Final = "zookeeperTls"
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 _kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
-"""kazoo logs every connection that is made or closed. What matters is raised, or logged by the caller."""
+"""kazoo logs every connection and disconnection. Relevant errors are raised, or logged by the caller."""
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Connects by our own TLS: kazoo's trusts the system's authorities too, and asks no certificate whom it names."""
+    """Connects with our own TLS context: kazoo's trusts the system's authorities too, and does not check host names."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         super().__init__()
@@ -46,17 +46,17 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
     ) -> ssl.SSLSocket:
-        plain = super().create_connection(address, timeout=timeout)
+        sock = super().create_connection(address, timeout=timeout)
         try:
-            return self._tls.wrap_socket(plain, server_hostname=hostname or address[0])
+            return self._tls.wrap_socket(sock, server_hostname=hostname or address[0])
         except BaseException:
-            plain.close()
+            sock.close()
             raise
 
 
 class ZooKeeper:
-    """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default; `sasl` says
-    who the client is, and by what principal the servers are known."""
+    """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default; `sasl` is
+    the client's Kerberos identity and the servers' principal."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ZooKeeper:
         self._guard = ProcessGuard("ZooKeeper")
 
     def read_hbase(self, name: str) -> bytes:
-        """The content of HBase's znode `name`; `Unavailable` if HBase is not up below this root."""
+        """Return the content of HBase's znode `name`; `Unavailable` if HBase is not running below this root."""
         path = f"{self.znode}/{name}"
         client = self.session()
         try:
@@ -94,15 +94,15 @@ class ZooKeeper:
             raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {why}") from error
         if roots:
             raise Misuse(
-                f"ZooKeeper {self.quorum} has no znode {self.znode}: HBase keeps itself below another root "
+                f"ZooKeeper {self.quorum} has no znode {self.znode}, but HBase under another root "
                 f"(zookeeper.znode.parent): {', '.join(roots)}",
                 znode=self.znode,
             )
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down, starting, or never started")
 
     def ask(self, command: str, *arguments: Any, answer_s: float = _ANSWER_S_MAX, **options: Any) -> Any:
-        """Runs kazoo's `command`. `Unavailable` after `answer_s` without an answer; a write may have taken place. Other
-        errors are kazoo's own.
+        """Run kazoo's `command` and return its result. `Unavailable` after `answer_s` without a reply; a write may have
+        taken place. Other errors are kazoo's own.
         """
         asked = getattr(self.session(), f"{command}_async")(*arguments, **options)
         try:
@@ -114,7 +114,7 @@ class ZooKeeper:
             ) from error
 
     def session(self) -> KazooClient:
-        """kazoo's client, connected; `Unavailable` if no server of the quorum answers."""
+        """Return kazoo's client, connected; `Unavailable` if no server of the quorum answers."""
         self._guard.check()
         with self._opening:
             if self._client is None:
@@ -142,9 +142,9 @@ class ZooKeeper:
         try:
             ends_s = time.monotonic() + self._connect_s_max
             connected, advice = client.start_async(), "check the address"
-            if not connected.wait(min(_TELL_AFTER_S, self._connect_s_max)):
+            if not connected.wait(min(_LOG_AFTER_S, self._connect_s_max)):
                 advice = self._advice(client)
-                log.warning("no ZooKeeper server of %s answers: waits; %s", self.quorum, advice)
+                log.warning("no ZooKeeper server of %s answers, still trying: %s", self.quorum, advice)
                 connected.wait(max(0.0, ends_s - time.monotonic()))
             if self._connection is not None:
                 self._connection.has_tried.wait(max(0.0, ends_s - time.monotonic()))
@@ -161,17 +161,18 @@ class ZooKeeper:
             raise
 
     def _advice(self, client: KazooClient) -> str:
-        """Why no server of the quorum gives a session. `Unavailable` where one of them does not trust us, or we it."""
-        found = [look(place, self._tls, f"the ZooKeeper server {place[0]}:{place[1]}", _TLS) for place in client.hosts]
+        """Return why no server of the quorum gives a session. `Unavailable` if TLS fails because either side does not
+        trust the other."""
+        found = [probe(place, self._tls, f"the ZooKeeper server {place[0]}:{place[1]}", _TLS) for place in client.hosts]
         if (refused := next((each for each in found if isinstance(each, Refusal)), None)) is not None:
             raise Unavailable(str(refused), may_pass=False)
         return next((str(each) for each in found if each is not None), "check the address")
 
     def _refusal(self) -> str:
-        """Why the last authentication failed, if it did."""
+        """Return why the last authentication failed; empty if it did not."""
         return self._connection.failure if self._connection is not None else ""
 
     def _roots(self) -> list[str]:
-        """Where an HBase keeps itself: its id lies there for good."""
+        """Return the root znodes of HBase clusters: those with an `hbaseid`, which is never deleted."""
         found = (f"/{name}" for name in self.ask("get_children", "/"))
         return sorted(name for name in found if self.ask("exists", f"{name}/hbaseid"))

@@ -1,1 +1,1 @@
-"""Copies of a folder: back-ups, which are of one moment, and folders whose files were copied by other tools."""
+"""Copies of a folder: backups, each of one moment, and folders whose files other tools copied."""

@@ -1,8 +1,9 @@
-"""What a back-up says of itself, its file BACKUP, and the chain of back-ups that an incremental one needs.
+"""The description of a backup, its file BACKUP, and the chain of backups that an incremental one needs.
 
-A whole back-up has copies of both environments. An incremental one has the commits whole, which are few, and of the
-data what differs from the back-up before it (`difference`), which it names by the SHA-256 of that one's BACKUP. As a
-BACKUP holds the SHA-256 of each file, and of the one before, the last one's says what each byte of the chain has to be.
+A full backup has a copy of the environment. An incremental one has the differences from the backup before it
+(`difference`), which it names by the SHA-256 of that backup's BACKUP. As a BACKUP holds the SHA-256 of each file, and
+of the backup before, the last one's BACKUP determines each byte of the chain. Backups of layout 1, full or
+incremental, have a second environment with the commits: they can be restored, but not extended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, Final
 from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
-    ENVIRONMENTS,
+    DATA_FOLDER,
+    FORMER_FOLDER,
     LAYOUT_VERSION,
     check_finished,
     unusable,
@@ -30,46 +32,45 @@ from pyomid.types import Backup
 DATA_FILE: Final = "data.mdb"
 CHANGES_FILE: Final = "changes"
 LINKS_MAX = 200
-"""In a chain. The next one opens the changes of all of them at once, and a Mac's process has 256 descriptors; it reads
-them too, and each that is missing takes all after it along."""
-_WHOLE, _INCREMENTAL = 1, 2
-"""Formats of BACKUP. A pyomid that knows the first alone refuses the second."""
+"""The longest chain. The next backup opens the changes of all links at once, and a process on macOS has 256
+descriptors. Besides, a missing link makes all later ones useless."""
+_FORMAT: Final = 3
+"""The format of BACKUP. 1 and 2 were full and incremental backups of layout 1."""
 
 FileSum = tuple[int, str]
-"""Bytes, and their SHA-256."""
+"""Size in bytes, and SHA-256."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One back-up of a chain."""
+    """One backup of a chain."""
 
     folder: Path
     backup: Backup
     layout: int
     files: dict[str, FileSum]
     digest: str
-    """By which the next one names this one: the SHA-256 of its BACKUP."""
+    """The SHA-256 of its BACKUP, by which the next backup names it."""
     former_digest: str | None
     former_taken: str
     records: list[int]
-    """How many records each database of the data has, in the order of `ENVIRONMENTS`."""
+    """The number of records of each LMDB database, in the order of `DATABASES`."""
 
     @property
     def is_whole(self) -> bool:
         return self.former_digest is None
 
 
-def file_names(*, is_whole: bool) -> list[str]:
-    """The files of a back-up besides its description."""
-    if is_whole:
-        return [f"{name}/{DATA_FILE}" for name in ENVIRONMENTS]
-    return [f"data/{CHANGES_FILE}", f"commits/{DATA_FILE}"]
+def file_names(*, is_whole: bool, layout: int = LAYOUT_VERSION) -> list[str]:
+    """Return the files of a backup, except its description."""
+    names = [f"{DATA_FOLDER}/{DATA_FILE if is_whole else CHANGES_FILE}"]
+    return [*names, f"{FORMER_FOLDER}/{DATA_FILE}"] if layout == 1 else names
 
 
 def describe(path: Path, backup: Backup, files: dict[str, FileSum], former: Link | None, records: list[int]) -> None:
-    """Durable on return."""
+    """Write BACKUP. Durable on return."""
     content: dict[str, Any] = {
-        "format": _WHOLE if former is None else _INCREMENTAL,
+        "format": _FORMAT,
         "layout": LAYOUT_VERSION,
         "backup": {name: value for name in Backup.__slots__ if (value := getattr(backup, name)) != ()},
         "files": files,
@@ -81,27 +82,27 @@ def describe(path: Path, backup: Backup, files: dict[str, FileSum], former: Link
 
 
 def read_link(path: Path) -> Link:
-    """`Misuse` unless it is a back-up, and whole."""
+    """Read a backup's description. `Misuse` unless the folder is a complete backup."""
     check_finished(path)
     try:
         text = (path / BACKUP_FILE).read_bytes()
         content = json.loads(text)
         found = int(content["format"]), int(content["layout"])
-        if found[0] > _INCREMENTAL or found[1] > LAYOUT_VERSION:
-            raise Misuse(f"{path} was written by a later pyomid: restore it with that one", folder=str(path))
+        if found[0] > _FORMAT or found[1] > LAYOUT_VERSION:
+            raise Misuse(f"{path} was written by a later version of pyomid: restore it with that", folder=str(path))
         since = content.get("since", {})
         return Link(
             path,
             Backup(**content["backup"]),
             found[1],
-            {name: tuple(content["files"][name]) for name in file_names(is_whole=not since)},
+            {name: tuple(content["files"][name]) for name in file_names(is_whole=not since, layout=found[1])},
             hashlib.sha256(text).hexdigest(),
             since["digest"] if since else None,
             since["taken"] if since else "",
             [int(count) for count in content.get("records", [])],
         )
     except FileNotFoundError:
-        raise Misuse(f"{path} is no back-up: it has no file {BACKUP_FILE}", folder=str(path)) from None
+        raise Misuse(f"{path} is not a backup: it has no file {BACKUP_FILE}", folder=str(path)) from None
     except OSError as error:
         raise unusable(path, error) from error
     except Misuse:
@@ -111,7 +112,7 @@ def read_link(path: Path) -> Link:
 
 
 def chain_of(path: Path) -> list[Link]:
-    """The back-ups that this one needs, the whole one first and this one last. `Misuse` if one of them is missing."""
+    """Return the backups that this one needs, the full one first and this one last. `Misuse` if one is missing."""
     links = [read_link(path)]
     while not links[0].is_whole:
         links.insert(0, _former_of(links[0]))
@@ -119,16 +120,16 @@ def chain_of(path: Path) -> list[Link]:
 
 
 def _former_of(link: Link) -> Link:
-    """Where it lay when the link was made, or beside the link."""
+    """Find the backup before `link`: at its former path, or in the same parent folder as the link."""
     for folder in _places(link):
-        with suppress(OmidError):  # a place that cannot be read is not the one that is meant
+        with suppress(OmidError):  # an unreadable folder is not the wanted backup
             former = read_link(folder)
             if _is_meant(former, link):
                 return former
     raise Misuse(
-        f"{link.folder} holds what changed since the back-up of {link.former_taken}, which lay in {link.backup.since} "
-        f"and is neither there nor beside {link.folder}: bring it back, as it was, to either place, or restore an "
-        "older back-up",
+        f"{link.folder} holds the changes since the backup of {link.former_taken}, which was in {link.backup.since} "
+        f"and is neither there nor next to {link.folder}: put it back, unchanged, in either place, or restore an older "
+        "backup",
         folder=str(link.folder),
         missing=link.backup.since,
     )
@@ -150,7 +151,7 @@ def file_sum(path: Path) -> FileSum:
 
 
 def check_file(link: Link, name: str) -> None:
-    """`Corruption` if the file is not as it was written."""
+    """Raise `Corruption` if the file has changed since it was written."""
     path = link.folder / name
     try:
         found = file_sum(path)
@@ -163,4 +164,4 @@ def check_file(link: Link, name: str) -> None:
 
 def check_sum(path: Path, found: FileSum, written: FileSum) -> None:
     if found != written:
-        raise Corruption(f"{path} is not as the back-up was written: its checksum differs")
+        raise Corruption(f"{path} has changed since the backup was written: its checksum differs")

@@ -1,1 +1,1 @@
-"""Apache Omid's and HBase's bytes, one cell at a time and (`native_*`) many rows in one compiled pass."""
+"""Apache Omid's and HBase's cell formats, one cell at a time and (`native`) many rows in one compiled pass."""

@@ -1,7 +1,7 @@
-"""Scan blocks to cell batches and back, vectorized, with the reference implementation of the decoder.
+"""Converts scan blocks to cell batches and back, vectorized, with the reference implementation of the decoder.
 
-A batch's buffer is the block as it came from the socket: neither keys nor values are copied. A block that ends
-inside a row leaves that row's cells to the next one.
+A batch's buffer is the block as received from the socket: neither keys nor values are copied. If a block ends inside a
+row, that row's cells are decoded with the next block.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter, eq
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,7 @@ from pyomid.storage.hbase.codec.layout import (
     shadowed_qualifier,
     timestamp_of,
 )
-from pyomid.storage.hbase.codec.native_decode import (
-    NAME_PAD,
-    NAMES_FULL,
-    Decoded,
-    DecodedArrays,
-    KeyValueParts,
-    Known,
-    Name,
-    ScanNames,
-    fill_slots,
-    index_cells,
-    match_cells,
-)
+from pyomid.storage.hbase.codec.native import decode as kernels
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock
 from pyomid.types import Cell, Column, RowWrite
 
@@ -48,66 +36,96 @@ _LEAST_BYTES: Final = 24
 """Bytes of a KeyValue with empty row, family, qualifier and value."""
 
 
-class ColumnNumbers:
-    """The names and columns of one scan, numbered in the order in which they came. It grows as needed; for one thread.
+class ScanNames(NamedTuple):
+    """The names and columns of one scan."""
 
-    Names include those of shadow cells; a name also has a column number once a data cell of it was seen.
+    name_bytes: NDArray[np.uint8]
+    begin: NDArray[np.int64]
+    """Name n is `name_bytes[begin[n] : begin[n + 1]]`: its family's length, family and qualifier."""
+    slots: NDArray[np.int32]
+    """A hash table of the names' numbers; -1: free."""
+    names: NDArray[np.int64]
+    """The fields of each name (`Name` in `native/decode.pyx`)."""
+    column_names: NDArray[np.int32]
+    """The number of each column's name."""
+    known: NDArray[np.int64]
+    """The numbers of known names and columns."""
+
+
+class DecodedArrays(NamedTuple):
+    """The arrays of a `CellBatch`, to be filled; its buffer is the block."""
+
+    row_off: NDArray[np.int64]
+    row_len: NDArray[np.int32]
+    row_rec: NDArray[np.int64]
+    rec_version: NDArray[np.int64]
+    rec_commit: NDArray[np.int64]
+    rec_cell: NDArray[np.int64]
+    cell_col: NDArray[np.int32]
+    cell_off: NDArray[np.int64]
+    cell_len: NDArray[np.int32]
+
+
+class ColumnNumbers:
+    """The names and columns of one scan, numbered in order of arrival. Grows as needed; not thread-safe.
+
+    Names include those of shadow cells; a name also gets a column number when its first data cell is seen.
     """
 
     def __init__(self, columns: int = 1024, name_bytes: int = 65_536) -> None:
         self.columns: list[Column] = []
-        self._known = Known()
-        self._arrays = self._of_size(columns, NAME_PAD + name_bytes)
+        self._known = np.zeros(2, dtype=np.int64)
+        self._arrays = self._of_size(columns, name_bytes)
 
     def _of_size(self, columns: int, name_bytes: int) -> ScanNames:
         return ScanNames(
             name_bytes=np.zeros(name_bytes, dtype=np.uint8),
-            begin=np.full(columns + 1, NAME_PAD, dtype=np.int64),
+            begin=np.zeros(columns + 1, dtype=np.int64),
             slots=np.full(_power_of_two(4 * columns), -1, dtype=np.int32),
-            names=Name.array(columns),
+            names=np.zeros((columns, kernels.NAME_FIELDS), dtype=np.int64),
             column_names=np.zeros(columns, dtype=np.int32),
-            known=self._known.as_array(),
+            known=self._known,
         )
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What a kernel takes as `Fields(ScanNames)`."""
+        """Return the arrays that a kernel takes."""
         return tuple(self._arrays)
 
     def refresh(self) -> list[Column]:
-        """A new list of all columns, with those that a kernel has just added."""
+        """Return a new list of all columns, including those that a kernel has just added."""
         arrays = self._arrays
-        for index in range(len(self.columns), self._known.columns):
+        for index in range(len(self.columns), int(self._known[1])):
             number = int(arrays.column_names[index])
             name = arrays.name_bytes[arrays.begin[number] : arrays.begin[number + 1]].tobytes()
             self.columns.append(Column(name[1 : 1 + name[0]], name[1 + name[0] :]))
         return list(self.columns)
 
     def grow(self) -> None:
-        """Doubles the capacity; all numbers stay."""
+        """Double the capacity; numbers do not change."""
         old = self._arrays
         fresh = self._of_size(2 * len(old.names), 2 * len(old.name_bytes) + 65_536)
         for before, after in ((old.name_bytes, fresh.name_bytes), (old.begin, fresh.begin), (old.names, fresh.names)):
             after[: len(before)] = before
         fresh.column_names[: len(old.column_names)] = old.column_names
-        fill_slots(tuple(fresh))
+        kernels.fill_slots(tuple(fresh))
         self._arrays = fresh
 
 
 class _Scratch:
-    """Arrays that a decoder uses again: the page faults of new ones of this size would cost more than the decoding."""
+    """Arrays that a decoder reuses: page faults of new arrays of this size would cost more than decoding."""
 
     def __init__(self) -> None:
-        self._parts: NDArray[Any] = KeyValueParts.array(0)
+        self._parts = np.empty((0, kernels.KEY_VALUE_FIELDS), dtype=np.int64)
         self._longs = np.empty((6, 0), dtype=np.int64)
         self._ints = np.empty((3, 0), dtype=np.int32)
 
     def parts(self, count: int) -> NDArray[Any]:
         if len(self._parts) < count:
-            self._parts = np.empty(count + count // 4, dtype=KeyValueParts.dtype())
+            self._parts = np.empty((count + count // 4, kernels.KEY_VALUE_FIELDS), dtype=np.int64)
         return self._parts
 
     def batch(self, count: int) -> DecodedArrays:
-        """For so many rows, records and cells."""
+        """Return arrays for `count` rows, records and cells."""
         if self._longs.shape[1] < count:
             size = count + count // 4
             self._longs, self._ints = np.empty((6, size), dtype=np.int64), np.empty((3, size), dtype=np.int32)
@@ -117,7 +135,7 @@ class _Scratch:
 
 
 class BatchDecoder:
-    """Blocks of one scan in, batches of whole rows out."""
+    """Decodes the blocks of one scan into batches of whole rows."""
 
     def __init__(self) -> None:
         self._columns = ColumnNumbers()
@@ -125,11 +143,11 @@ class BatchDecoder:
         self._carry: list[bytes | memoryview] = []
 
     def decode(self, block: ScanBlock) -> tuple[CellBatch | None, bytes | None]:
-        """A batch (None: no whole row with a cell) and the last whole row's key (None: no whole row)."""
+        """Return a batch (None: no whole row with a cell) and the last whole row's key (None: no whole row)."""
         if block.restarted:
             self._carry.clear()
         if block.ends_inside_row and block.results == 1:
-            # Decoded when the row ends: a row of many blocks would be copied and indexed with each of them.
+            # Decode when the row ends; otherwise a row of many blocks would be copied and indexed for each block.
             self._carry.append(block.cells)
             return None, None
         joined = bytearray().join((*self._carry, block.cells)) if self._carry else block.cells
@@ -140,31 +158,30 @@ class BatchDecoder:
         cells = self._scratch.parts(max(1, len(whole) // _LEAST_BYTES))
         count = self._index(whole, cells)
         if count < 0:
-            raise Corruption(f"a scan's cell block of {len(whole)} bytes is broken at byte {-1 - count}")
+            raise Corruption(f"a scan's cell block of {len(whole)} bytes is malformed at byte {-1 - count}")
         batch, taken = self._match(whole, cells, count, block.ends_inside_row)
         if taken < count:
-            self._carry.append(whole[cells[taken]["row_at"] - _HEAD_BYTES :].tobytes())
+            self._carry.append(whole[cells[taken, kernels.ROW_AT] - _HEAD_BYTES :].tobytes())
         if taken == 0:
             return None, None
-        row_at, row_bytes = cells[taken - 1]["row_at"], cells[taken - 1]["row_bytes"]
+        row_at, row_bytes = cells[taken - 1, kernels.ROW_AT], cells[taken - 1, kernels.ROW_BYTES]
         return batch, whole[row_at : row_at + row_bytes].tobytes()
 
     def _index(self, block: NDArray[np.uint8], cells: NDArray[Any]) -> int:
-        while (count := index_cells(block, cells, self._columns.arrays())) == NAMES_FULL:
+        while (count := kernels.index_cells(block, cells, self._columns.arrays())) == kernels.NAMES_FULL:
             self._columns.grow()
         return count
 
     def _match(
         self, block: NDArray[np.uint8], cells: NDArray[Any], count: int, ends_inside_row: bool
     ) -> tuple[CellBatch | None, int]:
-        """The batch, and how many KeyValues are of whole rows."""
-        found, decoded = self._scratch.batch(count + 1), Decoded()
-        match_cells(
-            block, cells, count, ends_inside_row, _LEGACY, self._columns.arrays(), tuple(found), decoded.as_array()
+        """Return the batch, and how many KeyValues belong to whole rows."""
+        found = self._scratch.batch(count + 1)
+        rows, records, cells_found, taken = kernels.match_cells(
+            block, cells, count, ends_inside_row, _LEGACY, self._columns.arrays(), tuple(found)
         )
-        rows, records, cells_found = decoded.rows, decoded.records, decoded.cells
         if not rows:
-            return None, decoded.key_values
+            return None, taken
         batch = CellBatch(
             buffer=block,
             columns=self._columns.refresh(),
@@ -178,11 +195,12 @@ class BatchDecoder:
             cell_off=found.cell_off[:cells_found].copy(),
             cell_len=found.cell_len[:cells_found].copy(),
         )
-        return batch, decoded.key_values
+        return batch, taken
 
 
 def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
-    """One record for each row, for `put_batch_steps`. None if a row comes twice: the order of the two then counts."""
+    """Return a batch with one record for each row, for `put_batch_steps`. None if a row occurs twice: then the order of
+    the two writes matters."""
     ordered = sorted(writes, key=attrgetter("row"))
     keys = [write.row for write in ordered]
     if any(map(eq, keys, islice(keys, 1, None))):
@@ -191,9 +209,9 @@ def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
 
 
 def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:
-    """The cells of one row, each with the timestamp of its shadow cell: reference implementation of the kernel.
+    """Return the cells of one row, each with the timestamp of its shadow cell. Reference implementation of the kernel.
 
-    If there are shadow cells of both forms, the one with the prefix counts.
+    If a cell has shadow cells of both forms, the one with the prefix counts.
     """
     commits: dict[tuple[bytes, bytes, int], int] = {}
     cells: list[KeyValue] = []

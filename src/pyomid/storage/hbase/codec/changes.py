@@ -1,14 +1,14 @@
-"""Changes of stored cells as arrays: shadow cells to put, versions and orphans to drop; many rows at once.
+"""Changes of stored cells as arrays: shadow cells to put, versions and orphans to delete, for many rows at once.
 
-`changes_of` makes them of names, `changes_of_batch` of a batch's indices; `regions/bulk_writes` sends them.
-`as_mutation` is the reference implementation of the encoder; a row that a server refused is sent again by it.
+`changes_of` builds them from names, `changes_of_batch` from a batch's indices; `regions/bulk_writes` sends them.
+`as_mutation` is the reference implementation of the encoder; it also resends a row that a server refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, ColumnNames
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
-from pyomid.storage.hbase.codec.native_changes import DROPPED, SHADOW_BYTES, ChangeArrays, mark_present
-from pyomid.storage.hbase.codec.native_encode import CELL_BYTES_MAX
+from pyomid.storage.hbase.codec.native import changes as kernels
+from pyomid.storage.hbase.codec.native import encode
 from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
 from pyomid.types import CellVersion, Column, KeyRange
 
@@ -26,10 +26,24 @@ Int64s = NDArray[np.int64]
 _NO_BYTES: Final = np.zeros(1, dtype=np.uint8)
 
 
-class Changes(ChangeArrays):
-    """What becomes of cells; the arrays are those that kernels take, as `tuple(changes)`."""
+class Changes(NamedTuple):
+    """Changes of cells; compiled code takes them as `tuple(changes)`.
 
-    __slots__ = ()
+    Rows ascend and are unique; `row_cell[i] : row_cell[i + 1]` are the cells of row i. `change` of a cell: the commit
+    timestamp for its shadow cell, DROPPED (delete both), or ORPHANED (delete the shadow cell). A cell's family and
+    qualifier are in `names` at `name_at`, one after the other; a row's key is in `keys`.
+    """
+
+    keys: NDArray[np.uint8]
+    row_at: Int64s
+    row_bytes: Int64s
+    row_cell: Int64s
+    names: NDArray[np.uint8]
+    name_at: Int64s
+    family_bytes: Int64s
+    qualifier_bytes: Int64s
+    version: Int64s
+    change: Int64s
 
     @property
     def rows(self) -> int:
@@ -40,9 +54,9 @@ class Changes(ChangeArrays):
         return self.keys[begin : begin + int(self.row_bytes[row])].tobytes()
 
     def block_ends(self) -> Int64s:
-        """For each row an upper bound of the bytes of all cells up to its end, encoded."""
+        """Return, for each row, an upper bound of the encoded bytes of all cells up to its end."""
         row_bytes = np.repeat(self.row_bytes, np.diff(self.row_cell))
-        each = 2 * (CELL_BYTES_MAX + row_bytes + self.family_bytes + self.qualifier_bytes + SHADOW_BYTES)
+        each = 2 * (encode.CELL_BYTES_MAX + row_bytes + self.family_bytes + self.qualifier_bytes + kernels.SHADOW_BYTES)
         sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(each)])
         return sums[self.row_cell[1:]]
 
@@ -62,7 +76,7 @@ class Changes(ChangeArrays):
             if change > 0:
                 put.append(KeyValue(key, family, shadow, version, timestamp_bytes(change)))
                 continue
-            names = (qualifier, shadow) if change == DROPPED else (shadow,)
+            names = (qualifier, shadow) if change == kernels.DROPPED else (shadow,)
             gone += [KeyValue(key, family, name, version, b"", DELETE_VERSION) for name in names]
         mutations = (*((puts(put),) if put else ()), *((deletes(gone),) if gone else ()))
         return RowMutation(self.key(row), mutations)
@@ -80,7 +94,7 @@ class Changes(ChangeArrays):
 
 
 def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
-    """Of cells in any order, each at most once."""
+    """Return the changes of cells in any order, each at most once."""
     order = sorted(range(len(cells)), key=lambda index: cells[index].row)
     ordered = [cells[index] for index in order]
     rows = [cell.row for cell in ordered]
@@ -103,14 +117,14 @@ def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
 
 
 def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
-    """The shadow cells of records `heals`, and cells `drops`, which win."""
+    """Return changes that put the shadow cells of records `heals` and drop the cells `drops`; drops win over heals."""
     cells_of_record = np.diff(batch.rec_cell)
     record_of_cell = np.repeat(np.arange(batch.records), cells_of_record)
     row_of_record = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     commits = np.zeros(batch.records, dtype=np.int64)
     commits[heals] = batch.rec_commit[heals]
     change = commits[record_of_cell]
-    change[drops] = DROPPED
+    change[drops] = kernels.DROPPED
     cells = np.flatnonzero(change)
     rows, row_cell = _grouped(row_of_record[record_of_cell[cells]])
     columns, names = batch.cell_col[cells], ColumnNames.of(batch.columns)
@@ -130,7 +144,7 @@ def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
 
 
 def shadows_of_batch(batch: CellBatch, version: int, commit_ts: int) -> Changes:
-    """The shadow cells of all cells of a batch that was written under `version`, one record a row."""
+    """Return changes that put all shadow cells of a batch written under `version`, one record a row."""
     columns, names = batch.cell_col, ColumnNames.of(batch.columns)
     name_bytes = np.diff(names.begin)
     return Changes(
@@ -152,7 +166,7 @@ def key_range_of(changes: Changes) -> KeyRange:
 
 
 def missing_cells(changes: Changes, batches: Iterable[CellBatch]) -> NDArray[np.bool_]:
-    """Which of the cells none of the batches holds."""
+    """Return a mask of the cells that none of the batches holds."""
     present = np.zeros(len(changes.version), dtype=np.bool_)
     place = np.stack([changes.name_at, changes.family_bytes, changes.qualifier_bytes])
     kinds, kind_of_cell = np.unique(place, axis=1, return_inverse=True)
@@ -164,12 +178,12 @@ def missing_cells(changes: Changes, batches: Iterable[CellBatch]) -> NDArray[np.
     for batch in batches:
         known = {column: index for index, column in enumerate(batch.columns)}
         numbers = np.array([known.get(column, -1) for column in named], dtype=np.int64)
-        mark_present(tuple(changes), batch.arrays(), numbers[kind_of_cell.reshape(-1)], present)
+        kernels.mark_present(tuple(changes), batch.arrays(), numbers[kind_of_cell.reshape(-1)], present)
     return ~present
 
 
 def _grouped(row_of_cell: Int64s) -> tuple[Int64s, Int64s]:
-    """Distinct rows of an ascending list, and where the cells of each begin."""
+    """Return the distinct rows of an ascending list, and where the cells of each begin."""
     firsts = np.flatnonzero(np.diff(row_of_cell, prepend=-1))
     return row_of_cell[firsts], np.append(firsts, len(row_of_cell)).astype(np.int64)
 

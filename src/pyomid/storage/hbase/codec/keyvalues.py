@@ -14,19 +14,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.codec.native_decode import last_cell
+from pyomid.storage.hbase.codec.native import decode as kernels
 
 PUT: Final = 4
 DELETE_VERSION: Final = 8
 DELETE_COLUMN: Final = 12
 
 LATEST: Final = (1 << 63) - 1
-"""A timestamp that the server replaces by its own clock."""
+"""A timestamp that the server replaces by its own time."""
 
 _HEAD: Final = struct.Struct(">IIIH")
 _TAIL: Final = struct.Struct(">QB")
 _FIXED_KEY_BYTES: Final = 12
-"""Bytes of a key beside its names: row length, family length, timestamp, type."""
+"""Bytes of a key in addition to its names: row length, family length, timestamp, type."""
 
 
 class KeyValue(NamedTuple):
@@ -39,7 +39,7 @@ class KeyValue(NamedTuple):
 
 
 def encode(cell: KeyValue) -> bytes:
-    """The KeyValue with its 4-byte length before it, as in a cell block."""
+    """Return the KeyValue after its 4-byte length, as in a cell block."""
     row, family, qualifier, timestamp, value, kind = cell
     key_bytes = _FIXED_KEY_BYTES + len(row) + len(family) + len(qualifier)
     return b"".join(
@@ -56,7 +56,7 @@ def encode(cell: KeyValue) -> bytes:
 
 
 def decode(block: bytes | bytearray | memoryview) -> Iterator[KeyValue]:
-    """All KeyValues of a cell block, in its order. `Corruption` if a length does not fit."""
+    """Yield all KeyValues of a cell block, in its order. `Corruption` if a length does not fit."""
     position, end = 0, len(block)
     while position < end:
         if end - position < _HEAD.size:
@@ -86,14 +86,14 @@ def decode(block: bytes | bytearray | memoryview) -> Iterator[KeyValue]:
 
 
 def first_row(block: memoryview) -> bytes:
-    """The row of the first KeyValue."""
+    """Return the row of the first KeyValue."""
     return next(decode(block)).row
 
 
 def last_row(block: memoryview) -> bytes:
-    """The row of the last KeyValue, found by the lengths only."""
+    """Return the row of the last KeyValue, found by lengths only."""
     cells = np.frombuffer(block, dtype=np.uint8)
-    position = last_cell(cells)
+    position = kernels.last_cell(cells)
     if position < 0:
         raise Corruption(f"a cell block of {len(block)} bytes ends inside a cell")
     (row_bytes,) = struct.unpack_from(">H", block, position + 12)

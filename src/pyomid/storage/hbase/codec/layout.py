@@ -1,11 +1,11 @@
-"""Apache Omid's bytes in HBase, which interoperation needs, and the names of pyomid's own tables.
+"""Apache Omid's formats in HBase, required for interoperation, and the names of pyomid's own tables.
 
     shadow cell       same row, family, version; qualifier 00 C2 80 | qualifier | C2 80; commit timestamp, 8 bytes
     tombstone         a put of an empty value; of a family: with an empty qualifier. Old data: __OMID_TOMBSTONE__
     commit table      row: bucket (start & 0x0F, 1 byte), start (8 bytes); C = varint(commit - start),
                       IT = invalidation marker
 
-These are facts of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage). tests/hbase checks each
+They are those of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage). tests/hbase checks each
 against the real program.
 """
 
@@ -28,7 +28,7 @@ MARK_QUALIFIER: Final = b"IT"
 MARK_VALUE: Final = (1).to_bytes(4, "big")
 BUCKETS: Final = 16
 _SPLIT_SPACE: Final = 0x0F80
-"""The range that OmidTableManager divides among the regions (read from tables of 16 regions that it made)."""
+"""The range that OmidTableManager divides among the regions (read from its tables of 16 regions)."""
 
 WATERMARK_FAMILY: Final = b"LWF"
 WATERMARK_ROW: Final = b"LOW_WATERMARK"
@@ -45,9 +45,9 @@ META_FAMILY: Final = b"M"
 COPROCESSOR: Final = "org.apache.omid.transaction.OmidCompactor"
 """Omid's compaction coprocessor: it keeps versions by start timestamp, which breaks long readers."""
 COMPACTION_ATTRIBUTE: Final = b"OMID_ENABLED"
-"""If a family has this attribute with the value true, the coprocessor is at work (CellUtils, OmidCompactor)."""
+"""If a family has this attribute with the value true, the coprocessor is active (CellUtils, OmidCompactor)."""
 PHOENIX_COPROCESSOR: Final = "org.apache.phoenix.coprocessor.OmidGCProcessor"
-"""The same on tables of Apache Phoenix (TRANSACTION_PROVIDER='OMID'), at work on all families."""
+"""The same on tables of Apache Phoenix (TRANSACTION_PROVIDER='OMID'), active on all families."""
 
 
 def shadow_qualifier(qualifier: bytes) -> bytes:
@@ -59,7 +59,7 @@ def is_shadow(qualifier: bytes) -> bool:
 
 
 def shadowed_qualifier(qualifier: bytes) -> bytes:
-    """The qualifier of the cell beside which a shadow cell stands. Old shadow cells lack the prefix."""
+    """Return the qualifier of a shadow cell's data cell. Old shadow cells lack the prefix."""
     return qualifier.removesuffix(SHADOW_SUFFIX).removeprefix(SHADOW_PREFIX)
 
 
@@ -78,7 +78,7 @@ def timestamp_of(value: bytes) -> int:
 
 
 def commit_row(start: int) -> bytes:
-    """The bucket spreads starts, which ascend in steps of 50, over 16 regions. 50 k & 15 takes only even values."""
+    """Return the row of a start. The bucket spreads starts over 16 regions; 50 k & 15 takes only even values."""
     return bytes((start & (BUCKETS - 1),)) + start.to_bytes(8, "big")
 
 
@@ -103,5 +103,5 @@ def commit_of_value(start: int, value: bytes) -> int:
 
 
 def commit_table_splits(regions: int = BUCKETS) -> list[bytes]:
-    """Borders as Apache Omid 1.1.3's OmidTableManager makes them: multiples of 0F80 / `regions`, then zeros."""
+    """Return the boundaries of Apache Omid 1.1.3's OmidTableManager: multiples of 0F80 / `regions`, then zeros."""
     return [(_SPLIT_SPACE * index // regions).to_bytes(2, "big") + bytes(7) for index in range(1, regions)]

@@ -1,1 +1,1 @@
-"""Back-ups of a database over HBase, made of snapshots, and what restores their tables (decision 0078)."""
+"""Backups of a database over HBase, made of snapshots, and their restore (decision 0078)."""

@@ -1,11 +1,11 @@
-"""Takes the snapshots of a back-up, in the order that makes them one moment (decision 0078).
+"""Takes the snapshots of a backup, in an order from which one moment can be restored (decision 0078).
 
-s is held by a lease: W, and with it all cleaning, stays below s
+A lease holds a start s: W stays below s, so compaction and sanitizing keep what a reader at s needs.
 1. the commit table         every commit below s has its entry in it, or all of its shadow cells were durable before
-2. H is read                what is below it has all of its shadow cells, durable before step 3
+2. H is read                every commit below H has all of its shadow cells, durable before step 3
 3. the data tables          with those shadow cells
 4. newest start, W          no version in the snapshots is later; W is still below s
-5. PYOMID_META, with the manifest in it: now it is a back-up
+5. PYOMID_META, with the manifest in it: now the backup is complete
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pyomid.types import TABLES_UNCONFIRMED, Backup, BackupManifest, BackupMomen
 
 
 class HBaseBackup:
-    """Of one database, by names of its own where a test has several on one cluster."""
+    """Takes backups of one database. Tests with several databases on one cluster name the tables."""
 
     def __init__(
         self, cluster: Cluster, leader_state: HBaseLeaderState, catalog: HBaseCatalog, *, commits: str = COMMIT_TABLE
@@ -54,8 +54,8 @@ class HBaseBackup:
         self._cells = MetaCells(cluster, table=leader_state.table)
 
     def take(self, destination: object, moment: BackupMoment) -> Backup:
-        """Durable on return. What an earlier call of that name left unfinished goes first, and one that is under way
-        fails; what this one leaves if it fails goes. `Misuse` if there is a whole back-up of that name."""
+        """Take a backup; durable on return. First removes the rest of unfinished backups of that name, and makes one in
+        progress fail. If this one fails, its snapshots are removed. `Misuse` if a complete backup has the name."""
         name, mark = check_name(destination), new_mark()
         self._check_tables(moment)
         self._check_free(name)
@@ -70,11 +70,11 @@ class HBaseBackup:
         return described(manifest, self._cluster)
 
     def _check_free(self, name: str) -> list[str]:
-        """The snapshots that there are; `Misuse` if they have a whole back-up of that name."""
+        """Return the names of all snapshots; `Misuse` if there is a complete backup of that name."""
         found = self._snapshots.names()
         if is_whole(found, name):
             raise Misuse(
-                f"there is a back-up {name!r}: take another name, or delete it in HBase's shell: "
+                f"a backup {name!r} exists: choose another name, or delete it in HBase's shell: "
                 f"delete_all_snapshot '{name}\\.(manifest|[0-9a-f]{{8}}\\..*)'",
                 backup=name,
             )
@@ -112,9 +112,9 @@ class HBaseBackup:
         )
 
     def _finish(self, manifest: BackupManifest, mark: str) -> None:
-        """The row goes from the mark to the manifest, and to nothing once the snapshot has it: while it did, no other
-        back-up had the name. Where HBase does not say whether it took the snapshot all is left as it is, because it may
-        be whole."""
+        """Replace the row's mark by the manifest, take the last snapshot, then clear the row. If all three succeed, no
+        other backup had the name meanwhile. If HBase does not report whether it took the snapshot, leave everything:
+        the backup may be complete."""
         name, written = manifest.name, encode(manifest)
         if not self._changed(name, under_way(mark), written):
             self._forget(name, mark)
@@ -133,47 +133,47 @@ class HBaseBackup:
             raise _superseded(name)
 
     def _changed(self, name: str, old: bytes, new: bytes) -> bool:
-        """False, and no change, where another back-up of that name began since."""
+        """Compare-and-set of the row; False if another backup of that name has begun."""
         return self._cells.change(ROW + name.encode(), QUALIFIER, lambda found: new if found == old else None)
 
     def _check_tables(self, moment: BackupMoment) -> None:
-        """Marks are read after the moment: every commit below it that named an unregistered table has left its own."""
+        """Raise `Misuse` if commits named unregistered tables. Each such commit below the moment left a mark before."""
         known = {table_id(entry.info.name.encode()) for entry in self._catalog.entries()}
         unknown = sorted(set(self._catalog.unknown_tables()) - known)
         if TABLES_UNCONFIRMED in unknown:
             raise Misuse(
-                "no back-up is taken: a Java TSO led this store, and it was not confirmed since that every table is "
-                "registered; `pyomid tables URL discover` lists tables that are not, `pyomid tables URL confirm` "
+                "no backup was taken: a Java TSO led this store, and nobody has confirmed since that every table is "
+                "registered; `pyomid tables URL discover` lists unregistered tables, `pyomid tables URL confirm` "
                 "confirms"
             )
         if unknown:
             raise Misuse(
-                f"no back-up is taken, because it would lack tables: transactions were committed to tables with ids "
+                f"no backup was taken, because it would lack tables: transactions were committed to tables with ids "
                 f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
                 "their names, and prints the commands that register them",
                 table_ids=unknown,
             )
 
     def _check_still(self, moment: BackupMoment) -> None:
-        """R7, K5: nothing was cleaned that the moment needs, and each snapshot is of the table that was meant."""
+        """R7, K5: check that no version which the moment needs was deleted, and that no table was replaced."""
         watermark, _ = self._leader_state.read_watermarks()
         if moment.snapshot_ts <= watermark:
             raise SnapshotTooOld(
-                f"W {watermark} passed the back-up's moment {moment.snapshot_ts} while it was taken: its lease ended; "
-                "take it again",
+                f"W {watermark} passed the backup's moment {moment.snapshot_ts} while it was taken, because its lease "
+                "ended: take the backup again",
                 start_ts=moment.snapshot_ts,
                 watermark=watermark,
             )
         for info in moment.tables:
             entry = self._catalog.entry(info.name)
             if entry is None or entry.state is not TableState.PRESENT or entry.info.generation != info.generation:
-                raise ConflictError(f"table {info.name!r} was dropped meanwhile: take the back-up again")
+                raise ConflictError(f"table {info.name!r} was dropped meanwhile: take the backup again")
 
 
 def _superseded(name: str) -> ConflictError:
     return ConflictError(
-        f"another back-up {name!r} began while this one was taken, and goes on: nothing of this one is left; take two "
-        "at a time under two names"
+        f"another backup {name!r} began while this one was taken, and continues; this one was removed. Concurrent "
+        "backups need different names"
     )
 
 

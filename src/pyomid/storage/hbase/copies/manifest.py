@@ -1,15 +1,15 @@
-"""What makes a number of HBase's snapshots one back-up: which there are, and the moment that all of them hold.
+"""The manifest, which makes several HBase snapshots one backup: their names, and the moment that they contain.
 
-The manifest lies in a row of PYOMID_META while that table's snapshot is taken, so it goes wherever the snapshots go.
-That snapshot is the last: where it is, the back-up is whole.
+The manifest is in a row of PYOMID_META while that table's snapshot is taken, so it is exported with the snapshots. That
+snapshot is the last one: if it exists, the backup is complete.
 
     monday.5f02c1d9.commits     the commit table
     monday.5f02c1d9.0, ….1      data tables
     monday.manifest             PYOMID_META
 
-The row says before whose back-up of that name is under way, by its *mark*, which is in the names of its snapshots. So
-of two at a time the later one takes the name, and the earlier one, which finds the other's mark, has failed: no back-up
-has snapshots of two, and none takes away what the other has.
+Before that, the row holds the *mark* of the backup in progress, which is part of its snapshots' names. So of two
+concurrent backups the later one takes the name, and the earlier one fails when it finds the other's mark: no backup
+mixes snapshots of two, and none deletes the other's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyomid.storage.hbase.catalog import decode_entry, encode_entry
 from pyomid.types import BackupManifest, TableEntry, TableInBackup, TableState
 
 ROW: Final = b"backup/"
-"""With the back-up's name behind it."""
+"""Followed by the backup's name."""
 QUALIFIER: Final = b"manifest"
 
 _FORMAT: Final = 2
@@ -58,25 +58,25 @@ def decode(value: bytes) -> BackupManifest:
         )
         return BackupManifest(**fields, tables=tables)
     except (ValueError, KeyError, TypeError) as error:
-        raise Corruption(f"the manifest of a back-up cannot be read: {error!r}: {value[:80]!r}") from error
+        raise Corruption(f"the manifest of a backup is malformed: {error!r}: {value[:80]!r}") from error
 
 
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Misuse(
-            f"{name!r} names no back-up over HBase: it is a word of letters, digits, '_' and '-', up to 100, with "
-            "which the names of its snapshots begin"
+            f"invalid backup name {name!r}: over HBase it consists of up to 100 letters, digits, '_' and '-', and "
+            "begins with a letter or digit; its snapshots' names begin with it"
         )
     return name
 
 
 def new_mark() -> str:
-    """Of one back-up that is taken, and of no other."""
+    """Return a random mark for one backup in progress."""
     return secrets.token_hex(_MARK_BYTES)
 
 
 def under_way(mark: str) -> bytes:
-    """What the row holds until the manifest."""
+    """Return the row's value until it holds the manifest."""
     return _MARK + mark.encode()
 
 
@@ -93,13 +93,13 @@ def data_snapshot(name: str, mark: str, number: int) -> str:
 
 
 def is_of(snapshot: str, name: str, mark: str) -> bool:
-    """Whether the snapshot is one of the back-up that has this mark."""
+    """Return whether the snapshot belongs to the backup with this mark."""
     return snapshot.startswith(f"{name}.{mark}.")
 
 
 def left_of(snapshots: Sequence[str], name: str) -> list[str]:
-    """What unfinished back-ups of that name left, in the order in which it may go. The commit table's snapshot, which
-    is the first and goes last, shows that it is ours: an operator's own may begin with the same word."""
+    """Return the snapshots of unfinished backups of that name, in the order in which to delete them. The commit
+    table's snapshot is taken first and deleted last; without it, a snapshot of such a name may be an operator's own."""
     begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _MARK_BYTES}}})\.commits")
     marks = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
     return sorted(each for each in snapshots if any(is_of(each, name, mark) for mark in marks))

@@ -1,11 +1,11 @@
-"""A back-up's snapshots as tables: copies of its commit table and its data to work on, and what becomes of them.
+"""Restores a backup's snapshots: working copies of its commit table and data tables, then the restored tables.
 
     monday.….commits ─► PYOMID_RESTORE.monday.MARK.commits    entries of the moment, read and never written
     monday.….0       ─► PYOMID_RESTORE.monday.MARK.0          is cut to the moment, then:
                            ─► its snapshot ─► the table, under its name     HBase copies no file for that
 
-Nobody finds the copies by a catalog. What a restore that died left of them goes at the beginning of the next; so do the
-copies of one that is under way, which then fails: by its own mark it never takes another one's copy, which is not cut.
+No catalog lists the copies. A restore first deletes the copies that a dead one left. It also deletes those of a restore
+in progress, which then fails: its copies have its own mark, so it cannot use another restore's copy, which is not cut.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PREFIX: Final = "PYOMID_RESTORE."
 
 
 class HBaseRestore:
-    """One restore of the back-up called `name`, out of snapshots that this cluster has."""
+    """One restore of the backup `name` from this cluster's snapshots."""
 
     def __init__(self, cluster: Cluster, name: object) -> None:
         self._cluster = cluster
@@ -45,19 +45,19 @@ class HBaseRestore:
         if not is_whole(found, self._name):
             known = sorted(each.removesuffix(".manifest") for each in found if each.endswith(".manifest"))
             raise Misuse(
-                f"HBase at {cluster.zookeeper.quorum} has no back-up {self._name!r}"
-                + (f": it has {', '.join(known)}" if known else "")
-                + f"; a back-up is whole where the snapshot {manifest_snapshot(self._name)} is",
+                f"HBase at {cluster.zookeeper.quorum} has no backup {self._name!r}"
+                + (f", only {', '.join(known)}" if known else "")
+                + f"; a complete backup has the snapshot {manifest_snapshot(self._name)}",
                 backup=self._name,
             )
         self._forget(f"{PREFIX}{self._name}.")
         self.manifest = self._read()
         missing = sorted({self.manifest.commits, *(each.snapshot for each in self.manifest.tables)} - set(found))
         if missing:
-            raise Misuse(f"the back-up {self._name!r} lacks its snapshots {', '.join(missing)}: export these, too")
+            raise Misuse(f"backup {self._name!r} lacks its snapshots {', '.join(missing)}: export these, too")
 
     def copy(self, tables: Sequence[TableInBackup]) -> HBaseCommitTable:
-        """Copies the data tables, then the commit table, whose copy it returns."""
+        """Copy the data tables, then the commit table; return the latter's copy."""
         for each in tables:
             self._snapshots.clone(each.snapshot, self.copy_of(each))
         commits = f"{self._prefix}commits"
@@ -66,16 +66,15 @@ class HBaseRestore:
         return HBaseCommitTable(self._cluster, table=commits)
 
     def copy_of(self, table: TableInBackup) -> str:
-        """The name of its copy."""
+        """Return the name of the table's copy."""
         return f"{self._prefix}{table.snapshot.rpartition('.')[2]}"
 
     def exists(self, table: str) -> bool:
-        """Whether HBase has it, whatever catalogs say."""
+        """Return whether HBase has the table, whatever catalogs say."""
         return self._snapshots.exists(table)
 
     def put(self, table: TableInBackup, target: str) -> None:
-        """Makes the table `target` of the copy as it is now. `Misuse` if there is one, `UnknownTable` without a
-        copy."""
+        """Create the table `target` from the copy. `Misuse` if `target` exists, `UnknownTable` without a copy."""
         if self._snapshots.exists(target):
             raise taken(target)
         copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
@@ -88,7 +87,7 @@ class HBaseRestore:
         self._snapshots.delete([made])
 
     def forget(self) -> None:
-        """The copies go, and snapshots of them."""
+        """Delete the copies, and snapshots of them."""
         self._forget(self._prefix)
 
     def _forget(self, prefix: str) -> None:
@@ -107,7 +106,7 @@ class HBaseRestore:
 
 def taken(target: str) -> Misuse:
     return Misuse(
-        f"HBase has a table {target!r}: nothing was restored over it; restore under another name (--as OLD=NEW), or "
-        "drop it first, in HBase's shell if the catalog does not know it",
+        f"HBase has a table {target!r}, which restore does not overwrite: restore under another name (--as OLD=NEW), "
+        "or drop it first, in HBase's shell if the catalog does not know it",
         table=target,
     )

@@ -1,1 +1,1 @@
-"""Operations on regions: where they are, reads, writes and administration, each once as a generator."""
+"""Operations on regions: location, reads, writes and administration, each once as a generator."""

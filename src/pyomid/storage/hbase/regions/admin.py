@@ -57,18 +57,18 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FamilyDescriptor:
-    """A family as HBase describes it."""
+    """Description of a family."""
 
     name: bytes
     versions_max: int = ALL_VERSIONS
     ttl_s: int | None = None
-    """Seconds after which HBase drops a cell; None: never."""
+    """Seconds after which HBase deletes a cell; None: never."""
     attributes: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
-    """A table as HBase describes it; `attributes` hold its coprocessors, among others."""
+    """Description of a table; its `attributes` include the coprocessors."""
 
     name: str
     families: tuple[FamilyDescriptor, ...]
@@ -82,7 +82,7 @@ class TableDescriptor:
 
 
 class _Reshaped(Misuse):
-    """The region is no more: it was split or merged."""
+    """The region no longer exists: it was split or merged."""
 
 
 class Admin:
@@ -92,7 +92,7 @@ class Admin:
         self._cluster = cluster
 
     def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
-        """Creates a table. False, and no change, if a table of this name exists."""
+        """Create a table. False, and no change, if a table of this name exists."""
         request = CreateTableRequest(table_schema=schema_of(descriptor), split_keys=sorted(splits))
         try:
             self._procedure("CreateTable", request, f"creating table {descriptor.name}")
@@ -104,7 +104,7 @@ class Admin:
         return True
 
     def drop_table(self, table: str) -> bool:
-        """Drops a table. Idempotent: True also if there is none."""
+        """Drop a table. Idempotent: True also if there is none."""
         while True:
             try:
                 self.disable_table(table)
@@ -114,7 +114,7 @@ class Admin:
                 return True
 
     def delete_table(self, table: str) -> bool:
-        """Deletes a disabled table; True also if there is none. False, and no change, if it is enabled."""
+        """Delete a disabled table; True also if there is none. False, and no change, if it is enabled."""
         try:
             self._procedure("DeleteTable", TableRequest(table_name=name_of(table)), f"dropping table {table}")
         except UnknownTable:
@@ -133,7 +133,7 @@ class Admin:
         self._procedure("EnableTable", TableRequest(table_name=name_of(table)), f"enabling table {table}")
 
     def enable_again(self, table: str) -> None:
-        """`enable_table`, without an error if the table is gone or enabled by now."""
+        """Enable the table; no error if it is gone or already enabled."""
         try:
             self.enable_table(table)
         except UnknownTable:
@@ -143,12 +143,12 @@ class Admin:
                 raise
 
     def tables(self) -> list[str]:
-        """Users' tables by name."""
+        """Return the names of all users' tables, sorted."""
         reply = self._master("GetTableNames", GetTableNamesRequest(), GetTableNamesResponse, "listing tables")
         return sorted(table_of(name.namespace, name.qualifier) for name in reply.table_names)
 
     def table(self, table: str) -> TableDescriptor:
-        """The table's descriptor; `UnknownTable` if there is none."""
+        """Return the table's descriptor; `UnknownTable` if there is none."""
         request = GetTableDescriptorsRequest(table_names=[name_of(table)])
         reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, f"looking at {table}")
         if not reply.table_schema:
@@ -156,24 +156,24 @@ class Admin:
         return _descriptor(reply.table_schema[0])
 
     def flush_region(self, region: Region) -> None:
-        """Flushes the region: on return what it held in memory is in files. HBase has done so with one that was split
-        or merged meanwhile, when it closed it."""
+        """Flush the region: on return its memory is in files. A region that was split or merged meanwhile was flushed
+        when HBase closed it."""
         with contextlib.suppress(_Reshaped):
             self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
 
     def compact(self, table: str, *, major: bool = True) -> None:
-        """Requests a compaction; the region servers do it later."""
+        """Request a compaction; the region servers perform it later."""
         for region in self._cluster.regions(table):
             request = CompactRegionRequest(region=region.specifier, major=major)
             self._region("CompactRegion", region, request, CompactRegionResponse)
 
     def best_split(self, region: Region) -> bytes | None:
-        """The row in the middle of the region's largest file; None if the region has too few rows."""
+        """Return the middle row of the region's largest file; None if the region has too few rows."""
         request = GetRegionInfoRequest(region=region.specifier, best_split_row=True)
         return self._region("GetRegionInfo", region, request, GetRegionInfoResponse).best_split_row or None
 
     def split(self, table: str, row: bytes) -> None:
-        """Splits: on return a region begins at `row`."""
+        """Split a region: on return a region begins at `row`."""
         region = next(each for each in self._cluster.regions(table) if row in each.key_range)
         if region.key_range.start == row:
             return
@@ -186,7 +186,7 @@ class Admin:
         self._procedure("SplitRegion", request, f"splitting {table} at {row!r}")
 
     def move(self, region: Region, server: Address, start_code: int) -> None:
-        """`start_code` tells two lives of a server at one address apart (`servers` lists them)."""
+        """Move a region. `start_code` distinguishes two lives of a server at one address (`servers` lists them)."""
         request = MoveRegionRequest()
         request.region.type, request.region.value = RegionSpecifier.ENCODED_REGION_NAME, region.encoded_name
         request.dest_server_name.host_name, request.dest_server_name.port = server
@@ -194,7 +194,7 @@ class Admin:
         self._master("MoveRegion", request, ProcedureStarted, f"moving a region of {region.table} to {server}")
 
     def servers(self) -> list[tuple[Address, int]]:
-        """Live region servers with their start codes, as ZooKeeper lists them."""
+        """Return the live region servers with their start codes, from ZooKeeper."""
         zookeeper = self._cluster.zookeeper
         names = zookeeper.ask("get_children", f"{zookeeper.znode}/rs")
         parsed = (name.split(",") for name in names)
@@ -236,7 +236,7 @@ class Admin:
                     raise RemoteFailure(generic.class_name, generic.message, do_not_retry=True).as_error(budget.what)
                 return
             if reply.state == GetProcedureResultResponse.NOT_FOUND:
-                return  # It ended so long ago that the master has forgotten it.
+                return  # the procedure ended so long ago that the master has forgotten it
             yield from pause_steps(budget)
 
     def _region(self, method: str, region: Region, request: Message, reply: type[M]) -> M:
@@ -253,7 +253,7 @@ class Admin:
                     return parsed(reply, answer)
                 _raise_if_final(failure_of(answer), budget)
                 yield budget.pause()
-            # Looked up by its first row: the region may have moved since it was listed.
+            # Look it up again by its first row: the region may have moved since it was listed.
             operations = self._cluster.operations
             if known := operations.cache.find(region.table, region.key_range.start):
                 operations.cache.forget_region(known)

@@ -1,7 +1,7 @@
-"""Bulk writes: compiled kernels encode rows region by region, the next call while the one before is under way.
+"""Bulk writes: compiled kernels encode rows region by region, and encode a call while earlier ones are in flight.
 
 A call goes to one server; two calls are served by two handlers. Only a call whose reply holds a failure is examined row
-by row: refused rows are sent again in the ordinary way, all other rows without an answer are indeterminate.
+by row: refused rows are resent by ordinary calls, all other rows without a result are indeterminate.
 """
 
 from __future__ import annotations
@@ -17,17 +17,9 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, ColumnNames
 from pyomid.storage.hbase.codec.changes import Changes
 from pyomid.storage.hbase.codec.layout import commit_row
-from pyomid.storage.hbase.codec.native_changes import encode_changes
-from pyomid.storage.hbase.codec.native_encode import (
-    ACTION_BYTES_MAX,
-    CELL_BYTES_MAX,
-    COMMIT_CELL_BYTES_MAX,
-    COMMIT_ROW_BYTES,
-    Request,
-    all_succeeded,
-    encode_commits,
-    encode_puts,
-)
+from pyomid.storage.hbase.codec.native import changes as change_kernels
+from pyomid.storage.hbase.codec.native import encode
+from pyomid.storage.hbase.codec.request_buffers import RequestBuffers
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (
@@ -48,25 +40,25 @@ from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 
 CALL_ROWS_MAX: Final = 500
-"""One handler serves a call: two handlers write a thousand rows sooner than one does."""
+"""One handler serves a call, and two handlers write a thousand rows faster than one."""
 CALL_BYTES_MAX: Final = 2 << 20
 CALLS_AHEAD: Final = 2
-"""Calls under way while another one is encoded."""
+"""Calls in flight while another one is encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """What is left to do: rows that a server refused before it began, and rows whose answer was lost."""
+    """The rows that did not succeed: those that a server refused before it began, and those whose reply was lost."""
 
     refused: list[int]
     indeterminate: list[int]
     non_retryable: list[RemoteFailure] = field(default_factory=list)
-    """An error that no retry removes; raised once all other rows have ended."""
+    """Errors that retrying cannot fix; the first is raised once all other rows have ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunPut:
-    """Rows under way: every call was sent, and no answer was taken. To be ended once, by any thread."""
+    """Rows in flight: every call was sent, and no reply was taken. Must be ended once, by any thread."""
 
     table: str
     version: int
@@ -76,7 +68,7 @@ class BegunPut:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One region action, encoded. `rows`: the numbers of its rows in the whole, in the order of its actions."""
+    """One encoded region action. `rows`: the numbers of its rows in the source, in the order of its actions."""
 
     region: Region
     rows: Sequence[int]
@@ -93,8 +85,8 @@ class _BulkCall:
     rows: int = 0
     bytes_count: int = 0
 
-    def add(self, region: Region, request: Request, rows: Sequence[int]) -> None:
-        """One region action, of bare actions of these rows."""
+    def add(self, region: Region, request: RequestBuffers, rows: Sequence[int]) -> None:
+        """Add one region action with the encoded actions of these rows."""
         self.parameters.append(b"\x0a" + delimited(region.specifier_field + request.actions()))
         self.blocks.append(request.block())
         self.groups.append(_Group(region, rows))
@@ -112,22 +104,22 @@ class _Rows(Protocol):
 
     @property
     def rows_max(self) -> int:
-        """In one call."""
+        """The most rows in one call."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """For each row an upper bound of the encoded bytes up to its end."""
+        """For each row, an upper bound of the encoded bytes up to its end."""
 
     def key(self, row: int) -> bytes: ...
 
     def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
-        """Adds rows of one region to a call."""
+        """Add rows of one region to a call."""
 
 
 def put_batch_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BulkOutcome]:
-    """`CellBatch` rows, sorted and unique, one record each, under `version`."""
+    """Put a batch under `version`; its rows must be sorted and unique, with one record each."""
     (outcome,) = yield from _send_steps(operations, table, (_BatchRows(version, batch),), budget)
     return outcome
 
@@ -135,7 +127,7 @@ def put_batch_steps(
 def begin_put_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BegunPut]:
-    """The same without the answers, which `end_put_steps` takes. Raises only if nothing was sent."""
+    """Like `put_batch_steps`, but send only; `end_put_steps` takes the replies. Raises only if nothing was sent."""
     calls: list[_BulkCall] = yield from _BulkCalls(operations, table, _BatchRows(version, batch), budget).all_steps()
     sent_calls: list[SentCall] = yield Start([(call.server, call.encoded()) for call in calls], budget.call_s)
     return BegunPut(table, version, batch, list(zip(calls, sent_calls, strict=True)))
@@ -152,7 +144,7 @@ def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget)
 def put_changes_steps(
     operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Each row's changes are atomic. Returns an outcome for each of `changes`."""
+    """Make changes, atomically for each row; return an outcome for each of `changes`."""
     outcomes = yield from _send_steps(operations, table, [_ChangedRows(each) for each in changes], budget)
     return outcomes
 
@@ -160,7 +152,7 @@ def put_changes_steps(
 def put_commits_steps(
     operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget
 ) -> Steps[BulkOutcome]:
-    """Commit-table rows of entries (start, commit)."""
+    """Put entries (start, commit) into the commit table."""
     rows = _CommitRows(entries)
     (outcome,) = yield from _send_steps(operations, table, (rows,), budget)
     return rows.renumbered(outcome)
@@ -169,7 +161,7 @@ def put_commits_steps(
 def _send_steps(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Sends each call at once; a few are under way."""
+    """Send each call as soon as it is encoded; a few calls are in flight at a time."""
     outcomes = [BulkOutcome([], []) for _ in sources]
     sent_calls: list[tuple[_BulkCall, SentCall, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
@@ -192,7 +184,7 @@ def _raise_non_retryable(outcome: BulkOutcome, budget: Budget) -> None:
 
 
 class _BulkCalls:
-    """Divides rows into calls: neighbouring rows of one server, bounded in rows and bytes."""
+    """Divides rows into calls: adjacent rows of one server, limited in rows and bytes."""
 
     def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
         self._operations = operations
@@ -234,7 +226,7 @@ class _BulkCalls:
 
 
 def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
-    """The first of the rows `first` + 1 … `end` that is not before `stop`."""
+    """Return the first of the rows `first` + 1 … `end` whose key is at or after `stop`."""
     if stop is None or rows.key(end - 1) < stop:
         return end
     return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
@@ -245,7 +237,7 @@ def _take_answer_steps(
 ) -> Steps[None]:
     answer: Answer = yield from finish_steps(sent_call, budget)
     if has_succeeded(answer):
-        if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
+        if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
             return
         failed = _failed_rows(call, answer)
     else:
@@ -259,7 +251,7 @@ def _take_answer_steps(
 
 
 def _failed_rows(call: _BulkCall, answer: Reply) -> list[tuple[_Group, int, Failure]]:
-    """The failure of a region action is that of each of its rows."""
+    """Return the failed rows of a call. If a region action failed, each of its rows did."""
     failed: list[tuple[_Group, int, Failure]] = []
     for number, index, failure in region_failures(answer, len(call.groups)):
         group = call.groups[number]
@@ -285,7 +277,7 @@ class _BatchRows:
         name_bytes = np.diff(self._names.begin)[batch.cell_col]
         row_cells = np.diff(batch.rec_cell[batch.row_rec])
         row_of_cell = np.repeat(np.arange(batch.rows), row_cells)
-        cell_bytes = value_bytes + name_bytes + CELL_BYTES_MAX + batch.row_len[row_of_cell]
+        cell_bytes = value_bytes + name_bytes + encode.CELL_BYTES_MAX + batch.row_len[row_of_cell]
         return np.cumsum(np.bincount(row_of_cell, weights=cell_bytes, minlength=batch.rows).astype(np.int64))
 
     def key(self, row: int) -> bytes:
@@ -293,9 +285,9 @@ class _BatchRows:
 
     def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
         batch, names = self._batch, tuple(self._names)
-        actions_max = (end - first) * ACTION_BYTES_MAX + int(batch.row_len[first:end].sum(dtype=np.int64))
-        request = Request(actions_max, _block_bytes(self, first, end))
-        encode_puts(batch.arrays(), names, first, end, self._version, durability, request.arrays())
+        actions_max = (end - first) * encode.ACTION_BYTES_MAX + int(batch.row_len[first:end].sum(dtype=np.int64))
+        request = RequestBuffers(actions_max, _block_bytes(self, first, end))
+        encode.encode_puts(batch.arrays(), names, first, end, self._version, durability, request.arrays())
         call.add(region, request, range(first, end))
 
 
@@ -309,19 +301,19 @@ class _CommitRows:
         self._entries = entries
         self._order = np.lexsort((starts, starts & 15))
         self.count = len(entries)
-        self.ends = np.arange(1, len(entries) + 1, dtype=np.int64) * COMMIT_CELL_BYTES_MAX
+        self.ends = np.arange(1, len(entries) + 1, dtype=np.int64) * encode.COMMIT_CELL_BYTES_MAX
 
     def key(self, row: int) -> bytes:
         return commit_row(int(self._entries[self._order[row], 0]))
 
     def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
-        actions_max = (end - first) * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES)
-        request = Request(actions_max, _block_bytes(self, first, end))
-        encode_commits(self._entries, self._order, first, end, durability, request.arrays())
+        actions_max = (end - first) * (encode.ACTION_BYTES_MAX + encode.COMMIT_ROW_BYTES)
+        request = RequestBuffers(actions_max, _block_bytes(self, first, end))
+        encode.encode_commits(self._entries, self._order, first, end, durability, request.arrays())
         call.add(region, request, range(first, end))
 
     def renumbered(self, outcome: BulkOutcome) -> BulkOutcome:
-        """Numbered as the entries were given."""
+        """Return the outcome with row numbers in the order in which the entries were given."""
         return BulkOutcome(self._order[outcome.refused].tolist(), self._order[outcome.indeterminate].tolist())
 
 
@@ -346,11 +338,13 @@ class _ChangedRows:
         changes = self._changes
         specifier = np.frombuffer(bytearray(region.specifier.SerializeToString()), dtype=np.uint8)
         row_bytes = int(changes.row_bytes[first:end].sum())
-        actions_max = 2 * ((end - first) * ACTION_BYTES_MAX + row_bytes) + (end - first) * (len(specifier) + 16)
-        request = Request(actions_max, _block_bytes(self, first, end))
+        actions_max = 2 * ((end - first) * encode.ACTION_BYTES_MAX + row_bytes) + (end - first) * (len(specifier) + 16)
+        request = RequestBuffers(actions_max, _block_bytes(self, first, end))
         encoded = np.empty(end - first, dtype=np.int64)
-        encode_changes(tuple(changes), first, end, atomic, specifier, durability, encoded, request.arrays())
-        rows = encoded[: request.used.rows].tolist()
+        change_kernels.encode_changes(
+            tuple(changes), first, end, atomic, specifier, durability, encoded, request.arrays()
+        )
+        rows = encoded[: request.rows].tolist()
         if atomic and rows:
             call.parameters.append(request.actions())
             call.blocks.append(request.block())
@@ -360,5 +354,5 @@ class _ChangedRows:
 
 
 def _block_bytes(rows: _Rows, first: int, end: int) -> int:
-    """Upper bound of the cell block of these rows."""
+    """Return an upper bound for the cell block of these rows."""
     return int(rows.ends[end - 1]) - (int(rows.ends[first - 1]) if first else 0)

@@ -1,32 +1,27 @@
-"""Entries of the commit table are put, or got, and then a cell of another row is read: in one call to one server.
+"""Puts or gets entries of the commit table, then reads a cell of another row, in one call to one server.
 
     actions of the entries, region by region  ┐ one Multi; a server performs the region actions of a call one after the
-    a region action of its own: the cell      ┘ other, in their order, and answers a put after it is in its log
-                                                (RSRpcServices.multi; decisions 0022 and 0027)
+    a separate region action: the cell        ┘ other, in their order, and answers a put after it is in its log
+                                                (RSRpcServices.multi; decision 0027)
 
-So the cell is read when all entries are durable, or when all of them were read. If one call cannot do it (several
-servers, too many rows), or anything in it failed, the answer is None and says nothing about the entries.
+So the cell is read after all entries are durable, or after all of them were read. If one call is not enough (several
+servers, too many rows), or if any part of it failed, the result is None, which says nothing about the entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.storage.hbase.codec import native_commits as kernels
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import commit_row
-from pyomid.storage.hbase.codec.native_encode import (
-    ACTION_BYTES_MAX,
-    COMMIT_CELL_BYTES_MAX,
-    COMMIT_ROW_BYTES,
-    Request,
-    all_succeeded,
-)
+from pyomid.storage.hbase.codec.native import commits as kernels
+from pyomid.storage.hbase.codec.native import encode
+from pyomid.storage.hbase.codec.request_buffers import RequestBuffers
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (
     Answer,
@@ -47,8 +42,20 @@ ENTRIES_MAX: Final = 4000
 """Entries in one call, which occupies one handler of the region server."""
 
 
+class _RangeArrays(NamedTuple):
+    """The commit table's ranges of rows, ascending. Range i begins at border i; the first border is before all rows."""
+
+    border_bucket: Int64s
+    border_start: Int64s
+    servers: Int64s
+    """-1 if the server is unknown."""
+    specifiers: NDArray[np.uint8]
+    """The field that names range i's region is `specifiers[specifier_at[i] : specifier_at[i + 1]]`."""
+    specifier_at: Int64s
+
+
 class _Ranges:
-    """The commit table's known regions, as the kernels need them."""
+    """The commit table's known regions, as arrays for the kernels."""
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.known = regions
@@ -61,8 +68,8 @@ class _Ranges:
         ]
         fields = [b"" if each is None else each.specifier_field for each in self.regions]
         self.specifiers_bytes_max = sum(map(len, fields)) + 16 * len(fields)
-        """Bytes of region actions beside their actions."""
-        arrays = kernels.RangeArrays(
+        """Bytes of region actions without the actions in them."""
+        arrays = _RangeArrays(
             border_bucket=np.array([bucket for bucket, _ in borders], dtype=np.int64),
             border_start=np.array([start for _, start in borders], dtype=np.int64),
             servers=np.array(servers, dtype=np.int64),
@@ -81,7 +88,7 @@ class _LastGet:
         self._get = b"\x1a" + delimited(get)
 
     def action(self, index: int) -> bytes:
-        """As a field of a MultiRequest."""
+        """Return the region action as a field of a MultiRequest."""
         return b"\x0a" + delimited(self._specifier + b"\x1a" + delimited(b"\x08" + varint(index) + self._get))
 
 
@@ -93,12 +100,12 @@ class _Placed:
         self._last = last
 
     def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
-        """`index`: that of the action that reads the last cell."""
+        """Return the call; `index` is that of the action that reads the last cell."""
         return Call(CLIENT, "Multi", parameter + self._last.action(index), cells)
 
     def learn(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
-        """If actions failed, the known regions may be wrong and are forgotten. A failure of the whole call says nothing
-        about a single region; the ordinary way meets it again."""
+        """Forget the known regions whose actions failed, as they may be wrong. A failure of the whole call says nothing
+        about a single region; the ordinary calls that follow will handle it."""
         asked = [region for region, count in zip(self.ranges.regions, self.counts.tolist(), strict=True) if count]
         regions = [*asked, self._last.region]
         for number, _, failure in region_failures(answer, len(regions)):
@@ -107,10 +114,10 @@ class _Placed:
 
 
 class CommitCalls:
-    """The calls for one commit table. `last`: what is read of `last_table` after the entries. Thread-safe."""
+    """The calls for one commit table. `last`: the get in `last_table` after the entries. Thread-safe."""
 
     def __init__(self, table: str, entry_get: RowGet, last_table: str, last: RowGet) -> None:
-        """`entry_get`: how the entry of any row is read."""
+        """`entry_get`: a get of any entry, as a template for all."""
         self._table = table
         self._last_table = last_table
         self._last = last
@@ -124,20 +131,21 @@ class CommitCalls:
     def put_steps(
         self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
     ) -> Steps[list[KeyValue] | None]:
-        """Puts entries (start, commit); returns the cells of `last`, read when all entries were durable."""
+        """Put entries (start, commit); return the cells of `last`, read after all entries are durable. None: see the
+        module."""
         placed = yield from self._placed_steps(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
         if placed is None:
             return None
         ranges, count = placed.ranges, len(entries)
-        actions_max = ranges.specifiers_bytes_max + count * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES)
-        request, rows = Request(actions_max, count * COMMIT_CELL_BYTES_MAX), np.ascontiguousarray(entries)
+        actions_max = ranges.specifiers_bytes_max + count * (encode.ACTION_BYTES_MAX + encode.COMMIT_ROW_BYTES)
+        request, rows = RequestBuffers(actions_max, count * encode.COMMIT_CELL_BYTES_MAX), np.ascontiguousarray(entries)
         kernels.encode_commit_puts(
             rows, placed.where, placed.counts, ranges.arrays, operations.durability.value, request.arrays()
         )
         call = placed.call(request.actions(), 0, request.block())
         answer: Answer = yield from ask_steps(placed.server, call, budget)
         if has_succeeded(answer):
-            if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
+            if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
                 return list(decode(answer.cells))
             placed.learn(operations, answer, budget)
         return None
@@ -145,7 +153,8 @@ class CommitCalls:
     def get_steps(
         self, operations: RegionOperations, starts: Sequence[int], budget: Budget
     ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-        """Each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after that."""
+        """Return each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after these. None:
+        see the module."""
         wanted = np.array(starts, dtype=np.int64)
         placed = yield from self._placed_steps(operations, wanted, budget)
         if placed is None:
@@ -196,7 +205,7 @@ class CommitCalls:
 
 
 def _ranges(regions: Sequence[Region]) -> Iterator[tuple[bytes, Region | None]]:
-    """The first key of each region, and of each gap between known regions, in key order."""
+    """Yield the first key of each region, and of each gap between known regions, in key order."""
     end: bytes | None = b""
     for region in regions:
         if end is not None and region.key_range.start > end:
@@ -208,8 +217,8 @@ def _ranges(regions: Sequence[Region]) -> Iterator[tuple[bytes, Region | None]]:
 
 
 def _border(key: bytes) -> tuple[int, int]:
-    """The least bucket and start whose row is not before `key`."""
-    row_bytes = COMMIT_ROW_BYTES
+    """Return the least bucket and start whose row is at or after `key`."""
+    row_bytes = encode.COMMIT_ROW_BYTES
     number = int.from_bytes(key[:row_bytes].ljust(row_bytes, b"\0"), "big") + (len(key) > row_bytes)
     bucket, start = divmod(number, 1 << 64)
     return (bucket, start) if start < 1 << 63 else (bucket + 1, 0)

@@ -1,7 +1,8 @@
-"""Which region of a table holds a row, and which server serves it: a cache of `hbase:meta`, and only a hint.
+"""Locations of regions: a cache of `hbase:meta`, which says which region holds a row and which server serves it.
 
-Regions split, merge, move and are made again. A server refuses a call for a region that it does not serve, and the
-caller then forgets what it knew. Nothing here blocks: a table's regions are one immutable value, replaced as a whole.
+An entry is only a hint, because regions split, merge and move. A server refuses a call for a region that it does not
+serve; the caller then forgets the entry. Nothing here blocks: a table's regions are one immutable value, replaced as a
+whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RECOVERABLE_MAGIC: Final = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region as meta describes it. `server` is None while no server serves it."""
+    """One region as described in meta. `server` is None while no server serves it."""
 
     name: bytes
     table: str
@@ -41,7 +42,7 @@ class Region:
 
     @property
     def specifier_field(self) -> bytes:
-        """The bytes by which a region action names it."""
+        """The field that names the region in a region action."""
         return b"\x0a" + delimited(self.specifier.SerializeToString())
 
     @property
@@ -78,11 +79,11 @@ class LocationCache:
         return table in self._tables
 
     def known(self, table: str) -> tuple[Region, ...]:
-        """The known regions in key order; the same object until they change."""
+        """Return the known regions in key order; the same object until they change."""
         return self._tables.get(table, _NOTHING)[1]
 
     def put(self, table: str, regions: Iterable[Region]) -> None:
-        """Takes over what meta says now. Regions that overlap it are forgotten, the parent of a split for example."""
+        """Add regions from meta. Cached regions that overlap them are forgotten, such as the parent of a split."""
         fresh = sorted(regions, key=lambda region: region.key_range.start)
         kept = [
             region
@@ -92,7 +93,7 @@ class LocationCache:
         self._store(table, [*kept, *fresh])
 
     def replace(self, table: str, regions: Iterable[Region]) -> None:
-        """All regions of the table, as meta lists them now."""
+        """Set all regions of the table, as listed by meta."""
         self._store(table, list(regions))
 
     def forget_region(self, region: Region) -> None:
@@ -114,13 +115,13 @@ class LocationCache:
 
 
 def parse_region(meta_row: bytes, info: bytes, server: bytes) -> Region | None:
-    """A region from its row in meta; None if clients must not use it: the parent of a split, a replica."""
+    """Return the region of a row in meta; None if clients must not use it (the parent of a split, a replica)."""
     if not info.startswith(_PROTOBUF_MAGIC):
         raise Corruption(f"the region info of {meta_row!r} is not HBase 2's")
     try:
         parsed = RegionInfo.FromString(info[4:])
     except DecodeError as error:
-        raise Corruption(f"the region info of {meta_row!r} cannot be read: {error}") from error
+        raise Corruption(f"the region info of {meta_row!r} is malformed: {error}") from error
     if (parsed.offline and parsed.split) or parsed.replica_id:
         return None
     key_range = KeyRange(parsed.start_key, parsed.end_key or None)
@@ -134,7 +135,7 @@ def parse_region(meta_row: bytes, info: bytes, server: bytes) -> Region | None:
 
 
 def table_of(namespace: bytes, qualifier: bytes) -> str:
-    """A table's name as people write it: without the default namespace."""
+    """Return a table's name as users write it: without the default namespace."""
     return qualifier.decode() if namespace == b"default" else f"{namespace.decode()}:{qualifier.decode()}"
 
 
@@ -144,7 +145,7 @@ def table_name(table: str) -> tuple[bytes, bytes]:
 
 
 def parse_meta_znode(content: bytes) -> Address:
-    """The server of `hbase:meta`, by the znode meta-region-server."""
+    """Return the server of `hbase:meta` from the znode meta-region-server."""
     server = MetaRegionServer.FromString(_behind_prefix(content)).server
     return Address(server.host_name, server.port)
 
@@ -155,7 +156,7 @@ def parse_master_znode(content: bytes) -> Address:
 
 
 def _behind_prefix(content: bytes) -> bytes:
-    """The protobuf that follows FF, a 4-byte length, that many bytes, and `PBUF`."""
+    """Return the protobuf that follows FF, a 4-byte length, that many bytes, and `PBUF`."""
     if content[:1] != bytes([_RECOVERABLE_MAGIC]):
         raise Corruption("a znode of HBase does not begin with its magic byte")
     begin = 5 + int.from_bytes(content[1:5], "big")

@@ -1,12 +1,12 @@
-"""Each operation on regions once, as a generator: it yields what it waits for, and a driver performs that.
+"""Each operation on regions once, as a generator: it yields requests, and a driver performs them.
 
     Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
     Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
 
-There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or may be repeated
-without harm, is sent again until the budget's deadline, with back-off and jitter. A mutation that must not be repeated
-and whose answer was lost is indeterminate: `INDETERMINATE` to its caller. After two seconds of waiting an operation
-logs that, and checks whether waiting can help: a table that is gone or disabled is reported at once.
+There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or is safe to
+retry, is retried until the budget's deadline, with back-off and jitter. If a mutation must not be retried and its reply
+was lost, its result is `INDETERMINATE`. An operation that waits for two seconds logs this; after three seconds of
+pauses it checks whether waiting can help, and reports a table that is gone or disabled.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ _LAST_REGION_ID: Final = b"99999999999999"
 _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 
-_TELL_AFTER_S: Final = 2.0
-"""An operation that waits for longer logs that, and again each time the wait is five times as long."""
+_LOG_AFTER_S: Final = 2.0
+"""An operation that waits for longer logs this, and again each time the wait is five times as long."""
 
 _REFUSALS_MAX: Final = 3
-"""So often a server may refuse a client's ticket: it takes one for a copy of another that came within its microsecond,
-or takes a fresh key just then."""
+"""Attempts after which a refused ticket is an error. A server may refuse a valid ticket: it takes one for a replay of
+another from the same microsecond, or is just changing its key."""
 
-_LOOK_AFTER_S: Final = 3.0
-_LOOK_EVERY_S: Final = 8.0
-_LOOK_S_MAX: Final = 3.0
-"""Pauses until an operation looks whether its table is served at all, until it looks again, and how long a look
-takes."""
+_CHECK_AFTER_S: Final = 3.0
+_CHECK_EVERY_S: Final = 8.0
+_CHECK_S_MAX: Final = 3.0
+"""Total pauses after which an operation checks whether its table exists and is enabled; pauses until the next check;
+timeout of a check."""
 
 _TABLE_STATE: Final = ((b"table", (b"state",)),)
 _DISABLED: Final = (b"\x08\x01", b"\x08\x02")
@@ -85,11 +85,11 @@ _DISABLED: Final = (b"\x08\x01", b"\x08\x02")
 
 MULTI_BYTES_MAX: Final = 4 << 20
 MULTI_ROWS_MAX: Final = 4000
-"""One Multi occupies a handler of the region server while it runs. Bounded, so that others get their turn."""
+"""Limits of one Multi, which occupies a handler of the region server while it runs."""
 
 
 class Role(Enum):
-    """Servers that ZooKeeper names."""
+    """Servers whose addresses are in ZooKeeper."""
 
     META = "meta-region-server"
     MASTER = "master"
@@ -97,7 +97,7 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class SentCall:
-    """A call that waits for its answer: the driver's own handle, or the failure to send it."""
+    """A call that waits for its reply: the driver's own handle, or the failure to send it."""
 
     address: Address
     handle: Any = None
@@ -134,7 +134,7 @@ Steps = Generator[Request, Any, T]
 
 @dataclass(slots=True)
 class Budget:
-    """How long an operation may repeat its calls. `what` names it in errors."""
+    """Limits how long an operation may retry its calls. `what` names the operation in errors."""
 
     what: str
     seconds: float
@@ -142,45 +142,45 @@ class Budget:
     tries: int = 0
     last: BaseException | None = None
     ends_s: float = field(init=False)
-    _tell_s: float = field(init=False)
+    _log_s: float = field(init=False)
     _paused_s: float = 0.0
-    _look_s: float = _LOOK_AFTER_S
+    _check_s: float = _CHECK_AFTER_S
 
     def __post_init__(self) -> None:
         now_s = time.monotonic()
-        self.ends_s, self._tell_s = now_s + self.seconds, now_s + _TELL_AFTER_S
+        self.ends_s, self._log_s = now_s + self.seconds, now_s + _LOG_AFTER_S
 
     @property
     def call_s(self) -> float:
         return max(0.05, min(self.call_s_max, self.ends_s - time.monotonic()))
 
     def pause(self) -> Pause:
-        """Pauses before the next attempt; raises the caller's error when the time is up."""
+        """Return the pause before the next attempt; raise the caller's error when the time is up."""
         now_s = time.monotonic()
         if now_s >= self.ends_s or (isinstance(self.last, AuthenticationFailed) and self.tries >= _REFUSALS_MAX):
             raise self.spent()
-        if now_s >= self._tell_s:
+        if now_s >= self._log_s:
             waited_s = self.seconds - (self.ends_s - now_s)
             log.warning(
-                "%s: waits for %.0f s, for %g s at most: %s",
+                "%s: waiting for %.0f s (limit %g s): %s",
                 self.what,
                 waited_s,
                 self.seconds,
-                self.last or "it is under way",
+                self.last or "it is in progress",
             )
-            self._tell_s = now_s + 4 * waited_s
+            self._log_s = now_s + 4 * waited_s
         longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0 ** min(self.tries, 30))
         self.tries += 1
         seconds = min(longest * random.uniform(0.5, 1.0), max(0.0, self.ends_s - time.monotonic()))
         self._paused_s += seconds
         return Pause(seconds)
 
-    def look(self) -> Budget | None:
-        """The budget of a look at the table, if one is due: the operation paused for so long."""
-        if self._paused_s < self._look_s:
+    def check_budget(self) -> Budget | None:
+        """Return the budget of a check of the table, if one is due by the length of all pauses."""
+        if self._paused_s < self._check_s:
             return None
-        self._look_s = self._paused_s + _LOOK_EVERY_S
-        return Budget(self.what, max(0.0, min(_LOOK_S_MAX, self.ends_s - time.monotonic())), self.call_s_max)
+        self._check_s = self._paused_s + _CHECK_EVERY_S
+        return Budget(self.what, max(0.0, min(_CHECK_S_MAX, self.ends_s - time.monotonic())), self.call_s_max)
 
     def spent(self) -> Unavailable:
         if isinstance(self.last, RemoteFailure):
@@ -195,7 +195,7 @@ class Budget:
 
 
 def ask_steps(address: Address, call: Call, budget: Budget) -> Steps[Answer]:
-    """One call, one answer."""
+    """Send one call; return its reply or failure."""
     (sent_call,) = yield Start(((address, call),), budget.call_s)
     answer = yield from finish_steps(sent_call, budget)
     return answer
@@ -209,20 +209,20 @@ def finish_steps(sent_call: SentCall, budget: Budget) -> Steps[Answer]:
 
 
 def has_succeeded(answer: Answer) -> TypeGuard[Reply]:
-    """Whether it is a reply without an exception of the whole call."""
+    """Return whether the answer is a reply, and not an exception of the whole call."""
     return isinstance(answer, Reply) and answer.failure is None
 
 
 def failure_of(answer: Answer) -> Failure:
-    """Why the call has not succeeded."""
+    """Return why the call did not succeed."""
     failure = answer.failure if isinstance(answer, Reply) else answer
     assert failure is not None
     return failure
 
 
 def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
-    """Waits for a ZooKeeper that does not answer, and for an HBase that is down or starting; not for one that refuses
-    this client."""
+    """Return the server's address. Retries while ZooKeeper does not answer, or HBase is down or starting; raises if a
+    server refuses this client."""
     while True:
         found: Address | Unavailable = yield FindServer(role)
         if not isinstance(found, Unavailable):
@@ -234,7 +234,7 @@ def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
 
 
 class RegionOperations:
-    """Reads and writes of rows, by region. Its only state is the cache, so threads and tasks share one object."""
+    """Reads and writes rows, by region. Its only state is the cache, so threads and tasks share one object."""
 
     def __init__(self, cache: LocationCache, *, durability: Durability = Durability.TABLE) -> None:
         self.cache = cache
@@ -243,7 +243,7 @@ class RegionOperations:
     # ---- where ------------------------------------------------------------------------------------------------
 
     def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
-        """The region that holds `row` and is served. Waits for a region that moves between two servers."""
+        """Return the region that holds `row`. Waits while no server serves it, as when it moves."""
         while True:
             yield from self._check_served_steps(table, budget)
             region = self.cache.find(table, row)
@@ -260,33 +260,33 @@ class RegionOperations:
             yield budget.pause()
 
     def _check_served_steps(self, table: str, budget: Budget) -> Steps[None]:
-        """Where a look is due, raises what no waiting mends: `UnknownTable` if the table is gone, `Unavailable` if it
-        is disabled. A meta that does not answer says nothing."""
-        look = budget.look()
-        if look is None or table == META_TABLE:
+        """Periodically check the table and raise if retrying cannot help: `UnknownTable` if the table is gone,
+        `Unavailable` if it is disabled. If meta does not answer, continue."""
+        check = budget.check_budget()
+        if check is None or table == META_TABLE:
             return
         try:
-            (state,) = yield from self.table_states_steps([table], look)
+            (state,) = yield from self.table_states_steps([table], check)
         except Unavailable:
             return
         if state is None:
             self.cache.forget_table(table)
-            raise UnknownTable(f"HBase has no table {table!r} (any more)", table=table)
+            raise UnknownTable(f"HBase has no table {table!r}, or no longer", table=table)
         if state in _DISABLED:
-            raise Unavailable(f"{look.what}: table {table} is disabled: enable it", table=table)
+            raise Unavailable(f"{check.what}: table {table} is disabled: enable it", table=table)
 
     def table_states_steps(self, tables: Sequence[str], budget: Budget) -> Steps[list[bytes | None]]:
-        """What meta says of each table: the bytes of its `TableState`, None if there is none. Needs no master."""
+        """Return the bytes of each table's `TableState` in meta, None if there is no such table. Needs no master."""
         gets = [RowGet(table.encode(), _TABLE_STATE, max_versions=1) for table in tables]
         found = yield from self.rows_steps(META_TABLE, gets, budget)
         return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
 
     def regions_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
-        """All regions of the table in key order, as meta says now: from the first key to the last without gap or
-        overlap. `UnknownTable` if there are none.
+        """Return all regions of the table in key order, read from meta, without gap or overlap. `UnknownTable` if there
+        are none.
 
-        A long list comes in pages. A region that splits between two of them is in one, and its daughters in the next:
-        then all is listed again.
+        A long list is read in pages. If a region splits between two pages, the parent may be in one and the daughters
+        in the next: then all regions are listed again.
         """
         while True:
             regions = yield from self._list_steps(table, budget)
@@ -297,7 +297,7 @@ class RegionOperations:
             yield budget.pause()
 
     def _list_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
-        """The same, with what happened between two pages of meta."""
+        """Return the regions as listed, possibly with gaps or overlaps from changes between two pages of meta."""
         start = table.encode() + b",,"
         stop = table.encode() + b"-"  # the character after the comma
         regions: list[Region] = []
@@ -319,7 +319,7 @@ class RegionOperations:
             server = yield from find_server_steps(Role.META, budget)
             self.cache.put(META_TABLE, [meta_region(server)])
         elif not self.cache.knows(table):
-            regions = yield from self._list_steps(table, budget)  # a hint: what is wrong in it is looked up again
+            regions = yield from self._list_steps(table, budget)  # a hint: wrong entries are looked up again
             self.cache.replace(table, regions)
         else:
             start = b",".join((table.encode(), row, _LAST_REGION_ID))
@@ -333,7 +333,7 @@ class RegionOperations:
     def _scan_meta_steps(
         self, start: bytes, stop: bytes, budget: Budget, *, reverse: bool, limit: int
     ) -> Steps[tuple[list[list[KeyValue]], bool]]:
-        """Rows of meta, in one call, and whether there may be more: a server may bring fewer than it was asked for."""
+        """Return rows of meta, by one call, and whether there may be more: a server may return fewer than `limit`."""
         request = ScanRequest(number_of_rows=limit, limit_of_rows=limit, close_scanner=True)
         request.scan.start_row, request.scan.stop_row = start, stop
         request.scan.include_stop_row = reverse
@@ -354,8 +354,8 @@ class RegionOperations:
     # ---- from the end of a range ----------------------------------------------------------------------------------
 
     def start_of_last_rows_steps(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> Steps[bytes]:
-        """The key of the last row but `rows` - 1 of the range, by one call to the last region that it reaches into; the
-        start of the part in that region if this holds fewer."""
+        """Return the key at which the last `rows` rows of the range begin, by one call to the range's last region. If
+        that holds fewer rows, return the start of the range's part in it."""
         while True:
             yield from self._check_served_steps(table, budget)
             regions = yield from self.regions_steps(table, budget)
@@ -382,7 +382,8 @@ class RegionOperations:
     # ---- one row or many --------------------------------------------------------------------------------------
 
     def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
-        """Each request's result, in order. If one can never work, raises once all others have ended."""
+        """Return each request's result, in order. Raise the error of a request that cannot succeed, after all others
+        have ended."""
         results = yield from self.outcomes_steps(table, requests, budget)
         found: list[RowResult] = []
         for result in results:
@@ -394,7 +395,7 @@ class RegionOperations:
     def outcomes_steps(
         self, table: str, requests: Sequence[RowRequest], budget: Budget
     ) -> Steps[list[RowResult | RemoteFailure]]:
-        """The same, with the failure in place of the result of a request that can never work."""
+        """Like `rows_steps`, but a request that cannot succeed has its failure as the result."""
         results: list[RowResult | RemoteFailure] = [None] * len(requests)
         open_requests = list(range(len(requests)))
         while open_requests:
@@ -422,36 +423,10 @@ class RegionOperations:
                 yield budget.pause()
         return results
 
-    def gets_then_get_steps(
-        self, table: str, gets: Sequence[RowGet], last_table: str, last: RowGet, budget: Budget
-    ) -> Steps[list[list[KeyValue]] | None]:
-        """The cells of each of `gets`, then those of `last`, which is read after all others: in one call, or None.
-
-        None if the rows are on several servers, are too many for a call, or anything failed. A server performs the
-        region actions of a call one after the other, in their order (RSRpcServices.multi; decisions 0022 and 0027).
-        """
-        region = yield from self.locate_steps(last_table, last.row, budget)
-        batches = yield from self._batches_steps(table, gets, range(len(gets)), budget)
-        if len(batches) != 1 or batches[0].server != region.server:
-            return None
-        (batch,) = batches
-        batch.add_last(region, len(gets), last)
-        answer: Answer = yield from ask_steps(batch.server, batch.call(self.durability), budget)
-        found: list[list[KeyValue]] = [[]] * (len(gets) + 1)
-        has_failed = False
-        for outcome in batch.outcomes(answer):
-            if isinstance(outcome.result, Exception):
-                self.react(outcome.region, outcome.result, budget)
-                has_failed = True
-            else:
-                assert isinstance(outcome.result, list)
-                found[outcome.index] = outcome.result
-        return None if has_failed else found
-
     def _batches_steps(
         self, table: str, requests: Sequence[RowRequest], indices: Iterable[int], budget: Budget
     ) -> Steps[list[_Batch]]:
-        """Requests by server, bounded in size, in the order of the rows' regions."""
+        """Group requests by server into calls of limited size, in the order of the requests."""
         open_batches: dict[Address, _Batch] = {}
         batches: list[_Batch] = []
         for index in indices:
@@ -466,7 +441,7 @@ class RegionOperations:
         return batches
 
     def ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
-        """One call to a region's server: its reply, or None after a failure that was handled."""
+        """Send one call to a region's server; return its reply, or None after a failure that was handled."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
         answer = yield from ask_steps(region.server, call, budget)
@@ -476,7 +451,7 @@ class RegionOperations:
         return None
 
     def react_or_raise(self, region: Region, failure: Failure, budget: Budget) -> Reaction:
-        """`react`; raises the caller's error if the request will never work."""
+        """Like `react`, but raise the caller's error if the request cannot succeed."""
         reaction = self.react(region, failure, budget)
         if reaction is Reaction.FAIL:
             assert isinstance(failure, RemoteFailure)
@@ -484,7 +459,7 @@ class RegionOperations:
         return reaction
 
     def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
-        """How to react to a failure. The cache forgets what the failure disproves."""
+        """Return the reaction to a failure. The cache forgets locations that the failure disproves."""
         budget.last = failure
         if isinstance(failure, RemoteFailure):
             if failure.reaction is Reaction.LOCATE:
@@ -510,7 +485,6 @@ class _Batch:
     def __init__(self, server: Address) -> None:
         self.server = server
         self._by_region: dict[bytes, tuple[Region, list[tuple[int, RowRequest]]]] = {}
-        self._last: list[tuple[Region, list[tuple[int, RowRequest]]]] = []
         self._rows = 0
         self._bytes = 0
         self._order: list[tuple[Region, tuple[int, ...]]] = []
@@ -525,15 +499,11 @@ class _Batch:
         if isinstance(request, RowMutation):
             self._bytes += request.bytes_count
 
-    def add_last(self, region: Region, index: int, request: RowGet) -> None:
-        """Adds a read that takes place after all that was added before: a region action of its own, the last one."""
-        self._last.append((region, [(index, request)]))
-
     def call(self, durability: Durability) -> Call:
-        """One region action for all simple requests of a region, and one for each request that must be alone."""
+        """Return a call with one region action for all simple requests of a region, and one for each atomic request."""
         message = MultiRequest()
         blocks: list[bytes] = []
-        for region, requests in (*self._by_region.values(), *self._last):
+        for region, requests in self._by_region.values():
             simple = [each for each in requests if isinstance(each[1], RowGet) or each[1].is_simple]
             if simple:
                 action = message.regionAction.add()
@@ -585,7 +555,7 @@ class _Batch:
             elif each.index not in answered:
                 taken = _taken(cells, each.result.associated_cell_count)
                 answered[each.index] = _Outcome(region, each.index, taken)
-        # An atomic group answers with fewer results than it has actions: it holds as a whole.
+        # An atomic group returns fewer results than it has actions: it succeeded as a whole.
         return [answered.get(index) or _Outcome(region, index, None) for index in indices]
 
     def _all(self, failure: Exception) -> list[_Outcome]:
@@ -596,19 +566,19 @@ def parsed(kind: type[M], reply: Reply) -> M:
     try:
         return kind.FromString(reply.message)  # type: ignore[arg-type]
     except DecodeError as error:
-        raise Corruption(f"a reply's message is no {kind.__name__}: {error}") from error
+        raise Corruption(f"a reply's {kind.__name__} is malformed: {error}") from error
 
 
 def region_results(answer: Reply, count: int) -> Sequence[Any]:
-    """The results of a Multi, one for each of its `count` region actions."""
+    """Return the results of a Multi, one for each of its `count` region actions."""
     results = parsed(MultiResponse, answer).regionActionResult
     if len(results) != count:
-        raise Corruption(f"{len(results)} results for {count} actions on regions")
+        raise Corruption(f"a reply has {len(results)} results for {count} region actions")
     return results
 
 
 def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None, RemoteFailure]]:
-    """What failed of a Multi: the number of the region action, and the index of the action in it (None: all)."""
+    """Yield the failures of a Multi: number of the region action, index of the action in it (None: all), failure."""
     for number, result in enumerate(region_results(answer, count)):
         if result.HasField("exception"):
             yield number, None, RemoteFailure.of_pair(result.exception.name, result.exception.value)
@@ -619,7 +589,7 @@ def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None
 
 
 def _taken(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
-    """The next `count` cells of a reply's block."""
+    """Return the next `count` cells of a reply's block."""
     found = list(islice(cells, max(0, count)))
     if len(found) < count:
         raise Corruption(f"a reply announces {count} cells of a row and holds {len(found)}")
@@ -641,11 +611,11 @@ _REFUSALS: Final = frozenset(
         "RpcThrottlingException",
     )
 )
-"""Raised before a mutation is begun: nothing of it took effect."""
+"""Raised before a mutation begins: nothing of it took effect."""
 
 
 def is_indeterminate(failure: Exception) -> bool:
-    """It may have taken effect, or may still do so."""
+    """Return whether the failed request may have taken effect, or still may."""
     return not isinstance(failure, RemoteFailure) or failure.simple_name not in _REFUSALS
 
 
@@ -661,7 +631,7 @@ def _region_of(row: list[KeyValue]) -> Region | None:
 
 
 def _broken_at(regions: Sequence[Region]) -> bytes | None:
-    """The first key, of the first to the last, that no region or more than one of these in key order holds."""
+    """Return the first key that no region, or more than one of these in key order, holds; None if there is none."""
     reached: bytes | None = b""
     for region in regions:
         if reached is None or region.key_range.start != reached:

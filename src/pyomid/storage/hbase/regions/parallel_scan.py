@@ -1,17 +1,17 @@
-"""Parallel scan streams: a long scan reads in several places of its range at once, and returns rows in key order.
+"""Parallel scan streams: a long scan reads several parts of its range at once, and returns rows in key order.
 
-HBase serves a scanner by one thread, and sends nothing until the caller says where to go on. So a scan whose calls come
-back full guesses where the rows of the next calls begin, by the distance of the rows that it has read, and sends
-several calls at once:
+HBase serves a scanner by one thread, and sends nothing until the caller asks for the next block. So a scan whose calls
+return full estimates where the rows of the next calls begin, by the key distance of the rows that it has read, and
+sends several calls at once:
 
-    rows seen     |a………b|                      one call full: a call's worth reaches from a to b
-    streams           |b……c|c……d|d……           each a cursor of its own; c, d guessed
+    rows seen     |a………b|                      one full call: its rows reach from a to b
+    streams           |b……c|c……d|d……           each has its own cursor; c, d are estimates
     taken             first, then second, …     their calls run at the same time
 
-A guess only decides how evenly the work is divided. A stream that is too long goes on call by call while the others
-wait. If a stream holds almost nothing (a gap between rows, the end of a table) nothing is guessed until a call comes
-back full again. At most `CALLS_AHEAD` answers wait for their turn: this bounds the memory of a scan, and what is read
-in vain when its caller leaves.
+An estimate only decides how evenly the work is divided. A stream that is too long continues call by call while the
+others wait. After a stream with almost no rows (a gap in the keys, the end of a table) nothing is estimated until a
+call returns full again. At most `CALLS_AHEAD` replies are buffered: this bounds the memory of a scan, and the wasted
+reads of a scan that its caller abandons.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, Scan
 from pyomid.storage.hbase.regions.split_keys import KeyScale
 
 CALLS_AHEAD: Final = 3
-"""Calls of one scan under way at once, the one for the next block included."""
+"""Calls of one scan in flight, including the one for the next block."""
 
 BLOCK_BYTES_LEAST: Final = 256 << 10
-"""Calls that bring less end too soon for a second call beside them to be of use."""
+"""Calls that return less are so short that a parallel call does not pay."""
 
 _FILL: Final = 0.9
-"""The part of a call that a stream is guessed to hold: a little more than one call would need a second one."""
+"""The part of a call that a stream is planned to fill: slightly more than one call would need a second call."""
 
 _TOO_LITTLE: Final = 0.25
 
 
 class ParallelScan:
-    """The blocks of a range in key order, as `ScanCursor` gives them, by one cursor or several."""
+    """Reads the blocks of a range in key order, like `ScanCursor`, with one or several cursors."""
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
         self._read_ahead = spec.read_ahead
@@ -46,12 +46,12 @@ class ParallelScan:
         self._blocks_of_stream = 0
 
     def received(self, row: bytes) -> None:
-        """The caller has all rows up to this one, included, whole."""
+        """Called when the caller has all rows up to and including this one, complete."""
         if self._streams:
             self._streams[0].received_row = row
 
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
-        """The next block that holds a row or part of one; None when the range is done."""
+        """Return the next block that holds a row or part of one; None at the end of the range."""
         while self._streams:
             stream = self._streams[0]
             block = yield from stream.fetch_steps(budget)
@@ -69,14 +69,13 @@ class ParallelScan:
         return None
 
     def close_steps(self, budget: Budget) -> Steps[None]:
-        """Closes scanners that are still open, without waiting for answers."""
+        """Close scanners that are still open, without waiting for replies."""
         streams, self._streams = self._streams, []
         for stream in streams:
             yield from stream.close_steps(budget)
 
     def _send_ahead_steps(self, budget: Budget) -> Steps[None]:
-        """How many streams: more with each block, so that little is read in vain for a caller that takes only a few
-        rows."""
+        """Send calls ahead: more with each block, so that little is wasted on a caller that takes only a few rows."""
         free = min(CALLS_AHEAD, self._blocks + 1) - sum(stream.is_sent for stream in self._streams)
         place = 0
         while place < len(self._streams) and (free > 0 or place == 0):
@@ -95,7 +94,7 @@ class ParallelScan:
 
 
 class Prefetch:
-    """The distance of keys that holds about one call's rows, by the blocks that came."""
+    """Estimates the key distance that holds about one call's rows, from the blocks received."""
 
     def __init__(self) -> None:
         self._scale = KeyScale()
@@ -104,7 +103,7 @@ class Prefetch:
         self._times = 0.0
 
     def learn(self, stream: ScanCursor, block: ScanBlock | None) -> None:
-        """Learnt from a call that was full, or one that brought all rows of its stream; None: nothing."""
+        """Learn from a call that was full, or that returned all rows of its stream (`block` None: there were none)."""
         found = 0 if block is None else len(block.cells)
         if stream.was_full:
             self._full_bytes = found
@@ -122,7 +121,7 @@ class Prefetch:
         self._times = _FILL * self._full_bytes / found
 
     def key_after(self, stream: ScanCursor) -> bytes | None:
-        """The key at which to end a stream after about one call; None if nothing is known, or little would remain."""
+        """Return the key at which to end a stream after about one call; None if unknown, or if little would remain."""
         if not self._times:
             return None
         key = self._scale.ahead(stream.start, self._first, self._last, self._times)

@@ -1,17 +1,18 @@
-"""Reads of single rows, in answers of bounded size: sixty versions of a large cell would end a region server that had
-to put them into one answer. HBase bounds the answer to a scan in bytes, inside a row if needed, but the answer to a get
-only in cells (decision 0046). So each row is a scan of its own, which HBase serves as it serves a get. Several scans
-are under way at once; the smaller their rows, the more of them:
+"""Reads of single rows in replies of limited size.
 
-    sent       a b c d │ e f │ g h │ …       four at first; a small answer allows one more (`_Window`)
-    taken              a     b     c …       in order; the rest of a row beyond one answer comes before the next row
+A region server that had to put sixty versions of a large cell into one reply would run out of memory. HBase limits the
+reply to a scan in bytes, inside a row if needed, but the reply to a get only in cells (decision 0046). So each row is
+read by its own scan, which HBase serves like a get. Several scans are in flight; the smaller their rows, the more:
+
+    sent       a b c d │ e f │ g h │ …       four at first; a small reply allows one more (`_RowScans`)
+    taken              a     b     c …       in order; the rest of a row beyond one reply comes before the next row
 
 A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`). So the first read asks
-for `VERSIONS_FIRST` of each. If that does not reach down far enough the whole row is read again with more of them. A
-row is never put together from two reads: between them a compactor may have dropped a tombstone and what it hid (R5).
+for `VERSIONS_FIRST` of each. If they do not reach down far enough, the whole row is read again with more versions. A
+row is never assembled from two reads: between them compaction may have deleted a tombstone and what it hid (R5).
 
-    q       v9  v7  v4 │           three asked for, three came: below v4 nothing is known of q,
-    q's SC  v7  v4  v2 │ …         nor below v2 of its shadow cells
+    q       v9  v7  v4 │           three requested, three received: below v4 nothing is known of q,
+    q's SC  v7  v4  v2 │ …         below v2 nothing of its shadow cells
                    └ v7 has its shadow cell, below the snapshot: enough
 """
 
@@ -32,28 +33,28 @@ from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS, NAMES_AND_LENGTHS, F
 from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds
 
 VERSIONS_FIRST: Final = 3
-"""The newest, one in flight above it, and one that was rolled back or is the newest's predecessor."""
+"""The newest committed version, one in flight above it, and one that was rolled back or is the predecessor."""
 
 _VERSIONS_TIMES: Final = 4
 
 SCAN_BYTES: Final = 2 << 20
-"""An answer holds at most so many bytes, and the cell that passes this bound."""
+"""A reply holds at most this many bytes, plus the cell that exceeds the limit."""
 
 SCANS_FIRST: Final = 4
 SCANS_MAX: Final = 16
 
 BYTES_AT_ONCE: Final = SCANS_FIRST * SCAN_BYTES
-"""Of rows as large as the last one came."""
+"""The limit for all scans in flight, if their rows are as large as the last one received."""
 
-LOOKED_AT_MAX: Final = 4
-"""Columns of one look for cells whose values stay at the server: it may hold all of them until it answers."""
+COLUMNS_PER_CHECK: Final = 4
+"""Columns in one existence check. Values stay at the server, which may hold all of them until it replies."""
 
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCells:
-    """What is read of each row."""
+    """The cells to read of each row."""
 
     table: str
     columns: _Columns
@@ -72,7 +73,7 @@ class WantedCells:
 def read_rows_steps(
     operations: RegionOperations, wanted: WantedCells, rows: Sequence[bytes], budget: Callable[[], Budget]
 ) -> Steps[list[list[Cell]]]:
-    """The cells of each row, in order, each row from one atomic read. `budget`: that of one call."""
+    """Return the cells of each row, in order, each row from one atomic read. `budget` returns one call's budget."""
     found: list[list[Cell]] = [[]] * len(rows)
     versions = VERSIONS_FIRST if wanted.bounds.committed_below else ALL_VERSIONS
     left = list(range(len(rows)))
@@ -94,28 +95,28 @@ def read_rows_steps(
 def absent_cells_steps(
     operations: RegionOperations, table: str, cells: Sequence[CellVersion], budget: Callable[[], Budget]
 ) -> Steps[list[CellVersion]]:
-    """Those of `cells` that are not there, each by a look of its own time. Values stay at the server, which says how
-    long they are: it reads and holds them for an answer, and counts them as nothing."""
-    looks: list[list[CellVersion]] = []
-    open_looks: dict[tuple[bytes, int], list[CellVersion]] = {}
+    """Return the `cells` that do not exist, by separate checks at different times. The server sends lengths in place of
+    values; it reads and holds the values meanwhile, but does not count them towards a reply's limit."""
+    checks: list[list[CellVersion]] = []
+    open_checks: dict[tuple[bytes, int], list[CellVersion]] = {}
     for cell in cells:
-        look = open_looks.get((cell.row, cell.version))
-        if look is None or len(look) == LOOKED_AT_MAX:
-            look = open_looks[cell.row, cell.version] = []
-            looks.append(look)
-        look.append(cell)
-    scans = _RowScans(operations, (_look_scan(table, look) for look in looks), budget, 1)
+        check = open_checks.get((cell.row, cell.version))
+        if check is None or len(check) == COLUMNS_PER_CHECK:
+            check = open_checks[cell.row, cell.version] = []
+            checks.append(check)
+        check.append(cell)
+    scans = _RowScans(operations, (_check_scan(table, check) for check in checks), budget, 1)
     absent: list[CellVersion] = []
-    for look in looks:
+    for check in checks:
         found = yield from scans.next_steps(_lengths)
         there = {(each.family, each.qualifier) for each in found}
-        absent += [cell for cell in look if (cell.family, cell.qualifier) not in there]
+        absent += [cell for cell in check if (cell.family, cell.qualifier) not in there]
     return absent
 
 
-def _look_scan(table: str, look: Sequence[CellVersion]) -> ScanSpec:
-    columns = column_list(Column(cell.family, cell.qualifier) for cell in look)
-    row, version = look[0].row, look[0].version
+def _check_scan(table: str, check: Sequence[CellVersion]) -> ScanSpec:
+    columns = column_list(Column(cell.family, cell.qualifier) for cell in check)
+    row, version = check[0].row, check[0].version
     return _row_scan(table, row, columns, 1, (version, version + 1), (NAMES_AND_LENGTHS,))
 
 
@@ -143,8 +144,8 @@ def _row_scan(
 
 
 def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBounds) -> list[Cell] | None:
-    """Of a row that was read with `versions` of each column at most: its cells that are known with their shadow
-    cells; None where the reader needs older ones, too."""
+    """Return the cells whose shadow cells are known, of a row that was read with at most `versions` of each column.
+    None if the reader needs older versions."""
     known_from = _known_from(key_values, versions)
     cells = cells_of(key_values)
     if not known_from:
@@ -155,8 +156,7 @@ def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBou
 
 
 def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[bytes, bytes], int]:
-    """For each column of which, or of whose shadow cells, there may be older ones: the version from which on all of
-    them are there."""
+    """Return the version from which on all was read, for each column that may have older cells or shadow cells."""
     known_from: dict[tuple[bytes, bytes], int] = {}
     if len(key_values) < versions:
         return known_from
@@ -173,10 +173,10 @@ def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[byt
 
 
 class _RowScans:
-    """Scans of one row each, some of which are on their way while the first of them is waited for.
+    """Scans of one row each, several of them in flight.
 
-    Their number grows by one with each that came, while so many of its size are not more than `BYTES_AT_ONCE`. After a
-    failed call each goes alone: they may have ended the server.
+    Their number grows by one with each row received, as long as that many rows of its size stay within
+    `BYTES_AT_ONCE`. After a failed call only one is in flight: the scans may have killed the server.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class _RowScans:
         self._sent: deque[ScanCursor] = deque()
 
     def next_steps(self, held_bytes: Callable[[Sequence[KeyValue]], int]) -> Steps[list[KeyValue]]:
-        """All cells of the next row. `held_bytes`: what they weigh at the server."""
+        """Return all cells of the next row. `held_bytes` returns the memory that they take at the server."""
         for spec in islice(self._specs, max(0, self._at_once - len(self._sent))):
             cursor = ScanCursor(self._operations, spec)
             yield from cursor.send_steps(self._budget())
@@ -218,5 +218,5 @@ def _block_bytes(cells: Sequence[KeyValue]) -> int:
 
 
 def _lengths(cells: Sequence[KeyValue]) -> int:
-    """Of the values that `NAMES_AND_LENGTHS` left out."""
+    """Return the length of the values that `NAMES_AND_LENGTHS` omitted."""
     return sum(int.from_bytes(each.value) for each in cells)

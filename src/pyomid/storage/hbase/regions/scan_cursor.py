@@ -1,4 +1,4 @@
-"""A scan of a range of rows: its cursor goes from region to region, and on after what a failure broke."""
+"""A scan of a range of rows: its cursor moves from region to region, and continues after failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROW_BYTES_MAX: Final = 32_767
 
 @dataclass(frozen=True, slots=True)
 class ScanBlock:
-    """The result of one scan call. `restarted`: rows that began in earlier blocks come again from their beginning."""
+    """The result of one scan call. `restarted`: rows that began in earlier blocks are sent again from the beginning."""
 
     cells: memoryview
     results: int
@@ -42,7 +42,7 @@ class ScanBlock:
 
 @dataclass(frozen=True, slots=True)
 class ScanSpec:
-    """What a scan reads. Columns as in `RowGet`."""
+    """The parameters of a scan. Columns as in `RowGet`."""
 
     table: str
     key_range: KeyRange
@@ -51,26 +51,26 @@ class ScanSpec:
     rows_per_call: int = 10_000
     bytes_per_call: int = 2 << 20
     read_ahead: bool = True
-    """The next call is sent before this one's block is used; several calls for a long scan (`parallel_scan`)."""
+    """Prefetch: send the next call before this one's block is used, several calls for a long scan (`parallel_scan`)."""
     limit: int = 0
     time_range: tuple[int, int] | None = None
     """As in `RowGet`."""
     filters: tuple[Filter, ...] = ()
     is_fresh: bool = False
-    """Each call opens a scanner of its own: a scanner that stays open shows the region as it was at its opening."""
+    """Each call opens a new scanner: one that stays open shows the region as it was when it was opened."""
 
 
 class ScanCursor:
-    """The position of a scan in its range. After each block the caller sets `received_row`, the last row it has whole.
+    """The position of a scan in its range. After each block the caller sets `received_row`, its last complete row.
 
-    One call at a time is under way; `send_steps` sends it before the block is wanted. A fresh scan goes on after the
-    last row of the block before. A row that does not fit into one call is read to its end by a scanner that stays open
-    from then on.
+    One call at a time is in flight; `send_steps` sends it before the block is needed. A fresh scan continues after the
+    last row of the preceding block. A row that does not fit into one call is read to its end by a scanner that stays
+    open from then on.
     """
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
         if spec.rows_per_call < 1:
-            raise Misuse(f"a scan of {spec.rows_per_call} rows a call brings nothing")
+            raise Misuse(f"rows_per_call {spec.rows_per_call} is less than 1")
         self._operations = operations
         self._spec = spec
         self._start = spec.key_range.start
@@ -89,11 +89,11 @@ class ScanCursor:
         self._failed_at = (b"", False, -1)
         self.received_row: bytes | None = None
         self.was_full = False
-        """The last block ended by the bounds of a call, not because its region or range ended."""
+        """The last block ended at the size limit of a call, not at the end of its region or range."""
 
     @property
     def start(self) -> bytes:
-        """What was not read yet begins here, or after this row: the last row of a call that was full."""
+        """The unread part begins at this row, or after it: the last row of a call that was full."""
         return self._start
 
     @property
@@ -106,7 +106,7 @@ class ScanCursor:
 
     @property
     def is_sent(self) -> bool:
-        """A call is under way, or its answer waits to be taken."""
+        """A call is in flight, or its reply waits to be taken."""
         return self._ahead is not None
 
     @property
@@ -114,21 +114,21 @@ class ScanCursor:
         return self._is_fresh and self._ahead is None and not self._done
 
     def cut_at(self, key: bytes) -> ScanCursor:
-        """Ends this cursor before `key`, which lies between its start and its stop; returns a cursor of the rest."""
+        """End this cursor before `key`, which is between its start and its stop; return a cursor for the rest."""
         whole = self._spec.key_range
         self._spec = replace(self._spec, key_range=KeyRange(whole.start, key))
         return ScanCursor(self._operations, replace(self._spec, key_range=KeyRange(key, whole.stop)))
 
     def send_steps(self, budget: Budget) -> Steps[None]:
-        """Sends the call for the next block, unless it is under way already."""
+        """Send the call for the next block, unless it is in flight already."""
         if self._ahead is None and not self._done:
             self._ahead = yield from self._call_steps(budget)
 
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
-        """The next block that holds a row or part of one; None when the range is done.
+        """Return the next block that holds a row or part of one; None at the end of the range.
 
-        The last block never ends inside a row. A block without cells may follow one that did: the server had counted
-        cells that were not wanted; or, restarted, the row is gone.
+        The last block never ends inside a row. A block without cells may follow one that did: the rest of the row had
+        no wanted cells, or the block is restarted and the row is gone.
         """
         while not self._done:
             sent_call = self._ahead
@@ -146,7 +146,7 @@ class ScanCursor:
         return None
 
     def close_steps(self, budget: Budget) -> Steps[None]:
-        """Closes the server's scanner without waiting for the answer."""
+        """Close the server's scanner without waiting for the reply."""
         region, self._done = self._region, True
         if self._scanner_id is None or region is None or region.server is None:
             return
@@ -180,17 +180,18 @@ class ScanCursor:
         stop = self._spec.key_range.stop
         if stop is not None:
             scan.stop_row = stop
-            # HBase asks its files' filters first where a scan is of one row. An empty stop means: to the end.
+            # HBase consults its files' Bloom filters only for a scan of one row. An empty stop means: to the end.
             of_one_row = scan.include_start_row and scan.start_row and stop == scan.start_row + b"\0"
             if _is_after_longest(stop) or of_one_row:
                 scan.stop_row, scan.include_stop_row = stop[:-1], True
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
         if self._spec.is_fresh:
-            # Left to itself a scanner turns from positioned reads to a stream after 256 KiB, and returns what it has at
-            # that moment: one that lives for one call would never bring more (StoreScanner, hbase.storescanner.pread).
-            # One that stays open inside a large row would read a block of each file anew, beside those that it holds:
-            # a cell of 10 MiB is a block of its own, and twice those of all files ended a region server.
+            # By default a scanner switches from positioned reads to a stream after 256 KiB, and returns what it has at
+            # that moment: one that lives for one call would never return more (StoreScanner,
+            # hbase.storescanner.pread). One that stays open inside a large row would reread a block of each file while
+            # it still holds the old ones. A cell of 10 MiB is one block: twice the blocks of all files killed a region
+            # server.
             scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
@@ -220,7 +221,7 @@ class ScanCursor:
         elif self._is_fresh and block.results:
             self._move_after(block)
         elif self._is_fresh:
-            self._is_fresh = False  # the time was up before it found anything: a scanner that stays open gets on
+            self._is_fresh = False  # the call timed out before it found anything: an open scanner makes progress
         if self._position > self._failed_at:
             self._failing = None
             budget.tries = 0
@@ -228,23 +229,23 @@ class ScanCursor:
 
     @property
     def _position(self) -> tuple[bytes, bool, int]:
-        """How far it has come: where its scanner began (at or after a row), and the bytes that this one brought."""
+        """Progress: where the scanner began (at or after a row), and the bytes read by it."""
         return self._start, not self._start_inclusive, self._bytes_read
 
     def _go_to(self, row: bytes, *, inclusive: bool) -> None:
-        """Where the next scanner begins."""
+        """Set where the next scanner begins."""
         self._start, self._start_inclusive = row, inclusive
         self._bytes_read = 0
 
     def _move_after(self, block: ScanBlock) -> None:
-        """The next scanner begins after the last whole row; at the last row again if only part of it came."""
+        """Let the next scanner begin after the last row, or at that row again if only part of it was received."""
         self._go_to(last_row(block.cells), inclusive=block.ends_inside_row)
         if block.ends_inside_row:
             self._restarted = True
             self._is_fresh = block.results > 1
 
     def _leave_region(self) -> None:
-        """The server closed the scanner at the region's end by itself."""
+        """Move on to the next region; the server has closed the scanner at the region's end by itself."""
         assert self._region is not None
         stop, whole = self._region.key_range.stop, self._spec.key_range.stop
         self._scanner_id = None
@@ -254,10 +255,10 @@ class ScanCursor:
             self._go_to(stop, inclusive=True)
 
     def _recover_steps(self, failure: Failure, budget: Budget) -> Steps[None]:
-        """Another scanner, from after the last row that the caller has whole.
+        """Prepare another scanner, which begins after the caller's last complete row.
 
-        Each call of a scan has a budget of its own, but all tries at one place share that of the first: where one
-        part of a row fails each time (it ends its server, say) the parts before it come each time.
+        Each call of a scan has its own budget, but all attempts at one position share the first one's: if one part of a
+        row fails each time (it kills the server, say), the parts before it still succeed each time.
         """
         assert self._region is not None
         reaction = self._operations.react_or_raise(self._region, failure, budget)
@@ -277,5 +278,5 @@ class ScanCursor:
 
 
 def _is_after_longest(key: bytes) -> bool:
-    """The least key after a row of the greatest length is longer than HBase accepts."""
+    """Return whether `key` is the least key after a row of maximal length, which is longer than HBase accepts."""
     return len(key) == _ROW_BYTES_MAX + 1 and key.endswith(b"\0")

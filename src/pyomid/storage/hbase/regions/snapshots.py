@@ -1,4 +1,4 @@
-"""HBase's snapshots of tables. One is of each region at a moment of its own: no moment of the whole table."""
+"""HBase's snapshots of tables. Each region is captured at another moment: a snapshot is not one moment of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
 )
 
 _DEADLINE_S: Final = 1800.0
-"""For one table. The servers flush what they have in memory; the files themselves are linked, not copied."""
+"""Deadline for one table. The servers flush their memory; files are linked, not copied."""
 
 
 class Snapshots(Admin):
@@ -36,7 +36,7 @@ class Snapshots(Admin):
         return True
 
     def take(self, name: str, table: str) -> None:
-        """On return the snapshot is whole, and everything that was durable before the call is in it."""
+        """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""
         description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
         what = f"snapshot {name} of {table}"
         self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
@@ -48,8 +48,7 @@ class Snapshots(Admin):
             self._cluster.run(pause_steps(budget))
 
     def clone(self, name: str, table: str) -> None:
-        """Makes the table out of the snapshot. A disabled table of that name is replaced; an enabled one is an
-        error."""
+        """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
         description = SnapshotDescription(name=name, table=table)
         what = f"restoring snapshot {name} as {table}"
         request = RestoreSnapshotRequest(snapshot=description)
@@ -58,13 +57,14 @@ class Snapshots(Admin):
         self._cluster.operations.cache.forget_table(table)
 
     def names(self) -> list[str]:
-        """Of all whole snapshots of the cluster."""
+        """Return the names of all complete snapshots of the cluster."""
         request = GetCompletedSnapshotsRequest()
         reply = self._master("GetCompletedSnapshots", request, GetCompletedSnapshotsResponse, "listing snapshots")
         return sorted(snapshot.name for snapshot in reply.snapshots)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Idempotent: what is not there was deleted before, by another one or by this call, whose answer was lost."""
+        """Delete snapshots. Idempotent: a missing one counts as deleted, by an attempt whose reply was lost or by
+        another client."""
         for name in names:
             request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
             try:

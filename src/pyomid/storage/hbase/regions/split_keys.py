@@ -1,4 +1,4 @@
-"""Row keys between row keys: how to divide a range whose rows were not counted."""
+"""Row keys between row keys: divides a range whose rows were not counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 
 
 def keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: int) -> list[bytes]:
-    """Up to `partitions` - 1 keys, ascending and strictly between. `known` keys are about equally many rows apart."""
+    """Return up to `partitions` - 1 ascending keys strictly between `first` and `last`. About equally many rows lie
+    between two `known` keys."""
     anchors = [first, *sorted(set(known)), last]
     gaps = len(anchors) - 1
     cuts: list[bytes] = []
@@ -22,7 +23,8 @@ def keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: 
 
 
 def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
-    """The key at `share`/`whole` of the way: keys are fractions of base 256, of a few bytes after their common part."""
+    """Return the key at `share`/`whole` of the way; keys count as base-256 fractions, by a few bytes after their common
+    prefix."""
     common = 0
     while common < min(len(low), len(high)) and low[common] == high[common]:
         common += 1
@@ -47,10 +49,10 @@ _ALPHABETS: Final = tuple(
 _EVERY_BYTE: Final = bytes(range(256))
 
 SCALE_BYTES_MAX: Final = 64
-"""Keys must differ within so many of their first bytes; otherwise nothing is guessed."""
+"""If two keys do not differ within this many bytes, no key is estimated."""
 
 _FINE_BYTES: Final = 8
-"""Bytes after the common beginning of two keys that count for their distance."""
+"""Bytes after the common prefix of two keys that count for their distance."""
 
 _PARTS: Final = 1 << 10
 
@@ -58,8 +60,8 @@ _PARTS: Final = 1 << 10
 class KeyScale:
     """Row keys as numbers, so that the distance between two keys can be added to a third.
 
-    Each position counts in the smallest usual alphabet that has all bytes seen there: `row1000` follows `row0999`,
-    where plain bytes would go on to `row0:`, after which no row comes for long. It is a guess: any key is a valid cut.
+    Each position counts in the smallest usual alphabet that has all bytes seen there: `row1000` follows `row0999`. In
+    base 256 the next key would be `row0:`, far from any row. The result is an estimate: any key is a valid cut.
     """
 
     def __init__(self) -> None:
@@ -73,9 +75,9 @@ class KeyScale:
                 self._alphabets[place] = _alphabet((byte, *self._alphabets[place]))
 
     def ahead(self, start: bytes, first: bytes, last: bytes, times: float) -> bytes | None:
-        """The key that lies `times` as far after `start` as `last` lies after `first`; both were learnt before.
+        """Return the key that is `times` as far after `start` as `last` is after `first`; both must have been learnt.
 
-        None if `last` is not after `first`, or no key lies there.
+        None if `last` is not after `first`, or if there is no such key.
         """
         common = 0
         while common < min(len(first), len(last)) and first[common] == last[common]:

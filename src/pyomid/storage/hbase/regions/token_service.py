@@ -1,8 +1,8 @@
-"""A delegation token from HBase: what stands for this client's user on machines that have no Kerberos.
+"""Delegation tokens from HBase, which authenticate this client's user on machines without Kerberos.
 
-HBase keeps none of them: it knows them by a signature, for as long as they live (`hbase.auth.token.max.lifetime`, seven
-days), and prolongs none. The coprocessor `TokenProvider` gives them, at the region of `hbase:meta`, to who came by
-Kerberos.
+HBase does not store tokens: it verifies a signature while they live (`hbase.auth.token.max.lifetime`, seven days), and
+does not renew them. The coprocessor `TokenProvider`, at the region of `hbase:meta`, issues them to clients that
+authenticated by Kerberos.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pyomid.types import TaskToken
 
 _LENGTH_BYTES: Final = 4
 _KEPT_SHARE: Final = 0.1
-"""A token is handed on for this share of its life: a job that begins has the rest of it."""
+"""A token is given to new jobs for this share of its life, so that a job has at least the rest."""
 
 
 def token_steps(operations: RegionOperations, budget: Budget) -> Steps[Token]:
-    """`Misuse` where HBase gives none: without the coprocessor, or to a client that itself has but a token."""
+    """Fetch a token. `Misuse` if HBase issues none: the coprocessor is missing, or the client itself used a token."""
     request = CoprocessorServiceRequest()
     request.call.row, request.call.request = b"", b""
     request.call.service_name, request.call.method_name = "AuthenticationService", "GetAuthenticationToken"
@@ -47,12 +47,12 @@ def token_steps(operations: RegionOperations, budget: Budget) -> Steps[Token]:
             try:
                 return GetAuthenticationTokenResponse.FromString(given).token
             except DecodeError as error:
-                raise Corruption(f"HBase's answer holds no delegation token: {error}") from error
+                raise Corruption(f"HBase's reply holds no delegation token: {error}") from error
         yield budget.pause()
 
 
 def task_token(given: Token) -> TaskToken:
-    """As it travels: no part of it is a name that means something elsewhere."""
+    """Return the token in the form that is sent to tasks."""
     known = _identifier(given)
     return TaskToken(known.username.decode(errors="replace"), known.expiration_date, given.SerializeToString())
 
@@ -63,7 +63,7 @@ def credentials_of(token: TaskToken) -> Credentials:
 
 
 class TokenKeeper:
-    """The token that tasks are given, fetched anew in time. Threads share one."""
+    """Keeps the token that tasks get, and fetches a new one in time. Thread-safe."""
 
     def __init__(self, fetch: Callable[[], Token]) -> None:
         self._fetch = fetch
@@ -72,7 +72,7 @@ class TokenKeeper:
         self._good_until_s = 0.0
 
     def __call__(self) -> TaskToken:
-        """One with nine tenths of its life before it. May wait for HBase."""
+        """Return a token with at least nine tenths of its life left. May wait for HBase."""
         with self._lock:
             now_s = time.monotonic()
             if self._kept is None or now_s >= self._good_until_s:
@@ -81,15 +81,15 @@ class TokenKeeper:
                 life_s = (known.expiration_date - known.issue_date) / 1000
                 if life_s <= 0:
                     raise Misuse(
-                        f"HBase gives tokens that live for {life_s:g} s: correct hbase.auth.token.max.lifetime"
+                        f"HBase issues tokens with a life of {life_s:g} s: correct hbase.auth.token.max.lifetime"
                     )
                 self._kept, self._good_until_s = task_token(given), now_s + life_s * _KEPT_SHARE
             return self._kept
 
 
 def _identifier(given: Token) -> TokenIdentifier:
-    """After its own length, as Java's `Writable` writes it."""
+    """Parse the identifier, which follows its own length (Java's `Writable`)."""
     try:
         return TokenIdentifier.FromString(given.identifier[_LENGTH_BYTES:])
     except DecodeError as error:
-        raise Corruption(f"HBase's delegation token names nobody: {error}") from error
+        raise Corruption(f"HBase's delegation token has a malformed identifier: {error}") from error

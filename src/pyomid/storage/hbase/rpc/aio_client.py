@@ -4,7 +4,7 @@
     await cluster.rows("t", [RowGet(b"r")])
     async for block in cluster.scan(spec): ...
 
-It belongs to one event loop. ZooKeeper, which is needed seldom, is asked on a thread.
+It belongs to one event loop. ZooKeeper, which is rarely needed, is read on a thread.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class AsyncCluster(ClusterClient):
     def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
         super().__init__(zookeeper, **options)
         self._connections: dict[tuple[Address, str], AsyncConnection] = {}
-        self._connecting = asyncio.Lock()
+        self._openings: dict[tuple[Address, str], asyncio.Task[AsyncConnection]] = {}
 
     @classmethod
-    def beside(cls, cluster: ClusterClient) -> AsyncCluster:
-        """A client beside a blocking one of the same process, whose cache of regions it shares. Its `disconnect` does
-        not touch the blocking client."""
+    def sharing(cls, cluster: ClusterClient) -> AsyncCluster:
+        """Return a client that shares the region cache of a blocking one in the same process. Its `disconnect` does not
+        affect the blocking client."""
         own = cls(
             cluster.zookeeper,
             handshake=cluster.handshake,
@@ -52,15 +52,16 @@ class AsyncCluster(ClusterClient):
         return own
 
     async def rows(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult]:
-        """Each request's result, in order."""
+        """Return each request's result, in order."""
         return await self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}")))
 
     async def regions(self, table: str) -> list[Region]:
-        """As meta says now."""
+        """Return all regions of the table, read from meta."""
         return await self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
 
     async def scan(self, spec: ScanSpec) -> AsyncIterator[ScanBlock]:
-        """Blocks in order. A scan that broke goes on after the last whole row; rows that had begun then come again."""
+        """Yield blocks in order. After a failure the scan continues after the last whole row; partial rows are sent
+        again."""
         streams = ParallelScan(self.operations, spec)
         try:
             while True:
@@ -74,7 +75,7 @@ class AsyncCluster(ClusterClient):
             await self.run(streams.close_steps(self.budget("closing a scan")))
 
     async def run(self, steps: Steps[T]) -> T:
-        """Drives an operation to its end."""
+        """Run an operation to its end."""
         try:
             request = next(steps)
             while True:
@@ -83,12 +84,12 @@ class AsyncCluster(ClusterClient):
             return end.value  # type: ignore[no-any-return]
 
     def begin(self, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
-        """`run` without a task, if connections are open: `ended` is called with the result, or the error, within the
-        step of the loop that brought the last answer; never within this call."""
+        """Start an operation; without a task if connections are open. `ended` is called with the result or error in the
+        loop step that received the last reply, never within this call."""
         _Begun(self, steps, ended).go_on(None)
 
     def started_at_once(self, request: Start) -> list[SentCall] | None:
-        """Sends its calls; None if a connection would have to be opened first."""
+        """Send the calls; None if a connection must be opened first."""
         open_ones = [self._connections.get((address, call.service)) for address, call in request.sends]
         if any(connection is None or connection.is_lost for connection in open_ones):
             return None
@@ -96,21 +97,24 @@ class AsyncCluster(ClusterClient):
         return [_sent_call(cast(AsyncConnection, each), call, request.timeout_s) for each, (_, call) in sends]
 
     async def close(self) -> None:
-        """Closes everything. Calls under way fail. Idempotent."""
+        """Close everything. Calls in flight fail. Idempotent."""
         self.disconnect()
         await asyncio.to_thread(self.zookeeper.close)
 
     def disconnect(self) -> None:
-        """As `close`, but ZooKeeper's connection stays open."""
+        """Like `close`, but keep ZooKeeper's connection open."""
         self._closed = True
+        for opening in list(self._openings.values()):
+            opening.cancel()
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.close()
 
     async def perform(self, request: Request) -> Any:
-        """Performs one step of an operation."""
+        """Perform one step of an operation."""
         if isinstance(request, Start):
-            return [await self._start(address, call, request.timeout_s) for address, call in request.sends]
+            sends = [self._start(address, call, request.timeout_s) for address, call in request.sends]
+            return [await sends[0]] if len(sends) == 1 else list(await asyncio.gather(*sends))
         if isinstance(request, Finish):
             pending: PendingAnswer = request.sent_call.handle
             return await pending.wait(request.timeout_s)
@@ -121,22 +125,43 @@ class AsyncCluster(ClusterClient):
 
     async def _start(self, address: Address, call: Call, timeout_s: float) -> SentCall:
         try:
-            connection = await self._connection(address, call.service)
+            connection = await self._connection(address, call.service, timeout_s)
         except ConnectionLost as failure:
             return SentCall(address, failure=failure)
         return _sent_call(connection, call, timeout_s)
 
-    async def _connection(self, address: Address, service: str) -> AsyncConnection:
-        async with self._connecting:
-            if self._closed:
-                raise Misuse("the HBase client is closed")
-            connection = self._connections.get((address, service))
-            if connection is None or connection.is_lost:
-                connection = await AsyncConnection.open(address, service, self.handshake, self.tls)
-                if self._closed:
-                    connection.close()
-                self._connections[(address, service)] = connection
+    async def _connection(self, address: Address, service: str, timeout_s: float) -> AsyncConnection:
+        """Return the open connection, or wait for the one attempt to open it. A cancelled caller ends only its wait."""
+        if self._closed:
+            raise Misuse("the HBase client is closed")
+        key = address, service
+        connection = self._connections.get(key)
+        if connection is not None and not connection.is_lost:
             return connection
+        opening = self._openings.get(key)
+        if opening is None:
+            opening = self._openings[key] = asyncio.get_running_loop().create_task(self._open(key))
+            opening.add_done_callback(lambda ended: self._opened(key, ended))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise ConnectionLost(f"no connection to {address} in time") from None
+        except ConnectionLost as failure:
+            raise failure.again() from failure
+        except asyncio.CancelledError:
+            if opening.cancelled():  # by `disconnect`
+                raise Misuse("the HBase client is closed") from None
+            raise
+
+    async def _open(self, key: tuple[Address, str]) -> AsyncConnection:
+        connection = self._connections[key] = await AsyncConnection.open(*key, self.handshake, self.tls)
+        return connection
+
+    def _opened(self, key: tuple[Address, str], ended: asyncio.Task[AsyncConnection]) -> None:
+        self._openings.pop(key, None)
+        if not ended.cancelled():
+            ended.exception()  # the waiting callers get it; this marks it as retrieved
 
 
 def _sent_call(connection: AsyncConnection, call: Call, timeout_s: float) -> SentCall:
@@ -147,12 +172,12 @@ def _sent_call(connection: AsyncConnection, call: Call, timeout_s: float) -> Sen
 
 
 class _Begun(Generic[T]):
-    """An operation that goes on with each answer."""
+    """An operation that continues when a reply arrives, without a task."""
 
     def __init__(self, cluster: AsyncCluster, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
         self._cluster, self._steps, self._ended = cluster, steps, ended
         self._is_beginning = True
-        self._beside: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     def go_on(self, result: Any) -> None:
         outcome: T | Exception
@@ -164,7 +189,7 @@ class _Begun(Generic[T]):
                 else:
                     result = self._cluster.started_at_once(request) if isinstance(request, Start) else None
                     if result is None:
-                        self._perform_beside(request)
+                        self._perform_in_task(request)
                 if result is None:
                     self._is_beginning = False
                     return
@@ -179,10 +204,10 @@ class _Begun(Generic[T]):
             pending.when_answered(self.go_on, timeout_s=timeout_s)
         return pending.answer
 
-    def _perform_beside(self, request: Request) -> None:
-        """Goes on after more than an answer: a connection, a pause, ZooKeeper."""
-        self._beside = asyncio.get_running_loop().create_task(self._cluster.perform(request))
-        self._beside.add_done_callback(self._performed)
+    def _perform_in_task(self, request: Request) -> None:
+        """Perform, in a task, a step that waits for more than a reply: a connection, a pause, ZooKeeper."""
+        self._task = asyncio.get_running_loop().create_task(self._cluster.perform(request))
+        self._task.add_done_callback(self._performed)
 
     def _performed(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():

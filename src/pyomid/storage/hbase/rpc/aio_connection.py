@@ -1,5 +1,5 @@
-"""One connection of an event loop. A function of the caller gets the answer within the step of the loop that brought
-it: a future, and a task that waits for it, would cost two more turns of the loop."""
+"""One connection of an event loop. The caller's callback gets a reply in the loop step that received it: a future, and
+a task that waits for it, would cost two more loop steps."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from pyomid.storage.hbase.security.sasl import SecurityLayer
 
 
 class PendingAnswer:
-    """A call under way. `tell` is called once, as soon as the answer is there."""
+    """A call in flight. Its callback is called once, as soon as the answer arrives."""
 
-    __slots__ = ("_address", "_call_id", "_calls", "_tell", "_timer", "answer")
+    __slots__ = ("_address", "_call_id", "_callback", "_calls", "_timer", "answer")
 
     def __init__(self, calls: dict[int, PendingAnswer], call_id: int, address: Address) -> None:
         self._calls, self._call_id, self._address = calls, call_id, address
-        self._tell: Callable[[Answer], None] | None = None
+        self._callback: Callable[[Answer], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.answer: Answer | None = None
 
-    def when_answered(self, tell: Callable[[Answer], None], *, timeout_s: float) -> None:
-        """Ends a call without an answer by `CallTimedOut` when its time is up."""
-        self._tell = tell
+    def when_answered(self, callback: Callable[[Answer], None], *, timeout_s: float) -> None:
+        """Set the callback. Without a reply within `timeout_s` it gets `CallTimedOut`."""
+        self._callback = callback
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
 
     async def wait(self, timeout_s: float) -> Answer:
-        """The answer, as an awaitable for a task."""
+        """Wait for the answer, in a task."""
         if self.answer is None:
             answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-            def tell(answer: Answer) -> None:
-                if not answered.done():  # its task was cancelled
+            def resolve(answer: Answer) -> None:
+                if not answered.done():  # otherwise the task was cancelled
                     answered.set_result(answer)
 
-            self.when_answered(tell, timeout_s=timeout_s)
+            self.when_answered(resolve, timeout_s=timeout_s)
             return await answered
         return self.answer
 
     def deliver(self, answer: Answer) -> None:
-        """Gives the call its answer; only the first one counts."""
+        """Set the call's answer; only the first one counts."""
         if self.answer is not None:
             return
         self.answer = answer
         self._calls.pop(self._call_id, None)
         if self._timer is not None:
             self._timer.cancel()
-        if self._tell is not None:
-            self._tell(answer)
+        if self._callback is not None:
+            self._callback(answer)
 
     def _expire(self) -> None:
         self.deliver(CallTimedOut(f"{self._address} did not answer in time"))
 
 
 class _Heard:
-    """What the server says during the handshake, until it is asked for."""
+    """Buffers the server's bytes during the handshake, until `take` returns them."""
 
     def __init__(self) -> None:
         self.space = memoryview(bytearray(1 << 12))
@@ -80,7 +80,7 @@ class _Heard:
         self._came.set()
 
     async def take(self, most: int) -> bytes:
-        """Some bytes, `most` at most; none at the end."""
+        """Return at least one byte and at most `most`; none at the end of the stream."""
         while not self.bytes and not self._is_whole:
             self._came.clear()
             await self._came.wait()
@@ -90,7 +90,7 @@ class _Heard:
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
-    """The connection to a service of one server."""
+    """The connection to one service of a server."""
 
     def __init__(self, address: Address, *, by_tls: bool) -> None:
         self.address = address
@@ -107,7 +107,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
     async def open(
         cls, address: Address, service: str, handshake: Handshake, tls: ssl.SSLContext | None = None
     ) -> AsyncConnection:
-        """Connects. `ConnectionLost` if no server answers in time."""
+        """Connect. `ConnectionLost` if no server answers in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX) as limit:
                 return await cls._open(address, limit, whole_steps(handshake, service, address.host), tls)
@@ -119,20 +119,15 @@ class AsyncConnection(asyncio.BufferedProtocol):
     async def _open(
         cls, address: Address, limit: asyncio.Timeout, steps: HandshakeSteps, tls: ssl.SSLContext | None
     ) -> AsyncConnection:
-        opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
+        """Connect on the loop, not on a thread: a connecting thread cannot be cancelled."""
+        transport, connection = await asyncio.get_running_loop().create_connection(
+            lambda: cls(address, by_tls=tls is not None),
+            *address,
+            ssl=tls,
+            server_hostname=None if tls is None else address.host,
+        )
         try:
-            opened.setblocking(False)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: cls(address, by_tls=tls is not None),
-                sock=opened,
-                ssl=tls,
-                server_hostname=None if tls is None else address.host,
-            )
-        except BaseException:
-            opened.close()
-            raise
-        try:
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await connection._introduce(limit, steps)
         except BaseException:
             connection.close()
@@ -144,7 +139,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         return self._lost is not None
 
     def start(self, call: Call, *, timeout_s: float) -> PendingAnswer:
-        """Sends the call."""
+        """Send a call."""
         if self._lost is not None or self._transport is None:
             raise ConnectionLost("not connected") if self._lost is None else self._lost.again()
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -167,8 +162,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._lose(ConnectionLost("closed"))
 
     async def _introduce(self, limit: asyncio.Timeout, steps: HandshakeSteps) -> None:
-        """Performs the handshake. `limit` is for the server. A KDC has its own time, as for the blocking client: a
-        thread that asks it cannot be ended, and none may gather."""
+        """Perform the handshake. `limit` bounds the server's part. The KDC has no limit, as in the blocking client: a
+        thread that asks it cannot be cancelled, and abandoned threads must not pile up."""
         heard, transport = self._heard, self._transport
         assert heard is not None
         assert transport is not None
@@ -194,11 +189,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise self._lost.again()
         self._assembler = assembler_of(self._layer)
-        # Later, so that a call that is started at once is there before its answer.
+        # Not now: a call that is started at once must be registered before its reply is read.
         asyncio.get_running_loop().call_soon(self._begin_calls, heard)
 
     def _begin_calls(self, heard: _Heard) -> None:
-        """What was received after the handshake belongs to the calls."""
+        """Treat bytes received after the handshake as replies."""
         self._heard = None
         while heard.bytes:
             space = self._assembler.space()
@@ -231,8 +226,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 raise
 
     def _tear(self, reason: ConnectionLost) -> None:
-        """The stream was left in the middle of a frame: the next call would be taken for its rest, so the connection
-        ends."""
+        """End the connection after an error inside a frame: the next call would be taken for the frame's rest."""
         if self._transport is not None:
             self._transport.abort()
         self._lose(reason)

@@ -4,7 +4,7 @@
     cluster.rows("t", [RowGet(b"r")])
     for block in cluster.scan(ScanSpec("t", KeyRange())): ...
 
-There is one connection for each server and service. `deadline_s` bounds every call; errors are those of
+There is one connection for each server and service. `deadline_s` limits every operation; errors are those of
 `pyomid.errors`.
 """
 
@@ -36,7 +36,7 @@ from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, Connection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import Address
+from pyomid.storage.hbase.rpc.frames import Address, Call
 from pyomid.storage.hbase.rpc.handshake import Handshake, SimpleHandshake
 from pyomid.storage.hbase.rpc.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 
 class ClusterOptions(TypedDict, total=False):
-    """`handshake`: simple authentication as `user` by default. Each operation has `deadline_s` (60), each of its calls
-    at most `call_s_max` (20). `tls`: all connections use it."""
+    """Options of a client. `handshake`: by default simple authentication as `user`. `deadline_s` (60) limits each
+    operation, `call_s_max` (20) each of its calls. `tls`: used by all connections."""
 
     user: str | None
     handshake: Handshake | None
@@ -58,7 +58,7 @@ class ClusterOptions(TypedDict, total=False):
 
 
 class ClusterClient:
-    """What the blocking and the asyncio client share."""
+    """Common base of the blocking and the asyncio client."""
 
     def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
         self.zookeeper = zookeeper
@@ -80,38 +80,50 @@ class ClusterClient:
         return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
 
 
+class _Door:
+    """Lets threads wait for one of them to connect to a server's service. If the attempt fails, it fails for all that
+    waited: otherwise each would try in turn, and the last would wait that many timeouts for a dead machine."""
+
+    __slots__ = ("failed_s", "failure", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.failure: ConnectionLost | None = None
+        self.failed_s = 0.0
+
+
 class Cluster(ClusterClient):
-    """A blocking client. It must not be used in a forked child (`Misuse`)."""
+    """A blocking client. Raises `Misuse` in a forked child."""
 
     def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
         super().__init__(zookeeper, **options)
         self._connections: dict[tuple[Address, str], Connection] = {}
-        self._connecting = threading.Lock()
+        self._doors: dict[tuple[Address, str], _Door] = {}
         self._guard = ProcessGuard("HBase client")
 
     def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
-        """Each request's result, in order."""
+        """Return each request's result, in order."""
         return self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}", deadline_s)))
 
     def row_outcomes(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
-        """The same, with the failure in place of the result of a request that can never work."""
+        """Like `rows`, but a request that cannot succeed has its failure as the result."""
         return self.run(self.operations.outcomes_steps(table, requests, self.budget(f"rows of {table}")))
 
     def check_process(self) -> None:
-        """`Misuse` in a forked child."""
+        """Raise `Misuse` in a forked child."""
         self._guard.check()
 
     def regions(self, table: str) -> list[Region]:
-        """As meta says now."""
+        """Return all regions of the table, read from meta."""
         return self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
 
     def lacking(self, tables: Sequence[str]) -> list[str]:
-        """Those of the tables that HBase does not have. Waits for an HBase that is starting."""
+        """Return the tables that HBase does not have. Waits for an HBase that is starting."""
         states = self.run(self.operations.table_states_steps(tables, self.budget("looking for tables")))
         return [table for table, state in zip(tables, states, strict=True) if state is None]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """As the port of stores says, within one region."""
+        """See `DataStore.start_of_last_rows`. Looks within one region only."""
         budget = self.budget(f"looking from the end of a range of {table}")
         return self.run(self.operations.start_of_last_rows_steps(table, key_range, rows, budget))
 
@@ -119,7 +131,7 @@ class Cluster(ClusterClient):
         return Scan(self, spec)
 
     def run(self, steps: Steps[T]) -> T:
-        """Drives an operation to its end."""
+        """Run an operation to its end."""
         self._guard.check()
         result: Any = None
         try:
@@ -131,17 +143,16 @@ class Cluster(ClusterClient):
             return end.value  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Closes all connections. Calls under way fail. Idempotent."""
-        with self._connecting:
-            self._closed = True
-            connections, self._connections = list(self._connections.values()), {}
+        """Close all connections. Calls in flight fail. Idempotent."""
+        self._closed = True  # first: a thread that opens a connection meanwhile then closes it itself
+        connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.close()
         self.zookeeper.close()
 
     def _perform(self, request: Request) -> Any:
         if isinstance(request, Start):
-            return [self._start(address, call, request.timeout_s) for address, call in request.sends]
+            return self._started(request)
         if isinstance(request, Finish):
             return self._finish(request.sent_call, request.timeout_s)
         if isinstance(request, Pause):
@@ -149,9 +160,22 @@ class Cluster(ClusterClient):
             return None
         return self._find(request)
 
-    def _start(self, address: Address, call: Any, timeout_s: float) -> SentCall:
+    def _started(self, request: Start) -> list[SentCall]:
+        """Send all calls; first those to connected servers, so that they do not wait for a connection to another."""
+        until_s = time.monotonic() + request.timeout_s
+        sent: dict[int, SentCall] = {}
+        for index in sorted(range(len(request.sends)), key=lambda index: not self._is_open(*request.sends[index])):
+            address, call = request.sends[index]
+            sent[index] = self._start(address, call, max(0.0, until_s - time.monotonic()))
+        return [sent[index] for index in range(len(request.sends))]
+
+    def _is_open(self, address: Address, call: Call) -> bool:
+        connection = self._connections.get((address, call.service))
+        return connection is not None and not connection.is_lost
+
+    def _start(self, address: Address, call: Call, timeout_s: float) -> SentCall:
         try:
-            connection = self._connection(address, call.service)
+            connection = self._connection(address, call.service, timeout_s)
             return SentCall(address, (connection, connection.start(call, timeout_s=timeout_s)))
         except ConnectionLost as failure:
             return SentCall(address, failure=failure)
@@ -164,22 +188,36 @@ class Cluster(ClusterClient):
         except (ConnectionLost, CallTimedOut) as failure:
             return failure
 
-    def _connection(self, address: Address, service: str) -> Connection:
-        connection = self._connections.get((address, service))
+    def _connection(self, address: Address, service: str, timeout_s: float) -> Connection:
+        key = address, service
+        connection = self._connections.get(key)
         if connection is not None and not connection.is_lost:
             return connection
-        with self._connecting:
-            if self._closed:
-                raise Misuse("the HBase client is closed")
-            connection = self._connections.get((address, service))
-            if connection is None or connection.is_lost:
-                connection = Connection(address, service, self.handshake, connect_timeout_s=CONNECT_S_MAX, tls=self.tls)
-                self._connections[(address, service)] = connection
-            return connection
+        came_s = time.monotonic()
+        door = self._doors.setdefault(key, _Door())
+        with door.lock:
+            connection = self._connections.get(key)
+            if connection is not None and not connection.is_lost:
+                return connection
+            if door.failure is not None and door.failed_s >= came_s:
+                raise door.failure.again()
+            connection = self._connections[key] = self._connect(door, address, service, timeout_s)
+        if self._closed:
+            connection.close()
+            raise Misuse("the HBase client is closed")
+        return connection
+
+    def _connect(self, door: _Door, address: Address, service: str, timeout_s: float) -> Connection:
+        connect_timeout_s = min(CONNECT_S_MAX, timeout_s)
+        try:
+            return Connection(address, service, self.handshake, connect_timeout_s=connect_timeout_s, tls=self.tls)
+        except ConnectionLost as failure:
+            door.failed_s, door.failure = time.monotonic(), failure.again()
+            raise
 
 
 class Scan:
-    """Blocks of a scan. Call `received` after each; `close` frees the server's scanner."""
+    """The blocks of a scan. Call `received` after each; `close` frees the server's scanner."""
 
     def __init__(self, cluster: Cluster, spec: ScanSpec) -> None:
         self._cluster = cluster
@@ -187,7 +225,7 @@ class Scan:
         self._streams = ParallelScan(cluster.operations, spec)
 
     def received(self, row: bytes) -> None:
-        """All rows up to `row`, included, were received whole: a scan that breaks goes on after it."""
+        """Note that all rows up to and including `row` are complete: after a failure the scan continues after it."""
         self._streams.received(row)
 
     def fetch(self) -> ScanBlock | None:

@@ -1,12 +1,12 @@
-"""One blocking connection, shared by threads, without a thread of its own.
+"""One blocking connection, shared by threads, without its own thread.
 
-A thread that waits for a reply reads the socket for all: the first waiting thread is the *reader*, puts the replies of
-others into their calls, and passes the role on when its own reply is there. So a single caller pays for no thread
-switch (a reader thread costs 50-100 µs a call), and many callers share one stream of pipelined calls.
+A thread that waits for a reply reads the socket for all: the first waiting thread is the *reader*. It puts the replies
+of others into their calls, and passes the role on when its own reply has arrived. So a single caller needs no thread
+switch (a reader thread would cost 50-100 µs per call), and many callers share one stream of pipelined calls.
 
-An interrupt (Ctrl-C, lack of memory) may come at any line, in a thread on which others depend. While the thread waits
-only its own call is lost. If it had sent or received part of a frame, the stream can no longer be used: the rest of the
-frame would be taken from the next call. The connection is then closed, and each call under way fails.
+An interrupt (Ctrl-C, lack of memory) may come at any line, in a thread on which others depend. If the thread is only
+waiting, only its own call is lost. If it has sent or received part of a frame, the stream is unusable: the rest of the
+frame would be taken from the next call. Then the connection is closed, and each call in flight fails.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from pyomid.storage.hbase.rpc.frames import (
 )
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
 from pyomid.storage.hbase.security.sasl import SecurityLayer
-from pyomid.tls import TlsSocket, bound_sends, look
+from pyomid.tls import TlsSocket, bound_sends, probe
 
 T = TypeVar("T")
 
 CONNECT_S_MAX: Final = 5.0
 
 _TICK_MS: Final = 200
-"""How long the reader waits before it looks at its deadline. Not Python's time-out of the socket: that would apply to
-the threads that send too, and cut their frames in the middle."""
+"""Interval at which the reader checks its deadline. Python's socket timeout would also apply to sending threads, and
+cut off their frames."""
 
 _SEND_S_MAX: Final = 30
 """A server that receives nothing for this time counts as lost."""
 
 
 class PendingCall:
-    """A call under way. `woken` is held by its waiting thread until there is something to do."""
+    """A call in flight. `woken` is locked while its thread waits for something to do."""
 
     __slots__ = ("call_id", "failure", "reply", "waiting", "woken")
 
@@ -66,8 +66,8 @@ class PendingCall:
 
 
 class Connection:
-    """The connection to a service of one server. Raises `ConnectionLost`, after which another one is opened, or
-    `CallTimedOut`."""
+    """The connection to one service of a server. Raises `CallTimedOut`, or `ConnectionLost`, after which a new one must
+    be opened."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Connection:
         self._lost: ConnectionLost | None = None
         self._is_unheard = tls is None
         try:
-            plain = socket.create_connection(address, timeout=connect_timeout_s)
+            sock = socket.create_connection(address, timeout=connect_timeout_s)
         except OSError as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
-        self._socket: socket.socket | TlsSocket = plain
+        self._socket: socket.socket | TlsSocket = sock
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
-                self._socket = TlsSocket(tls.wrap_socket(plain, server_hostname=address.host))
+                self._socket = TlsSocket(tls.wrap_socket(sock, server_hostname=address.host))
             self._layer = _introduce(self._socket, whole_steps(handshake, service, address.host))
             self._assembler = assembler_of(self._layer)
             bound_sends(self._socket, _SEND_S_MAX)
@@ -112,13 +112,14 @@ class Connection:
         return self._lost is not None
 
     def start(self, call: Call, *, timeout_s: float) -> PendingCall:
-        """Sends the call. The same thread takes its reply by `finish`, in any order."""
+        """Send a call. The same thread takes its reply by `finish`, in any order."""
         with self._state:
+            self._next_id = call_id = (self._next_id + 1) & 0x7FFFFFFF
+        head, cells = encode_call(call_id, call, max(1, int(timeout_s * 1000)))
+        with self._state:  # last: a call that cannot be encoded leaves nothing behind
             if self._lost is not None:
                 raise self._lost.again()
-            self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-            pending = self._calls[self._next_id] = PendingCall(self._next_id)
-        head, cells = encode_call(pending.call_id, call, max(1, int(timeout_s * 1000)))
+            pending = self._calls[call_id] = PendingCall(call_id)
         is_torn = False
         try:
             with self._sending:
@@ -137,7 +138,7 @@ class Connection:
         return pending
 
     def finish(self, pending: PendingCall, *, timeout_s: float) -> Reply:
-        """The reply, or the error of the call."""
+        """Return the reply, or raise the call's error."""
         deadline_s = time.monotonic() + timeout_s
         try:
             while not pending.is_done:
@@ -178,14 +179,14 @@ class Connection:
             return
         if not pending.woken.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
             self._give_up(pending)
-            # The role of reader may have been passed to this call meanwhile: it must not end here.
+            # If this call has become the reader meanwhile, it must pass the role on.
             self._hand_on_reading(pending)
 
     def _read_until(self, pending: PendingCall, deadline_s: float) -> None:
         is_torn = False
         try:
             while not pending.is_done:
-                # The wait is apart from the read: an interrupted wait has read nothing; an interrupted read may have.
+                # Wait and read are separate: an interrupted wait has read nothing; an interrupted read may have.
                 if self._has_buffered() or self._readable.poll(_TICK_MS):
                     is_torn = True
                     count = self._socket.recv_into(self._assembler.space())
@@ -195,7 +196,7 @@ class Connection:
                         for frame in self._assembler.filled(count):
                             self._deliver(decode_reply(frame))
                     is_torn = False
-                if time.monotonic() >= deadline_s:  # also where the answers of others never leave it without work
+                if time.monotonic() >= deadline_s:  # checked even if replies to others arrive all the time
                     self._give_up(pending)
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
@@ -205,22 +206,22 @@ class Connection:
                 raise
 
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
-        """What an error means. A plain connection on which the server never said a word may be to a port of TLS: it is
-        looked there, once for all who wait, for some seconds at most."""
+        """Return the failure for an error. If the connection has no TLS and the server never replied, probe once
+        whether the port speaks TLS; this takes a few seconds at most."""
         if self._is_unheard and isinstance(error, OSError):
-            hint = look(self.address, None, f"the HBase server {self.address}", "hbaseTls")
+            hint = probe(self.address, None, f"the HBase server {self.address}", "hbaseTls")
             if hint is not None:
                 return AuthenticationFailed(hint)
         return connection_lost(text, self.address, error)
 
     def _has_buffered(self) -> bool:
-        """Whether TLS holds bytes that the system's poll does not see."""
+        """Return whether TLS has buffered bytes, which `poll` does not see."""
         return isinstance(self._socket, TlsSocket) and self._socket.pending() > 0
 
     def _deliver(self, reply: Reply) -> None:
         self._is_unheard = False
         with self._state:
-            # Without a call: its caller gave up, and the late answer is dropped.
+            # If there is no such call, its caller gave up, and the late reply is dropped.
             for pending in answered_by(reply, self._calls):
                 pending.reply = reply
                 self._wake(pending)
@@ -245,8 +246,7 @@ class Connection:
                     return
 
     def _abandon(self, own: PendingCall) -> None:
-        """The call's thread was interrupted: its answer will be dropped, and the role of reader passes to another
-        call."""
+        """Called if the call's thread was interrupted: drop its reply, and let another call become the reader."""
         with self._state:
             self._calls.pop(own.call_id, None)
             own.waiting = False
@@ -256,14 +256,14 @@ class Connection:
 
     @staticmethod
     def _wake(pending: PendingCall) -> None:
-        """Wakes a call. Once too often does no harm: its thread looks again what there is to do."""
+        """Wake a call. A spurious wake is harmless: its thread checks again what there is to do."""
         if pending.waiting and pending.woken is not None:
             if pending.woken.locked():
                 pending.woken.release()
             pending.waiting = False
 
     def _lose(self, reason: ConnectionLost) -> None:
-        """Closes the connection and fails its calls. If it was interrupted, a second call goes on with it."""
+        """Close the connection and fail its calls. If this was interrupted, a second call completes it."""
         with self._state:
             if self._lost is None:
                 self._lost = reason
@@ -281,8 +281,7 @@ def assembler_of(layer: SecurityLayer | None) -> FrameAssembler:
 
 
 def answered_by(reply: Reply, calls: Mapping[int, T]) -> list[T]:
-    """The calls that the reply answers. A connection that the server refuses is refused as a whole, and it performs
-    none of its calls."""
+    """Return the calls that the reply answers. If it refuses the connection, these are all calls: none is performed."""
     if reply.call_id == REFUSED_CALL_ID and reply.failure is not None:
         return list(calls.values())
     return [calls[reply.call_id]] if reply.call_id in calls else []

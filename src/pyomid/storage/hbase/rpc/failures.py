@@ -1,4 +1,4 @@
-"""How to react to a remote exception, and which error of `pyomid.errors` it becomes if the operation gives up."""
+"""Reactions to a remote exception, and the error of `pyomid.errors` that it becomes if the operation gives up."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from pyomid.tls import refusal
 class Reaction(Enum):
     """What to do with the request that failed."""
 
-    LOCATE = "forget where the region was, look again, and send it there"
-    WAIT = "the server is busy or starting: the same request again, later"
-    REOPEN = "the scanner is gone: open another where this one stood"
-    SHRINK = "the reply was too large: the same request, for what is still missing"
-    FAIL = "it will never work"
+    LOCATE = "forget the region's location, look it up again, and resend"
+    WAIT = "the server is busy or starting: retry later"
+    REOPEN = "the scanner is gone: open another at its position"
+    SHRINK = "the reply was too large: resend the requests that are still unanswered"
+    FAIL = "retrying cannot help"
 
 
 class RemoteFailure(Exception):
-    """A server's exception, by its Java class name. Internal to this package: callers get the error that `as_error`
-    makes."""
+    """A server's exception, with its Java class name. Internal to this package: callers get what `as_error` returns."""
 
     def __init__(self, class_name: str, message: str, *, do_not_retry: bool = False) -> None:
         super().__init__(f"{class_name}: {message}" if message else class_name)
@@ -37,7 +36,7 @@ class RemoteFailure(Exception):
 
     @classmethod
     def of_pair(cls, class_name: str, stack_trace: bytes) -> RemoteFailure:
-        """From the results of a Multi, where only the name says whether to retry."""
+        """Return the failure in a Multi's result, where only the class name tells whether to retry."""
         name = _text(class_name)
         return cls(name, _first_line(_text(stack_trace), name))
 
@@ -53,7 +52,7 @@ class RemoteFailure(Exception):
         return Reaction.FAIL if self.do_not_retry or "DoNotRetry" in self.class_name else Reaction.WAIT
 
     def as_error(self, what: str) -> OmidError:
-        """The error for a caller; its message names the remote class and what was attempted."""
+        """Return the error for a caller; its message names the remote class and the attempted operation."""
         kind, advice = _KINDS.get(self.simple_name, (None, ""))
         if kind is None:
             kind = Misuse if self.reaction is Reaction.FAIL else Unavailable
@@ -64,35 +63,34 @@ class RemoteFailure(Exception):
 
 
 def is_denied(error: OmidError) -> bool:
-    """Whether HBase's access control refused what was asked for."""
+    """Return whether HBase's access control refused the operation."""
     return str(error.values.get("remote_class", "")).endswith(".AccessDeniedException")
 
 
 class ConnectionLost(Exception):
-    """The connection ended or was never made. Calls under way may or may not have taken effect."""
+    """The connection ended or was never made. Calls in flight may or may not have taken effect."""
 
     def again(self) -> ConnectionLost:
-        """The same for another caller: threads do not raise one object."""
+        """Return a copy for another caller: two threads must not raise the same object."""
         return type(self)(*self.args)
 
 
 class AuthenticationFailed(ConnectionLost):
-    """The server and this client cannot agree on who they are, or on TLS: no waiting mends it. Callers are told
-    its text."""
+    """Authentication or TLS failed, and retrying cannot help. Callers get its text."""
 
 
 def connection_lost(text: str, address: object, error: BaseException, *, is_unheard: bool = False) -> ConnectionLost:
-    """What an error of the socket means; `address` is the server's. `is_unheard`: it is plain, and the server never
-    answered on it."""
+    """Return the failure for an error of the socket to `address`. `is_unheard`: the connection has no TLS, and the
+    server never answered on it."""
     reason = refusal(error, f"the HBase server {address}", "hbaseTls")
     if reason is not None:
         return AuthenticationFailed(reason)
-    hint = "; a server that speaks TLS alone does so: see option hbaseTlsCa" if is_unheard else ""
+    hint = "; if the server accepts only TLS, set option hbaseTlsCa" if is_unheard else ""
     return ConnectionLost(text + hint)
 
 
 class CallTimedOut(Exception):
-    """No answer in time; the call may still take effect."""
+    """No reply in time; the call may still take effect."""
 
 
 _REACTIONS: Final = {
@@ -156,7 +154,7 @@ _UNSERVED: Final = "no server serves the region: if the master does not assign i
 
 _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "TableNotFoundException": (UnknownTable, "create it, or correct its name"),
-    "NamespaceNotFoundException": (Misuse, "make the namespace: in HBase's shell, create_namespace 'NAME'"),
+    "NamespaceNotFoundException": (Misuse, "create the namespace: in HBase's shell, create_namespace 'NAME'"),
     "NoSuchColumnFamilyException": (Misuse, "the table has no such family"),
     "AccessDeniedException": (Misuse, "permission denied: grant the user that right there"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
@@ -167,15 +165,15 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
 
 _ADVICE: Final = {
     "exceeds limit of": "a cell is over the server's limit (hbase.server.keyvalue.maxsize): store it in pieces",
-    "Authentication is required": "HBase asks for Kerberos: add the option authentication=kerberos",
-    "service found for AuthenticationService": "HBase gives no delegation tokens: add "
+    "Authentication is required": "HBase requires Kerberos: add the option authentication=kerberos",
+    "service found for AuthenticationService": "HBase issues no delegation tokens: add "
     "org.apache.hadoop.hbase.security.token.TokenProvider to its hbase.coprocessor.region.classes",
 }
-"""Advice by the message, where the class says too little (DoNotRetryIOException)."""
+"""Advice by the message, for classes that are too general (DoNotRetryIOException)."""
 
 
 def _text(value: str | bytes) -> str:
-    """protobuf gives a string of a proto2 message as bytes if it is not UTF-8."""
+    """Return text; protobuf returns a proto2 string as bytes if it is not UTF-8."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

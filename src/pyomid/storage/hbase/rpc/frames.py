@@ -1,7 +1,7 @@
 """HBase's RPC frames: bytes ↔ calls and replies, without a socket.
 
     connection   "HBas", version 0, authentication (80: simple; 81: Kerberos, 82: a token, `handshake`); length,
-                 ConnectionHeader; there is no answer
+                 ConnectionHeader; the server sends no reply
     request      length | delimited RequestHeader | delimited parameter | cell block
     reply        length | delimited ResponseHeader | delimited result   | cell block
 
@@ -30,22 +30,22 @@ MASTER: Final = "MasterService"
 SIMPLE: Final = 80
 KERBEROS: Final = 81
 TOKEN: Final = 82
-"""How a client says who it is (SaslAuthMethod)."""
+"""Authentication methods (SaslAuthMethod)."""
 
 _CODEC: Final = "org.apache.hadoop.hbase.codec.KeyValueCodec"
 _LENGTH: Final = struct.Struct(">I")
 
 REFUSED_CALL_ID: Final = 0xFFFFFFFF
-"""Of the reply that refuses a connection, before any call: -1 in a field without a sign."""
+"""Call id of the reply that refuses a connection, before any call: -1 in an unsigned field."""
 
 REPLY_BYTES_MAX: Final = 1 << 30
-"""A longer frame counts as garbage: HBase's own bound on a scan's reply is 100 MiB and one row more."""
+"""A longer frame counts as malformed: HBase itself limits a scan's reply to 100 MiB plus one row."""
 
 _JOIN_BYTES_MAX: Final = 64 << 10
-"""A cell block up to this size is sent with its head."""
+"""A cell block up to this size is sent in one piece with its head."""
 
 _BUFFER_BYTES: Final = 64 << 10
-"""The most that one read may bring: many small replies at once. A larger frame gets a buffer of its own."""
+"""The most bytes of one read, which may hold many small replies. A larger frame gets its own buffer."""
 
 
 class Address(NamedTuple):
@@ -70,7 +70,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `message` and `cells` are views of the frame, which is not shared."""
+    """One reply. `message` and `cells` are views of the frame, which is not shared."""
 
     call_id: int
     failure: RemoteFailure | None
@@ -79,12 +79,12 @@ class Reply:
 
 
 def opening(authentication: int) -> bytes:
-    """The first bytes of a connection."""
+    """Return the first bytes of a connection."""
     return b"HBas" + bytes([0, authentication])
 
 
 def connection_header(service: str, user: str | None = None) -> bytes:
-    """What follows authentication, after its length. None: the user is the one who was authenticated."""
+    """Return the header that follows authentication, after its length. `user` None: the authenticated user."""
     header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
     if user is not None:
         header.user_info.effective_user = user
@@ -93,13 +93,14 @@ def connection_header(service: str, user: str | None = None) -> bytes:
 
 
 def preamble(service: str, user: str) -> bytes:
-    """The bytes that open a connection with simple authentication."""
+    """Return the bytes that open a connection with simple authentication."""
     return opening(SIMPLE) + connection_header(service, user)
 
 
 def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
-    """The frame as one piece, or as two if its cell block is large: to copy a small block costs less than a second
-    system call, and cannot be interrupted in between. `timeout_ms`: the server drops a call that waited longer."""
+    """Return the frame in one piece, or in two if its cell block is large: copying a small block costs less than a
+    second system call, and one send cannot be interrupted in between. The server drops a call that waited longer than
+    `timeout_ms`."""
     header = RequestHeader(call_id=call_id, method_name=call.method, request_param=True, timeout=timeout_ms)
     if call.cells:
         header.cell_block_meta.length = len(call.cells)
@@ -110,7 +111,7 @@ def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes
 
 
 def decode_reply(frame: memoryview) -> Reply:
-    """The reply in `frame`, which comes without its length. `Corruption` if its format is wrong."""
+    """Return the reply in `frame`, which is given without its length. `Corruption` if it is malformed."""
     try:
         encoded, rest = _taken(frame)
         header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
@@ -122,16 +123,16 @@ def decode_reply(frame: memoryview) -> Reply:
             return Reply(header.call_id, RemoteFailure.of(header.exception), rest[:0], cells)
         message, extra = _taken(rest[: len(rest) - cells_bytes]) if len(rest) > cells_bytes else (rest[:0], b"")
     except (DecodeError, IndexError) as error:
-        raise Corruption(f"a reply of {len(frame)} bytes is not HBase's: {error}") from error
+        raise Corruption(f"a reply of {len(frame)} bytes is malformed: {error}") from error
     if len(extra):
-        raise Corruption(f"a reply holds {len(extra)} bytes that belong to nothing")
+        raise Corruption(f"a reply holds {len(extra)} bytes after its message")
     return Reply(header.call_id, None, message, cells)
 
 
 class FrameAssembler:
-    """Divides a stream into frames: fill `space()`, say how much by `filled()`, take the frames.
+    """Divides a stream into frames: fill `space()`, pass the count to `filled()`, take the frames.
 
-    Small frames share a buffer and are copied out of it; a large frame is received into a buffer of its own.
+    Small frames share a buffer and are copied out of it; a large frame is received into its own buffer.
     """
 
     def __init__(self) -> None:
@@ -142,13 +143,13 @@ class FrameAssembler:
         self._large_filled = 0
 
     def space(self) -> memoryview:
-        """The buffer for the next bytes of the stream; never empty."""
+        """Return the buffer for the next bytes of the stream; never empty."""
         if self._large is not None:
             return memoryview(self._large)[self._large_filled :]
         return memoryview(self._shared)[self._end :]
 
     def filled(self, count: int) -> Iterator[memoryview]:
-        """The frames that `count` more bytes complete, without their lengths. The caller must take all of them."""
+        """Yield the frames that `count` more bytes complete, without their lengths. The caller must take all."""
         if self._large is not None:
             self._large_filled += count
             if self._large_filled == len(self._large):
@@ -186,8 +187,8 @@ class FrameAssembler:
 
 
 class WrappedFrameAssembler(FrameAssembler):
-    """The same for a stream that a security layer wraps: its tokens, each after its length, hold the stream of frames.
-    `unwrap` is sent them in order."""
+    """A `FrameAssembler` for a stream with a security layer, whose tokens, each after its length, hold the frames.
+    `unwrap` gets the tokens in order."""
 
     def __init__(self, unwrap: Callable[[memoryview], bytes]) -> None:
         super().__init__()
@@ -205,12 +206,12 @@ class WrappedFrameAssembler(FrameAssembler):
 
 
 def delimited(message: bytes) -> bytes:
-    """A message with its length before it."""
+    """Return a message after its length."""
     return varint(len(message)) + message
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The number at `position`, and the position after it; IndexError if the data end inside it."""
+    """Return the number at `position` and the position after it; IndexError if the data end inside it."""
     value = shift = 0
     while True:
         byte = data[position]

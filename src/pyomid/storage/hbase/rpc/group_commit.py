@@ -1,12 +1,12 @@
-"""Group commit: small writes of many threads in one call. What arrives while a call is under way shares the next call.
+"""Group commit: small writes of many threads in one call. Writes that arrive during a call share the next call.
 
-    thread 1   ── write ──────────▶ (alone: at once)
+    thread 1   ── write ──────────▶ (alone, at once)
     thread 2        wait ···········── 2, 3, 4 in one call ──▶
     thread 3            wait ·······························▶
     thread 4                wait ···························▶
 
-A single thread only pays for a lock. There is no thread for sending: a thread that finds no other sending sends, then
-passes the turn to the first of those that arrived meanwhile, which sends for all of them.
+A single thread only pays for a lock. There is no sender thread: a thread that finds no leader becomes the leader and
+sends, then makes the first thread that arrived meanwhile the leader, which sends for all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, RowResult
 
 ROWS_MAX: Final = 1000
-"""Rows in one shared call. Bounded, so that other writers of the server get their turn."""
+"""Rows in one shared call; limited, so that one call does not delay the server's other clients for long."""
 
 Results = Sequence[RowResult | RemoteFailure]
 
 
 class _Share:
-    """The rows that one thread writes. `woken` is held while it waits; `taken`: those whose rows it sends with its
-    own."""
+    """The rows that one thread writes. `woken` is locked while the thread waits; `taken`: the shares that it sends with
+    its own."""
 
     __slots__ = ("failure", "requests", "results", "taken", "woken")
 
@@ -43,7 +43,7 @@ class _Share:
         return self.results is not None or self.failure is not None
 
     def wake(self) -> None:
-        """Wakes its thread. Once too often does no harm: the thread looks again what there is to do."""
+        """Wake its thread. A spurious wake is harmless: the thread checks again what there is to do."""
         if self.woken.locked():
             self.woken.release()
 
@@ -51,8 +51,8 @@ class _Share:
 class GroupCommit:
     """Group commit for one table. `send` writes rows and returns a result for each, or that row's failure.
 
-    An interrupt may come at any line. An interrupted thread takes its rows back or, if it sends for others, ends theirs
-    and passes the turn on; each step of that may be done twice.
+    An interrupt may come at any line. An interrupted thread withdraws its rows; if it leads, it also ends the shares
+    that it sends and passes the leadership on. Each step of this is idempotent.
     """
 
     def __init__(self, send: Callable[[Sequence[RowMutation]], Results]) -> None:
@@ -62,8 +62,7 @@ class GroupCommit:
         self._waiting: list[_Share] = []
 
     def write(self, requests: Sequence[RowMutation]) -> Results:
-        """Writes rows and returns their results. An error of the call is raised for every thread whose rows it
-        carried."""
+        """Write rows and return their results. An error of the call is raised in every thread whose rows it carried."""
         share = _Share(requests)
         try:
             if self._comes_to_lead(share):
@@ -77,7 +76,7 @@ class GroupCommit:
         return share.results
 
     def _comes_to_lead(self, share: _Share) -> bool:
-        """Waits. False when its results are there; True if this thread sends now."""
+        """Wait; return True if this thread leads now, False if another thread has sent its rows."""
         with self._state:
             if self._leader is None:
                 self._leader = share
@@ -128,7 +127,7 @@ class GroupCommit:
             self._leader = self._waiting[0] if self._waiting else None
 
     def _take(self, own: _Share) -> None:
-        """The waiting writes, in their order, as far as their rows fit into one call with its own."""
+        """Take waiting shares, in order, as far as their rows fit into one call with the leader's own."""
         room = ROWS_MAX - len(own.requests)
         with self._state:
             while self._waiting and len(self._waiting[0].requests) <= room:

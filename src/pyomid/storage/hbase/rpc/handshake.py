@@ -1,18 +1,18 @@
 """The handshake on a new connection before its first call: authentication, without a socket.
 
-    steps = handshake.steps(CLIENT, "host1")   yields bytes, to be sent; a number: so many bytes are read, and sent in;
-                                               a function that may wait for a KDC: its result is sent in
+    steps = handshake.steps(CLIENT, "host1")   yields bytes to send; a number: read that many bytes and send them in;
+                                               a function that may wait for a KDC: send its result in
 
-`SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake`, by Kerberos, and `TokenHandshake`, by
-what HBase gave to one who has Kerberos, are dialogues of tokens:
+`SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake` (Kerberos) and `TokenHandshake` (a
+delegation token) exchange SASL tokens:
 
     client   "HBas", version 0, authentication 81 or 82; length, token
     server   status 0; length, token          or status 1; class and message of an exception, each after its length
     client   length, token; …
-    client   length, ConnectionHeader         wrapped by the layer that was agreed upon, as all that follows
+    client   length, ConnectionHeader         wrapped by the agreed security layer, like all bytes that follow
 
-A server without security answers the first token by the length -88: the client may go on without. This one does not.
-(SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
+A server without security answers the first token with the length -88: the client may continue without SASL. This
+client does not. (SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ HandshakeSteps = Generator[bytes | int | Callable[[], bytes], bytes, SecurityLay
 _LENGTH: Final = struct.Struct(">i")
 _SWITCH_TO_SIMPLE: Final = -88
 _TOKEN_BYTES_MAX: Final = 1 << 20
-"""Tickets with a long list of groups have some ten kilobytes."""
+"""A ticket with a long list of groups has some ten kilobytes."""
 
 
 class Handshake(Protocol):
-    """A handshake. All connections of a client share it; each gets steps of its own."""
+    """A handshake. All connections of a client share it; each gets its own steps."""
 
     def steps(self, service: str, host: str) -> HandshakeSteps:
-        """Ends when calls may be sent, with the layer that all further bytes pass. `ConnectionLost` if the server
-        refuses the client."""
+        """Perform the handshake; return the security layer of all further bytes. `ConnectionLost` if the server refuses
+        the client."""
 
 
 def whole_steps(handshake: Handshake, service: str, host: str) -> HandshakeSteps:
-    """The steps for a socket, which may bring less than was asked for: a number is the most to be read now, and no byte
-    means that the server closed it. Never more than the handshake needs: what follows belongs to the calls."""
+    """Adapt the steps to a socket, which may return less than requested: a yielded number is the most to read now, and
+    no byte means that the server closed the connection. Never reads beyond the handshake: later bytes belong to calls.
+    """
     steps = handshake.steps(service, host)
     try:
         request = next(steps)
@@ -69,7 +70,7 @@ def whole_steps(handshake: Handshake, service: str, host: str) -> HandshakeSteps
 
 
 class SimpleHandshake:
-    """For servers without security, which believe the user's name; by default the operating system's."""
+    """For servers without security, which trust the user name; by default the operating system's."""
 
     def __init__(self, user: str | None = None) -> None:
         self._user = user or getpass.getuser()
@@ -80,8 +81,9 @@ class SimpleHandshake:
 
 
 class SaslHandshake:
-    """For servers with Kerberos. `principal`: theirs, with _HOST for the host; `wanted` None: the strongest protection
-    that the server offers (`hbase.rpc.protection`). `run_as`: in whose name calls are performed; None: the user's own.
+    """For servers with Kerberos. `principal`: the servers', with _HOST for the host; `wanted` None: the strongest
+    protection that the server offers (`hbase.rpc.protection`). `run_as`: the user for whom calls are performed; None:
+    the authenticated user.
     """
 
     def __init__(
@@ -103,8 +105,8 @@ class SaslHandshake:
 
 
 class TokenHandshake:
-    """For servers with Kerberos, by a delegation token, which stands for a user. `newest`: asked for each connection,
-    None where it has expired; then `otherwise` makes the handshake. `wanted` as in `SaslHandshake`."""
+    """For servers with Kerberos, by a user's delegation token. `newest` is called for each connection; it returns None
+    if the token has expired, and then `otherwise` makes the handshake. `wanted` as in `SaslHandshake`."""
 
     def __init__(
         self,
@@ -130,12 +132,12 @@ class TokenHandshake:
 
 _NO_TICKET: Final = "Its log says why; often the clocks are apart, or its keytab has another key than the KDC"
 _NO_TOKEN: Final = (
-    "A delegation token lives for hbase.auth.token.max.lifetime, and for the cluster that gave it: begin the job anew"
+    "A delegation token is valid for hbase.auth.token.max.lifetime, and for the cluster that issued it: rerun the job"
 )
 
 
 def _instead_steps(otherwise: Callable[[], Handshake], service: str, host: str) -> HandshakeSteps:
-    """The handshake of a client whose token has expired; its errors say that too."""
+    """Perform the handshake of a client whose token has expired; errors mention that."""
     with _expired():
         steps = otherwise().steps(service, host)
         try:
@@ -149,7 +151,7 @@ def _instead_steps(otherwise: Callable[[], Handshake], service: str, host: str) 
 
 @contextmanager
 def _expired() -> Iterator[None]:
-    """Around what is tried in place of a token."""
+    """Add the expired token to errors of the handshake that replaces it."""
     try:
         yield
     except (Misuse, AuthenticationFailed) as error:
@@ -164,7 +166,7 @@ def _asked(request: Callable[[], bytes]) -> bytes:
 def _sasl_steps(
     authentication: int, exchange: Generator[bytes, bytes, Agreed], server: str, advice: str
 ) -> HandshakeSteps:
-    """The dialogue, with the layer that was agreed upon. `advice`: for a client that is refused."""
+    """Perform the dialogue; return the agreed security layer. `advice`: for the error if the client is refused."""
     sent = opening(authentication)
     with _told(server):
         token = next(exchange)
@@ -187,7 +189,7 @@ def _begun(context: KerberosContext) -> bytes:
 
 @contextmanager
 def _told(server: str) -> Iterator[None]:
-    """Raises as a failure of the connection what makes it fail."""
+    """Raise authentication errors as failures of the connection."""
     try:
         yield
     except KerberosFailed as error:
@@ -206,8 +208,8 @@ def _answer_steps(server: str, advice: str) -> Generator[int, bytes, bytes]:
     (length,) = _LENGTH.unpack((yield 4))
     if length == _SWITCH_TO_SIMPLE:
         raise AuthenticationFailed(
-            "HBase has no Kerberos (hbase.security.authentication=simple), and this client does not go on without: "
-            "leave the option authentication=kerberos away if that is meant"
+            "HBase does not use Kerberos (hbase.security.authentication=simple), and this client does not continue "
+            "without it: if that is intended, omit the option authentication=kerberos"
         )
     return (yield from _bytes_steps(length))
 

@@ -1,4 +1,4 @@
-"""Requests for one row as values: gets, mutations, conditions; and their messages."""
+"""Requests for one row as values (gets, mutations, conditions), and their protobuf messages."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparato
 
 
 class Filter(NamedTuple):
-    """What a server leaves out of an answer: the name of HBase's filter class, and its message."""
+    """A filter of cells at the server: the name of HBase's filter class, and its message."""
 
     name: str
     message: bytes
 
 
 NAMES_ONLY: Final = Filter("KeyOnlyFilter", b"\x08\x00")
-"""Values come back empty (len_as_val = 1: false)."""
+"""Values are sent empty (len_as_val = 1: false)."""
 
 FIRST_CELL_OF_ROW: Final = Filter("FirstKeyOnlyFilter", b"")
-"""Of each row its first cell."""
+"""Only the first cell of each row is sent."""
 
 NAMES_AND_LENGTHS: Final = Filter("KeyOnlyFilter", b"\x08\x01")
-"""In place of each value its length comes back, four bytes."""
+"""Each value is replaced by its length, four bytes."""
 
 
 def qualifiers_that_match(pattern: str) -> Filter:
-    """Java's regular expression, of bytes as Latin-1."""
+    """Return a filter by a Java regular expression, which sees bytes as Latin-1."""
     return Filter("QualifierFilter", _field(1, _compare(EQUAL, pattern)))
 
 
@@ -65,7 +65,7 @@ def all_of(filters: Sequence[Filter]) -> Filter:
 
 
 def set_filter(message: Scan, filters: Sequence[Filter]) -> None:
-    """All of these filters, in their order; with none nothing is left out."""
+    """Apply all filters, in their order; without filters nothing is omitted."""
     if filters:
         one = filters[0] if len(filters) == 1 else all_of(filters)
         message.filter.name, message.filter.serialized_filter = _FILTERS + one.name, one.message
@@ -76,7 +76,7 @@ def _filter_bytes(one: Filter) -> bytes:
 
 
 def _compare(operation: int, pattern: str) -> bytes:
-    """`CompareFilter` with a `RegexStringComparator`."""
+    """Return the bytes of a `CompareFilter` with a `RegexStringComparator`."""
     comparator = _field(1, pattern.encode()) + _flag(2, _DOT_IS_ANY) + _field(3, b"ISO-8859-1")
     return _flag(1, operation) + _field(
         2, _field(1, (_FILTERS + "RegexStringComparator").encode()) + _field(2, comparator)
@@ -102,7 +102,7 @@ class Durability(Enum):
 
 
 class Indeterminate(Enum):
-    """The result of a mutation that must not be repeated and whose answer was lost: look first."""
+    """The result of a mutation whose reply was lost and that must not be retried blindly: check first."""
 
     INDETERMINATE = "indeterminate"
 
@@ -114,7 +114,7 @@ INDETERMINATE: Final = Indeterminate.INDETERMINATE
 class RowGet:
     """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read.
 
-    HBase does not bound its answer: it is for system cells, which are small, not for cells of users' tables.
+    HBase does not limit the size of its reply. Use it for system cells, which are small, not for users' tables.
     """
 
     row: bytes
@@ -135,7 +135,7 @@ class RowGet:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """Cells put, or exact versions deleted. `block` holds them as a cell block does."""
+    """Cells to put, or versions to delete; `block` is their cell block."""
 
     kind: int
     block: bytes
@@ -144,7 +144,7 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class RowCondition:
-    """The cell holds `value`; None: there is no such cell. `version`: only that version counts."""
+    """True if the cell holds `value` (None: if there is no such cell). `version`: only that version counts."""
 
     family: bytes
     qualifier: bytes
@@ -169,8 +169,8 @@ class RowCondition:
 class RowMutation:
     """→ None once durable. Several mutations are atomic.
 
-    With a condition: → True (it held, all took effect), False (it did not, none did). `INDETERMINATE` if the answer was
-    lost and a repetition would not be the same: with a condition, or if `repeatable` is False (law 10).
+    With a condition: → True (it held, all took effect), False (it did not, none did). `INDETERMINATE` if the reply was
+    lost and a retry might differ: with a condition, or if `repeatable` is False (law 10).
     """
 
     row: bytes
@@ -192,7 +192,7 @@ RowResult = list[KeyValue] | bool | Indeterminate | None
 
 
 def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:
-    """`from` is a keyword of Python, so the generated attribute has to be set by name."""
+    """Set the range. `from` is a Python keyword, so the generated attribute must be set by name."""
     setattr(message.time_range, "from", begin)
     message.time_range.to = end
 
@@ -202,13 +202,13 @@ def puts(cells: Sequence[KeyValue]) -> Mutation:
 
 
 def deletes(cells: Iterable[KeyValue]) -> Mutation:
-    """KeyValues of a delete kind: DELETE_VERSION for exactly that version."""
+    """Return a mutation of KeyValues with a delete kind, such as DELETE_VERSION for exactly that version."""
     encoded = [encode(cell) for cell in cells]
     return Mutation(MutationProto.DELETE, b"".join(encoded), len(encoded))
 
 
 def column_list(columns: Iterable[Column]) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
-    """Grouped by family, as `RowGet.columns`."""
+    """Return columns grouped by family, as in `RowGet.columns`."""
     grouped: dict[bytes, list[bytes]] = {}
     for family, qualifier in columns:
         grouped.setdefault(family, []).append(qualifier)

@@ -1,1 +1,1 @@
-"""Who this client is, and how HBase and ZooKeeper are shown it: the SASL exchange as steps, Kerberos by GSSAPI."""
+"""Authentication of this client to HBase and ZooKeeper: the SASL exchange as steps, Kerberos by GSSAPI."""

@@ -1,12 +1,12 @@
-"""SASL's mechanism DIGEST-MD5 (RFC 2831), the client's end, without a socket: how HBase is shown a delegation token.
+"""SASL's mechanism DIGEST-MD5 (RFC 2831) for clients, without a socket: authentication by a delegation token.
 
     client → nothing                      the server begins
-    server → challenge                    realm, nonce, qop: what it offers; maxbuf: the longest token it takes
+    server → challenge                    realm, nonce, qop: its offer; maxbuf: the longest token it takes
     client → response                     a hash over both nonces and the secret, which itself is never sent
-    server → rspauth                      the same of the other end: it knows the secret too
+    server → rspauth                      the server's hash, which proves that it knows the secret too
 
-The encryption of this mechanism is RC4 or 3DES, which are broken: it is not offered here (decision 0074). A message's
-integrity is HMAC-MD5, cut to ten bytes, with a number for each direction.
+The encryption of this mechanism is RC4 or 3DES, which are broken; this client does not support it (decision 0075).
+Message integrity is HMAC-MD5, truncated to ten bytes, with a sequence number for each direction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyomid.errors import Corruption
 from pyomid.storage.hbase.security.sasl import Agreed, Protection, SaslRefused, SecurityLayer, choose
 
 URI: Final = "null/default"
-"""Of all servers of HBase, which name no protocol."""
+"""The digest-uri of all HBase servers, which name no protocol."""
 
 _RECEIVED_BYTES_MAX: Final = 0xFFFFFF
 _NAMES: Final = {
@@ -37,12 +37,12 @@ _QOPS: Final = {protection: name for name, protection in _NAMES.items()}
 
 _DIRECTIVE: Final = re.compile(rb'\s*([a-z-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?:,|\Z)', re.DOTALL)
 _TRAILER: Final = struct.Struct(">10sHI")
-"""What follows each message: its code, version 1, its number."""
+"""After each message: its code, version 1, its sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who the client is. Java's servers know a token by the Base64 of its two parts."""
+    """User and password. For a token, Java's servers expect the Base64 of its two parts."""
 
     user: bytes
     password: bytes = field(repr=False)
@@ -55,11 +55,11 @@ class Credentials:
 def digest_steps(
     credentials: Credentials, wanted: Protection | None, *, uri: str = URI, client_nonce: bytes = b""
 ) -> Generator[bytes, bytes, Agreed]:
-    """Yields tokens for the server and is sent its answers. `wanted` None: the strongest that both have."""
+    """Yield tokens for the server and receive its answers. `wanted` None: the strongest protection of both ends."""
     challenge = _directives((yield b""))
     nonce, realm = challenge.get(b"nonce", b""), challenge.get(b"realm", b"")
     if not nonce or challenge.get(b"algorithm") != b"md5-sess":
-        raise SaslRefused("the server's challenge is none of DIGEST-MD5")
+        raise SaslRefused("the server's challenge is not one of DIGEST-MD5")
     protection = _chosen(challenge.get(b"qop", b"auth"), wanted)
     digest = _Digest(credentials, realm, nonce, client_nonce or base64.b64encode(secrets.token_bytes(24)))
     said = yield digest.response(protection, uri.encode())
@@ -93,7 +93,7 @@ class _Digest:
         self._credentials, self._realm, self._nonce, self._client_nonce = credentials, realm, nonce, client_nonce
         secret = _md5(b":".join((credentials.user, realm, credentials.password)))
         self.session: Final = _md5(b":".join((secret, nonce, client_nonce)))
-        """What the keys of the connection are made of."""
+        """The connection's keys are derived from it."""
 
     def response(self, protection: Protection, uri: bytes) -> bytes:
         return b",".join(
@@ -112,7 +112,7 @@ class _Digest:
         )
 
     def code(self, what: bytes, protection: Protection, uri: bytes) -> bytes:
-        """What proves that an end knows the secret: `what` is AUTHENTICATE of the client's, nothing of the server's."""
+        """Return the proof of the secret; `what` is AUTHENTICATE for the client's proof, empty for the server's."""
         asked = what + b":" + uri
         if protection is not Protection.AUTHENTICATION:
             asked += b":" + b"0" * 32
@@ -128,7 +128,7 @@ class _Digest:
 
 
 class Integrity:
-    """Messages that were not changed, left out or sent again, as `sasl.MessageContext`; of the client's end."""
+    """Message integrity as `sasl.MessageContext`, for the client: detects changed, omitted and replayed messages."""
 
     def __init__(self, session: bytes) -> None:
         self._keys = tuple(
@@ -144,11 +144,11 @@ class Integrity:
     def unwrap(self, token: bytes, *, encrypted: bool) -> bytes:
         message, trailer = token[: -_TRAILER.size], token[-_TRAILER.size :]
         if len(trailer) < _TRAILER.size:
-            raise Corruption(f"a token of {len(token)} bytes, which is no message with its code")
+            raise Corruption(f"a token of {len(token)} bytes is too short for a message with its code")
         code, version, number = _TRAILER.unpack(trailer)
         is_genuine = hmac.compare_digest(code, _code(self._keys[1], self._received, message))
         if not is_genuine or version != 1 or number != self._received:
-            raise Corruption("a message is not what the server sent, or not in its order")
+            raise Corruption("a message from the server was changed, or is out of order")
         self._received = self._received + 1 & 0xFFFFFFFF
         return message
 
@@ -161,22 +161,22 @@ def _code(key: bytes, number: int, message: bytes) -> bytes:
 
 
 def _directives(said: bytes) -> Mapping[bytes, bytes]:
-    """Names with their values, the first of each."""
+    """Return the directives by name; of several with one name, the first."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(said):
         match = _DIRECTIVE.match(said, at)
         if match is None:
-            raise SaslRefused("the server's token is none of DIGEST-MD5")
-        quoted, plain = match[2], match[3]
-        found.setdefault(match[1], plain if quoted is None else re.sub(rb"\\(.)", rb"\1", quoted, flags=re.DOTALL))
+            raise SaslRefused("the server's token is not one of DIGEST-MD5")
+        quoted, unquoted = match[2], match[3]
+        found.setdefault(match[1], unquoted if quoted is None else re.sub(rb"\\(.)", rb"\1", quoted, flags=re.DOTALL))
         at = match.end()
     return found
 
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 10:
-        raise SaslRefused("the server's maxbuf is no number")
+        raise SaslRefused("the server's maxbuf is not a number")
     return int(text)
 
 

@@ -1,6 +1,6 @@
-"""SASL on kazoo's connections, by `sasl`: kazoo itself needs two libraries that are not maintained (decision 0071).
+"""SASL on kazoo's connections, by `sasl`: kazoo itself needs two unmaintained libraries (decision 0071).
 
-kazoo ends for good when authentication fails. Here it counts as a connection that was lost: a service lives on through
+kazoo stops for ever when authentication fails. Here the failure counts as a lost connection, so that a service survives
 an outage of its KDC.
 """
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class SaslConnection(ConnectionHandler):  # type: ignore[misc]
-    """The connection of a client that was not started. `principal`: ZooKeeper's, with _HOST for the host."""
+    """The connection of a client that is not yet started. `principal`: ZooKeeper's, with _HOST for the host."""
 
     def __init__(self, client: KazooClient, kerberos: Kerberos, principal: str) -> None:
         # Options that are not None make kazoo call `_authenticate_with_sasl` on each connection.
@@ -30,11 +30,11 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
         self._kerberos = kerberos
         self._principal = principal
         self.has_tried = threading.Event()
-        """Set once authentication was done, or has failed."""
+        """Set once authentication has succeeded or failed."""
         self.failure = ""
-        """Why the last one failed."""
+        """Why the last authentication failed; empty if it succeeded."""
         self.may_pass = True
-        """Whether the same may work later."""
+        """Whether a retry may succeed."""
 
     def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
         try:
@@ -59,13 +59,13 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
                 rounds += 1
                 answer = self._ask(token, rounds, timeout)
                 if answer is None:
-                    raise SaslRefused("it has no SASL: give the option zookeeperPrincipal=none")
+                    raise SaslRefused("it has no SASL: set the option zookeeperPrincipal=none")
                 token = exchange.send(answer)
         except StopIteration as end:
             self._ask(end.value.token, rounds + 1, timeout)
 
     def _ask(self, token: bytes, xid: int, timeout: float) -> bytes | None:
-        """The server's answer to one token; None if it has none."""
+        """Send one token; return the server's answer, or None if it sends none."""
         self._submit(SASL(token), timeout, xid)
         header, buffer, offset = self._read_header(timeout)
         if header.err:
@@ -75,6 +75,6 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _fail(self, message: str, *, may_pass: bool = True) -> None:
         if message != self.failure:
-            log.warning("ZooKeeper does not know who this client is: %s", message)
+            log.warning("authentication to ZooKeeper failed: %s", message)
         self.failure, self.may_pass = message, may_pass
         raise ConnectionDropped(message)

@@ -1,11 +1,11 @@
-"""Who this process is to Kerberos, by MIT's library: tickets of a keytab, which are renewed, or of the ticket cache.
+"""This process's Kerberos identity, by MIT's library: tickets from a keytab, which are renewed, or the ticket cache.
 
     kerberos = Kerberos(KerberosOptions(principal="app@EXAMPLE.COM", keytab="/etc/app.keytab"))
     context = kerberos.context("hbase/_HOST@EXAMPLE.COM", "host1.example.com")
 
-The library takes `/etc/krb5.conf` (KRB5_CONFIG) and the ticket cache of the user (KRB5CCNAME) as `kinit` does. Each
-context takes the tickets as they are then: those of a keytab are renewed after half of their time, in memory; those of
-a cache that another process fills.
+The library uses `/etc/krb5.conf` (KRB5_CONFIG) and the user's ticket cache (KRB5CCNAME) as `kinit` does. Each context
+uses the present tickets. Those from a keytab are kept in memory and renewed after half of their life; a cache is filled
+by another process.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _caches: Final = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class KerberosOptions:
-    """The options of URLs (`config.Settings`). `hbase_principal`, `zookeeper_principal`: of the servers, with _HOST for
-    the name of each host; a ZooKeeper without SASL has none."""
+    """The URL's options (`config.Settings`). `hbase_principal`, `zookeeper_principal`: the servers' principals, with
+    _HOST for the name of each host; empty for a ZooKeeper without SASL."""
 
     principal: str = ""
     keytab: str = ""
@@ -38,7 +38,7 @@ class KerberosOptions:
 
 
 class KerberosFailed(Exception):
-    """No ticket, or none that the server takes. `may_pass`: the same may work later, without anybody's doing."""
+    """There is no ticket, or none that the server accepts. `may_pass`: a retry may succeed without any change."""
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class KerberosFailed(Exception):
 
 
 class Kerberos:
-    """One user. `Misuse` if the library is missing, or the keytab."""
+    """One user. `Misuse` if the library or the keytab is missing."""
 
     def __init__(self, options: KerberosOptions) -> None:
         try:
@@ -57,9 +57,9 @@ class Kerberos:
                 f"gssapi with gcc and Kerberos' headers (Debian: libkrb5-dev): {error}"
             ) from error
         if options.keytab and not options.principal:
-            raise Misuse("option keytab needs option principal: whose key of the file it is")
+            raise Misuse("option keytab needs option principal, which names the key in the file")
         if options.keytab and not os.access(options.keytab, os.R_OK):
-            raise Misuse(f"option keytab={options.keytab!r}: there is no such file, or this user may not read it")
+            raise Misuse(f"option keytab={options.keytab!r}: the file does not exist, or this user may not read it")
         self._gssapi: Any = gssapi
         self.options = options
         self._silence: str | None = None
@@ -67,12 +67,12 @@ class Kerberos:
         self._cache = f"MEMORY:pyomid-{os.getpid()}-{next(_caches)}"
 
     def context(self, service: str, host: str) -> KerberosContext:
-        """The context with a server; `begin` makes its first token."""
+        """Return the context for a server; `begin` creates its first token."""
         return KerberosContext(self, service.replace("_HOST", host.lower()))
 
     def begin(self, service: str) -> tuple[Any, bytes]:
-        """gssapi's context with its first token. It may wait for the KDC: for half a minute, where a firewall swallows
-        what it is asked. So it then is not asked again for as long; who comes meanwhile is told at once."""
+        """Return gssapi's context with its first token. May wait for the KDC: half a minute if a firewall drops the
+        requests. Then the KDC is not asked again for as long, and callers meanwhile get the error at once."""
         began_s = time.monotonic()
         if self._silence is not None and began_s < self._asks_again_s:
             raise KerberosFailed(self._silence, may_pass=True)
@@ -107,14 +107,14 @@ class Kerberos:
 
     @contextmanager
     def explained(self, service: str) -> Iterator[None]:
-        """Raises the library's errors as `KerberosFailed`, in one sentence."""
+        """Raise the library's errors as `KerberosFailed`, in one sentence."""
         try:
             yield
         except self._gssapi.exceptions.GSSError as error:
             raise self._explanation(error, service) from error
 
     def _server_name(self, service: str) -> Any:
-        """A name with its realm as it is. Without, the realm is that of krb5.conf for the host."""
+        """Return the server's name. Without a realm, krb5.conf gives the host's realm."""
         gssapi = self._gssapi
         kind, slash, host = service.partition("/")
         if "@" in service or not slash:
@@ -128,14 +128,14 @@ class Kerberos:
         if text is None and isinstance(error, self._gssapi.exceptions.ExpiredCredentialsError):
             text = _SENTENCES[_TICKET_EXPIRED]
         source = f"the keytab {options.keytab}" if options.keytab else "the ticket cache"
-        text = (text or "{client} and {service} cannot prove to each other who they are").format(
+        text = (text or "{client} and {service} cannot authenticate each other").format(
             client=options.principal or "the user", service=service, source=source
         )
         return KerberosFailed(f"Kerberos: {text} ({_minor_text(error)})", may_pass=code in _MAY_PASS)
 
 
 class KerberosContext:
-    """The client's end of one security context, as `sasl.GssContext`. Steps and wraps need no KDC, `begin` does."""
+    """The client's end of one security context, as `sasl.GssContext`. Only `begin` needs the KDC."""
 
     def __init__(self, kerberos: Kerberos, service: str) -> None:
         self.service = service
@@ -143,13 +143,13 @@ class KerberosContext:
         self._context: Any = None
 
     def begin(self) -> bytes:
-        """The first token. It may wait for the KDC; `KerberosFailed` if there is no ticket."""
+        """Return the first token. May wait for the KDC; `KerberosFailed` if there is no ticket."""
         self._context, token = self._kerberos.begin(self.service)
         return token
 
     @property
     def is_complete(self) -> bool:
-        with self._kerberos.explained(self.service):  # gssapi raises here what went wrong in the last step
+        with self._kerberos.explained(self.service):  # here gssapi raises the error of the last step
             return bool(self._context.complete)
 
     def step(self, token: bytes) -> bytes:
@@ -166,9 +166,9 @@ class KerberosContext:
         try:
             found = self._context.unwrap(token)
         except Exception as error:
-            raise Corruption(f"{self.service} sent what is not of its security context: {error}") from error
+            raise Corruption(f"{self.service} sent a token that its security context rejects: {error}") from error
         if encrypted and not found.encrypted:
-            raise Corruption(f"{self.service} sent in clear what was to be encrypted")
+            raise Corruption(f"{self.service} sent an unencrypted message where encryption was agreed")
         return bytes(found.message)
 
     def message_bytes_max(self, token_bytes: int, *, encrypted: bool) -> int:
@@ -177,7 +177,7 @@ class KerberosContext:
 
 
 def _minor_text(error: Any) -> str:
-    """What Kerberos itself says, which names principals, files and realms, and no key."""
+    """Return Kerberos' own message, which may name principals, files and realms, but no key."""
     try:
         return " ".join(error.get_all_statuses(error.min_code, False)).strip() or "no reason given"
     except Exception:
@@ -188,9 +188,9 @@ _TICKET_EXPIRED: Final = -1765328352
 _KDC_UNREACHABLE: Final = -1765328228
 _KDC_BUSY: Final = -1765328355
 
-_NO_TICKET: Final = "{client} has no ticket in {source}: run kinit, or give the options keytab and principal"
+_NO_TICKET: Final = "{client} has no ticket in {source}: run kinit, or set the options keytab and principal"
 _NO_KEY: Final = "{source} has no key of {client}: correct the option principal or keytab"
-_WRONG_KEY: Final = "the key in {source} is not the one of {client} any more: export the keytab anew"
+_WRONG_KEY: Final = "the key in {source} is no longer the one of {client}: export the keytab again"
 _SKEW: Final = "the clocks of this machine, of the KDC and of the servers are apart: set them by NTP"
 
 _NO_TICKET_CODES: Final = (-1765328189, -1765328243, 39756044, 39756045)
@@ -198,11 +198,11 @@ _NO_TICKET_CODES: Final = (-1765328189, -1765328243, 39756044, 39756045)
 
 _SENTENCES: Final = {
     **dict.fromkeys(_NO_TICKET_CODES, _NO_TICKET),
-    _TICKET_EXPIRED: "the ticket of {client} in {source} has expired: run kinit, or give the option keytab",
+    _TICKET_EXPIRED: "the ticket of {client} in {source} has expired: run kinit, or set the option keytab",
     _KDC_UNREACHABLE: "no KDC answers: check krb5.conf and the network",
     _KDC_BUSY: "the KDC answers that it cannot serve now",  # KDC_ERR_SVC_UNAVAILABLE
     -1765328230: "krb5.conf names no KDC for the realm of {client} or {service}",  # REALM_UNKNOWN
-    -1765328164: "the KDC's name is not to be resolved: check krb5.conf and DNS",  # REALM_CANT_RESOLVE
+    -1765328164: "the KDC's name cannot be resolved: check krb5.conf and DNS",  # REALM_CANT_RESOLVE
     -1765328378: "the KDC does not know {client}: correct the option principal",  # C_PRINCIPAL_UNKNOWN
     -1765328377: "the KDC does not know {service}: correct the option hbasePrincipal or zookeeperPrincipal",  # S_…
     -1765328360: _WRONG_KEY,  # PREAUTH_FAILED

@@ -1,10 +1,10 @@
-"""SASL, the client's end, without a socket: what follows an exchange, and the exchange of the mechanism GSSAPI
-(RFC 4752). HBase and ZooKeeper frame its tokens each in its own way.
+"""SASL for clients, without a socket: the exchange of the mechanism GSSAPI (RFC 4752), and the security layer that
+follows it. HBase and ZooKeeper frame the tokens differently.
 
     client → first token        context.begin(), which asks the KDC
-    server → token, client → token …          until both ends have proved who they are; the client's may be empty
-    server → what it offers     wrapped: one byte, a bit for each protection; three bytes, the longest token it takes
-    client → what is chosen     wrapped: the same, and nothing else: who is authenticated is who is authorized
+    server → token, client → token …          until both ends are authenticated; the client's token may be empty
+    server → its offer          wrapped: one byte, a bit for each protection; three bytes, the longest token it takes
+    client → its choice         wrapped: the same; no authorization id, so the authenticated user is authorized
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RECEIVED_BYTES_MAX: Final = 0xFFFFFF
 
 
 class Protection(Enum):
-    """What is done to each byte after the exchange: the bits of RFC 4752, the names of `hbase.rpc.protection`."""
+    """Protection of the bytes after the exchange: the bits of RFC 4752, the names of `hbase.rpc.protection`."""
 
     AUTHENTICATION = 1
     INTEGRITY = 2
@@ -31,19 +31,19 @@ class Protection(Enum):
 
 
 class SaslRefused(Exception):
-    """The two ends have no protection in common, or one does not speak the mechanism."""
+    """The two ends have no protection in common, or one does not support the mechanism."""
 
 
 class MessageContext(Protocol):
-    """The client's end of an exchange that is done: what becomes of messages."""
+    """Wraps and unwraps messages after a finished exchange, for the client."""
 
     def wrap(self, message: bytes, *, encrypted: bool) -> bytes: ...
 
     def unwrap(self, token: bytes, *, encrypted: bool) -> bytes:
-        """`Corruption` if it is not what the server sent, in the server's order."""
+        """Return the message. `Corruption` if the token was changed, or is out of order."""
 
     def message_bytes_max(self, token_bytes: int, *, encrypted: bool) -> int:
-        """The longest message whose token is no longer than that."""
+        """Return the length of the longest message whose token has at most `token_bytes`."""
 
 
 class GssContext(MessageContext, Protocol):
@@ -51,15 +51,15 @@ class GssContext(MessageContext, Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether both ends have proved who they are."""
+        """Whether both ends are authenticated."""
 
     def step(self, token: bytes) -> bytes:
-        """The next token for the server; empty if it needs none."""
+        """Return the next token for the server; empty if it needs none."""
 
 
 class SecurityLayer:
-    """What follows the exchange: tokens, each after its length. May be called by several threads; who wraps sends in
-    the order in which it wrapped, because tokens are numbered."""
+    """The bytes after the exchange: tokens, each after its length. Thread-safe; but callers must send tokens in the
+    order in which they were wrapped, because tokens are numbered."""
 
     def __init__(self, context: MessageContext, protection: Protection, message_bytes_max: int) -> None:
         self.protection = protection
@@ -69,7 +69,7 @@ class SecurityLayer:
         self._turn = threading.Lock()  # the libraries of Kerberos do not say that two threads may use one context
 
     def wrap(self, data: bytes) -> bytes:
-        """The bytes to be sent in place of `data`."""
+        """Return the bytes to send in place of `data`."""
         sent = bytearray()
         with self._turn:
             for begin in range(0, len(data), self._message_bytes_max):
@@ -79,28 +79,28 @@ class SecurityLayer:
         return bytes(sent)
 
     def unwrap(self, token: bytes | memoryview) -> bytes:
-        """What a token, without its length, holds."""
+        """Return the content of a token, which is given without its length."""
         with self._turn:
             return self._context.unwrap(bytes(token), encrypted=self._is_encrypted)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The end of an exchange: the last token for the server, None if it waits for none; and the layer of what follows,
-    None if bytes go as they are."""
+    """The result of an exchange: the last token for the server (None: it expects none), and the security layer (None:
+    the following bytes are not wrapped)."""
 
     token: bytes | None
     layer: SecurityLayer | None
 
 
 def exchange_steps(context: GssContext, token: bytes, wanted: Protection | None) -> Generator[bytes, bytes, Agreed]:
-    """Yields tokens for the server and is sent its answers; `token` is the first. `wanted` None: the strongest that the
-    server offers."""
+    """Yield tokens for the server and receive its answers; `token` is the first. `wanted` None: the strongest
+    protection that the server offers."""
     while not context.is_complete:
         token = context.step((yield token))
     offer = context.unwrap((yield token), encrypted=False)
     if len(offer) != 4:
-        raise SaslRefused(f"the server's offer has {len(offer)} bytes in place of 4")
+        raise SaslRefused(f"the server's offer has {len(offer)} bytes instead of 4")
     protection = choose([each for each in Protection if each.value & offer[0]], wanted)
     is_layered = protection is not Protection.AUTHENTICATION
     taken = _RECEIVED_BYTES_MAX if is_layered else 0
@@ -115,7 +115,7 @@ def exchange_steps(context: GssContext, token: bytes, wanted: Protection | None)
 
 
 def choose(offers: Sequence[Protection], wanted: Protection | None) -> Protection:
-    """The one that is wanted; None: the strongest of those that a server offers."""
+    """Return the wanted protection, or the strongest offer if `wanted` is None."""
     if wanted is None and offers:
         return max(offers, key=lambda each: each.value)
     if wanted is not None and wanted in offers:

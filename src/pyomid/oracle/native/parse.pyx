@@ -1,0 +1,257 @@
+"""Phase 1: parse the complete frames of a chunk into flat arrays: begins, commits and completions. Others are *rare*.
+
+A rare frame need not be malformed: the decoder of `wire.codec` takes it. So this parser may accept only frames that it
+understands completely: one timestamp, commit or complete request in any field order, ids packed or not, any varint that
+fits 64 bits. Retries, two requests in one frame, another wire type, truncation, and every field that the parser does
+not read make a frame rare.
+
+Every read is bounded by the frame's end, and a frame yields at most one id per byte.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from pyomid.native.numbers cimport big_endian
+from pyomid.oracle.native.records cimport Op
+
+from pyomid.wire import omid_pb2 as pb
+
+cdef extern from *:
+    int __builtin_ctzll(unsigned long long word) nogil
+
+cpdef enum:
+    RARE = 0
+    BEGIN = 1
+    COMMIT = 2
+    COMPLETE = 3  # Its starts take the place of a commit's cell ids.
+
+cdef enum:
+    VARINT_BYTES_MAX = 10
+    VARINT = 0  # wire types
+    BYTES = 2
+    TIMESTAMP_REQUEST = 1  # fields
+    COMMIT_REQUEST = 2
+    COMPLETE_REQUEST = 68
+    REQUEST_ID = 64
+    NOT_BEFORE = 64
+    START = 1
+    CELL_ID = 3
+    IS_RETRY = 2
+    TABLE_ID = 4
+    CELLS = 66
+    COMPLETED = 1
+
+assert (TIMESTAMP_REQUEST, COMMIT_REQUEST, COMPLETE_REQUEST, REQUEST_ID, NOT_BEFORE) == (
+    pb.Request.TIMESTAMP_REQUEST_FIELD_NUMBER, pb.Request.COMMIT_REQUEST_FIELD_NUMBER,
+    pb.Request.COMPLETE_REQUEST_FIELD_NUMBER, pb.Request.REQUEST_ID_FIELD_NUMBER,
+    pb.TimestampRequest.NOT_BEFORE_FIELD_NUMBER,
+)
+assert (START, CELL_ID, IS_RETRY, TABLE_ID, CELLS, COMPLETED) == (
+    pb.CommitRequest.START_TIMESTAMP_FIELD_NUMBER, pb.CommitRequest.CELL_ID_FIELD_NUMBER,
+    pb.CommitRequest.IS_RETRY_FIELD_NUMBER, pb.CommitRequest.TABLE_ID_FIELD_NUMBER,
+    pb.CommitRequest.CELLS_FIELD_NUMBER, pb.CompleteRequest.START_TIMESTAMP_FIELD_NUMBER,
+)
+
+
+cdef int64_t read_varint_at_end(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
+    """`read_varint`, byte by byte: for when fewer bytes are left than the longest varint has."""
+    cdef uint64_t value = 0, byte
+    cdef int count
+    for count in range(VARINT_BYTES_MAX):
+        if at >= end:
+            return -1
+        byte = data[at]
+        at += 1
+        if count == VARINT_BYTES_MAX - 1 and byte > 1:
+            return -1
+        value |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            number[0] = <int64_t> value
+            return at
+    return -1
+
+
+cdef inline uint64_t joined_sevens(uint64_t word) noexcept nogil:
+    """Return the low 7 bits of each of the 8 bytes, the first byte lowest: 56 bits."""
+    word = word & 0x007F007F007F007Fu | (word & 0x7F007F007F007F00u) >> 1
+    word = word & 0x00003FFF00003FFFu | (word & 0x3FFF00003FFF0000u) >> 2
+    return word & 0x0FFFFFFFu | (word & 0x0FFFFFFF00000000u) >> 4
+
+
+cdef inline int64_t read_varint(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
+    """Return where the varint ends, its 64 bits in `number[0]`; -1 if it is truncated or does not fit 64 bits."""
+    cdef uint64_t word, stops, value, byte
+    if end - at < VARINT_BYTES_MAX:
+        return read_varint_at_end(data, at, end, number)
+    memcpy(&word, data + at, 8)  # little-endian
+    stops = ~word & 0x8080808080808080u
+    if stops:
+        number[0] = <int64_t> joined_sevens(word & (stops ^ (stops - 1)))
+        return at + (__builtin_ctzll(stops) >> 3) + 1
+    value = joined_sevens(word)
+    byte = data[at + 8]
+    value |= (byte & 0x7F) << 56
+    if byte < 0x80:
+        number[0] = <int64_t> value
+        return at + 9
+    byte = data[at + 9]
+    if byte > 1:
+        return -1
+    number[0] = <int64_t> (value | byte << 63)
+    return at + 10
+
+
+cdef inline int64_t read_key(const uint8_t *data, int64_t at, int64_t end, int64_t *key) noexcept nogil:
+    """Return where the key ends, field number and wire type in `key[0]`; -1 for field 0 or more than 32 bits."""
+    at = read_varint(data, at, end, key)
+    return -1 if at < 0 or key[0] < 8 or key[0] >> 32 else at
+
+
+cdef int64_t parse_begin(const uint8_t *data, int64_t at, int64_t end, Op *op) noexcept nogil:
+    """Parse a TimestampRequest: its `not_before`, if any."""
+    cdef int64_t key = 0
+    op.ts = 0
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0 or key != (NOT_BEFORE << 3 | VARINT):
+            return RARE
+        at = read_varint(data, at, end, &op.ts)
+        if at < 0:
+            return RARE
+    return BEGIN
+
+
+cdef int64_t parse_ids(
+    const uint8_t *data, int64_t at, int64_t end, int64_t wire_type, int64_t *ids, int64_t *count
+) noexcept nogil:
+    """Append ids, one or packed, to `ids` from `count[0]` on. Return where the field ends, or -1."""
+    cdef int64_t length = 0, stop
+    if wire_type == VARINT:
+        at = read_varint(data, at, end, ids + count[0])
+        count[0] += 1
+        return at
+    at = read_varint(data, at, end, &length)
+    if wire_type != BYTES or at < 0 or length < 0 or length > end - at:
+        return -1
+    stop = at + length
+    while at < stop:
+        at = read_varint(data, at, stop, ids + count[0])
+        if at < 0:
+            return -1
+        count[0] += 1
+    return at
+
+
+cdef int64_t parse_commit(
+    const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *cells, int64_t *tables
+) noexcept nogil:
+    """Parse a CommitRequest that has no rare field."""
+    cdef int64_t key = 0, length = 0, retried = 0
+    op.ts = op.carried_bytes = 0
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0:
+            return RARE
+        if key >> 3 == CELL_ID:
+            at = parse_ids(data, at, end, key & 7, cells, &op.cell_end)
+        elif key >> 3 == TABLE_ID:
+            at = parse_ids(data, at, end, key & 7, tables, &op.table_end)
+        elif key == (CELLS << 3 | BYTES):
+            at = read_varint(data, at, end, &length)
+            if at < 0 or length < 0 or length > end - at:
+                return RARE
+            op.carried_at, op.carried_bytes = at, length
+            at += length
+        elif key == (START << 3 | VARINT):
+            at = read_varint(data, at, end, &op.ts)
+        elif key == (IS_RETRY << 3 | VARINT):
+            at = read_varint(data, at, end, &retried)
+        else:
+            return RARE
+        if at < 0:
+            return RARE
+    return RARE if retried else COMMIT
+
+
+cdef int64_t parse_complete(const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *starts) noexcept nogil:
+    """Parse a CompleteRequest: its starts."""
+    cdef int64_t key = 0
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0 or key >> 3 != COMPLETED:
+            return RARE
+        at = parse_ids(data, at, end, key & 7, starts, &op.cell_end)
+        if at < 0:
+            return RARE
+    return COMPLETE
+
+
+cdef int64_t parse_one(
+    const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *cells, int64_t *tables
+) noexcept nogil:
+    """Parse one Request into `op`. Return its kind, or RARE. Ids go to `op.cell_begin` and `op.table_begin`."""
+    cdef int64_t key = 0, length = 0
+    op.tag, op.kind = 0, RARE
+    op.cell_end, op.table_end = op.cell_begin, op.table_begin
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0:
+            return RARE
+        if key & 7 == BYTES:
+            at = read_varint(data, at, end, &length)
+            if at < 0 or length < 0 or length > end - at or op.kind != RARE:
+                return RARE
+            if key >> 3 == TIMESTAMP_REQUEST:
+                op.kind = parse_begin(data, at, at + length, op)
+            elif key >> 3 == COMPLETE_REQUEST:
+                op.kind = parse_complete(data, at, at + length, op, cells)
+            elif key >> 3 == COMMIT_REQUEST:
+                op.kind = parse_commit(data, at, at + length, op, cells, tables)
+            if op.kind == RARE:
+                return RARE
+            at += length
+        elif key == (REQUEST_ID << 3 | VARINT):
+            at = read_varint(data, at, end, &op.tag)
+        else:
+            return RARE
+        if at < 0:
+            return RARE
+    return op.kind
+
+
+cdef bint holds_frame(const uint8_t *data, int64_t at, int64_t end) noexcept nogil:
+    """Whether a complete frame begins at `at`."""
+    return end - at >= HEADER_BYTES and big_endian(data + at, 4) <= end - at - HEADER_BYTES
+
+
+cdef int64_t parse_chunk(const uint8_t *data, int64_t *at, int64_t end, int64_t ops_max, Parsed *parsed) noexcept nogil:
+    """Return the number of ops; `at[0]` moves to the first frame that is not among them: rare, incomplete or beyond
+    `ops_max`."""
+    cdef int64_t count = 0, cell_count = 0, table_count = 0, stop
+    cdef Op *op
+    while count < ops_max and holds_frame(data, at[0], end):
+        stop = at[0] + HEADER_BYTES + big_endian(data + at[0], 4)
+        op = parsed.ops + count
+        op.cell_begin, op.table_begin, op.frame_at = cell_count, table_count, at[0]
+        if parse_one(data, at[0] + HEADER_BYTES, stop, op, parsed.cell_ids, parsed.table_ids) == RARE:
+            break
+        cell_count, table_count = op.cell_end, op.table_end
+        at[0] = stop
+        count += 1
+    return count
+
+
+def parse_frame(
+    const uint8_t[::1] data, int64_t at, int64_t end, Op[::1] ops, int64_t[::1] cells, int64_t[::1] tables
+):
+    """Parse one Request into the first of `ops`. Return its kind, or RARE."""
+    return parse_one(&data[0], at, end, &ops[0], &cells[0], &tables[0])
+
+
+def parse_frames(const uint8_t[::1] data, int64_t at, int64_t end, int64_t ops_max, tuple parsed):
+    """Return (number of ops, where the first other frame begins). `parsed`: ops, cell ids and table ids."""
+    cdef Op[::1] ops = parsed[0]
+    cdef int64_t[::1] cells = parsed[1], tables = parsed[2]
+    cdef Parsed into = Parsed(&ops[0], ops.shape[0], &cells[0], &tables[0])
+    cdef int64_t count = parse_chunk(&data[0], &at, end, ops_max, &into)
+    return count, at

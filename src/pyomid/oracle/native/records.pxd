@@ -1,0 +1,62 @@
+"""The compiled oracle's records; `records.py` has the same fields and explains them."""
+
+from libc.stdint cimport int64_t
+
+
+cdef struct OracleState:
+    int64_t next_ts
+    int64_t ceiling
+    int64_t window_next
+    int64_t window_end
+    int64_t may_widen
+    int64_t low_watermark
+    int64_t newest_start
+    int64_t epoch
+    int64_t window_span
+    int64_t write_set_ids_max
+    int64_t begins_fast
+    int64_t head_is_open
+    int64_t entries
+    int64_t entries_max
+    int64_t carried_bytes_left
+    int64_t one_step_bytes_max
+    int64_t fenced_ts
+    int64_t begins
+    int64_t commits
+    int64_t aborts_conflict
+    int64_t aborts_low_watermark
+    int64_t aborts_fence
+    int64_t completed
+
+
+cdef struct Chunk:
+    int64_t begin
+    int64_t end
+    int64_t extended
+    int64_t ops_max
+    int64_t consumed
+    int64_t now_bytes
+    int64_t later_bytes
+    int64_t carried
+
+
+cdef struct Op:
+    int64_t kind
+    int64_t ts
+    int64_t tag
+    int64_t cell_begin
+    int64_t cell_end
+    int64_t table_begin
+    int64_t table_end
+    int64_t carried_at
+    int64_t carried_bytes
+    int64_t frame_at
+
+
+cdef struct Table:
+    int64_t table_id
+    int64_t is_used
+    int64_t is_known
+    int64_t fence_ts
+    int64_t commit_ts
+    int64_t conflicts

@@ -1,0 +1,16 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+
+def unresolved_records(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, own: Int64s) -> Int64s: ...
+def unresolved(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, own: Int64s) -> Int64s: ...
+def apply_commits(rec_version: Int64s, rec_commit: Int64s, starts: Int64s, commits: Int64s) -> Int64s: ...
+def visible_cells(
+    arrays: tuple[NDArray[Any], ...], tombstone_of: Int64s, reader_start_ts: int, own: Int64s
+) -> tuple[Int64s, Int64s]: ...
+def unexpired_cells(
+    rec_cell: Int64s, rec_commit: Int64s, cells: Int64s, row_cell: Int64s, expired_to: int
+) -> tuple[Int64s, Int64s]: ...

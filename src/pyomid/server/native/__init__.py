@@ -1,1 +1,0 @@
-"""The server's socket loop, compiled: many peers read and written in one call."""

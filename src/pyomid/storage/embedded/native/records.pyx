@@ -1,0 +1,407 @@
+"""Many records at once between LMDB's bytes and a `CellBatch`. `pyomid.storage.embedded.records` has the grammar."""
+
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp, memcpy, memset
+
+from pyomid.native.batch cimport TOMBSTONE, Batch, batch_of
+from pyomid.native.numbers cimport big_endian, little_endian, put_big_endian, put_little_endian, put_varint
+
+import numpy as np
+
+from pyomid.storage.embedded import records as layout
+
+cpdef enum:
+    GOOD = 0
+    BAD_CHECKSUM = 1
+    BAD_GRAMMAR = 2
+    UNKNOWN_COLUMN = 3
+    BAD_KEY = 4
+
+cpdef enum:
+    ROW_TOO_LONG = 1
+    ROW_EMPTY = 2
+    ROW_OUT_OF_ORDER = 3
+    VALUE_TOO_LONG = 4
+    VALUE_EMPTY = 5
+    VALUE_OF_FAMILY = 6
+
+assert (
+    TABLE_BYTES, VERSION_BYTES, HEADER_BYTES, VARINT_BYTES_MAX, KEY_BYTES_MIN, ESCAPED_ROW_BYTES_MAX, DENSE_COLUMNS_MAX,
+    LONG,
+) == (
+    layout.TABLE_BYTES, layout.VERSION_BYTES, layout.HEADER_BYTES, layout.VARINT_BYTES_MAX, layout.KEY_BYTES_MIN,
+    layout.ESCAPED_ROW_BYTES_MAX, layout.DENSE_COLUMNS_MAX, layout.LONG,
+)
+
+# Checksums: CRC-32 as zlib has it, sixteen bytes a step ("slicing by 16", Kounavis and Berry 2005)
+
+cdef uint32_t _CRC[16][256]
+
+
+cdef void _fill_crc_tables() noexcept:
+    cdef uint32_t state
+    cdef int byte, step
+    for byte in range(256):
+        state = byte
+        for step in range(8):
+            state = (state >> 1) ^ (0xEDB88320u if state & 1 else 0u)
+        _CRC[0][byte] = state
+    for step in range(1, 16):
+        for byte in range(256):
+            state = _CRC[step - 1][byte]
+            _CRC[step][byte] = (state >> 8) ^ _CRC[0][state & 0xFF]
+
+
+_fill_crc_tables()
+
+
+cdef uint32_t crc32(const uint8_t *data, int64_t size, uint32_t before) noexcept nogil:
+    cdef uint32_t state = before ^ 0xFFFFFFFFu
+    while size >= 16:
+        state = (
+            _CRC[15][data[0] ^ (state & 0xFF)] ^ _CRC[14][data[1] ^ (state >> 8 & 0xFF)]
+            ^ _CRC[13][data[2] ^ (state >> 16 & 0xFF)] ^ _CRC[12][data[3] ^ (state >> 24)]
+            ^ _CRC[11][data[4]] ^ _CRC[10][data[5]] ^ _CRC[9][data[6]] ^ _CRC[8][data[7]]
+            ^ _CRC[7][data[8]] ^ _CRC[6][data[9]] ^ _CRC[5][data[10]] ^ _CRC[4][data[11]]
+            ^ _CRC[3][data[12]] ^ _CRC[2][data[13]] ^ _CRC[1][data[14]] ^ _CRC[0][data[15]]
+        )
+        data += 16
+        size -= 16
+    while size >= 4:
+        state = (
+            _CRC[3][data[0] ^ (state & 0xFF)] ^ _CRC[2][data[1] ^ (state >> 8 & 0xFF)]
+            ^ _CRC[1][data[2] ^ (state >> 16 & 0xFF)] ^ _CRC[0][data[3] ^ (state >> 24)]
+        )
+        data += 4
+        size -= 4
+    while size > 0:
+        state = (state >> 8) ^ _CRC[0][data[0] ^ (state & 0xFF)]
+        data += 1
+        size -= 1
+    return state ^ 0xFFFFFFFFu
+
+
+def checksum(const uint8_t[::1] data, uint32_t before):
+    """`zlib.crc32(data, before)`, for tests."""
+    return crc32(&data[0], data.shape[0], before)
+
+
+# Records into a batch
+
+
+cdef int64_t varint(const uint8_t *data, int64_t *at, int64_t stop) noexcept nogil:
+    """The number at `at[0]`, which moves to its end; -1 where it does not end before `stop`."""
+    cdef int64_t number = 0, byte, index
+    for index in range(min(VARINT_BYTES_MAX, stop - at[0])):
+        byte = data[at[0] + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            at[0] += index + 1
+            return number
+    return -1
+
+
+cdef int64_t cells_head(const uint8_t *data, int64_t *at, int64_t stop, const uint8_t **codes) noexcept nogil:
+    """How often to call `next_cell` for the cells that begin at `at[0]`, which moves to the first one; -1 where they
+    are broken. `codes[0]` is for `next_cell`: NULL for pairs."""
+    cdef int64_t count = varint(data, at, stop), greatest, first
+    codes[0] = NULL
+    if count != 0:
+        return count
+    greatest = data[at[0]] if at[0] < stop else 0
+    first = at[0] + 1 + ((greatest + 1) >> 1)
+    if greatest < 1 or greatest > DENSE_COLUMNS_MAX or first > stop:
+        return -1
+    codes[0] = data + at[0] + 1
+    at[0] = first
+    return greatest
+
+
+cdef int64_t cells_max(const uint8_t *data, const int64_t[::1] lens) noexcept nogil:
+    """How many cells the records say they have; a lie is cut to what fits, and found when decoding."""
+    cdef const uint8_t *codes
+    cdef int64_t total = 0, at = 0, stop, place, count, record
+    for record in range(lens.shape[0] // 2):
+        at += lens[2 * record]
+        stop = at + lens[2 * record + 1]
+        place = min(at + HEADER_BYTES, stop)
+        count = cells_head(data, &place, stop, &codes)
+        total += max(min(count, (stop - at) // 2) if codes == NULL else count, 0)
+        at = stop
+    return total
+
+
+cdef int32_t _unescape(uint8_t *data, int64_t size) noexcept nogil:
+    """In place; returns the row's own length."""
+    cdef int64_t index = 0, out
+    while index < size and data[index] != 0:
+        index += 1
+    out = index
+    while index < size:
+        data[out] = data[index]
+        index += 2 if data[index] == 0 else 1
+        out += 1
+    return <int32_t> out
+
+
+def decode_records(uint8_t[::1] data, const int64_t[::1] lens, const int32_t[::1] column_of):
+    """The arrays of a `CellBatch` over `data`, then a status, and the record that it is about.
+
+    `data` holds key, value, key, value … of the lengths `lens`, in the order of keys, whole rows; keys are
+    unescaped in place if all is well. `column_of` maps a column's number to its index, -1 where it is not wanted;
+    rows without wanted cells are left out.
+    """
+    cdef uint8_t *bytes_ = &data[0]
+    cdef const uint8_t *codes
+    cdef int64_t records_in = lens.shape[0] // 2
+    cdef int64_t found_max = cells_max(bytes_, lens)
+    row_off_, row_len_ = np.empty(records_in, dtype=np.int64), np.empty(records_in, dtype=np.int32)
+    row_rec_, rec_cell_ = np.zeros(records_in + 1, dtype=np.int64), np.zeros(records_in + 1, dtype=np.int64)
+    rec_version_, rec_commit_ = np.empty(records_in, dtype=np.int64), np.empty(records_in, dtype=np.int64)
+    cell_col_, cell_len_ = np.empty(found_max, dtype=np.int32), np.empty(found_max, dtype=np.int32)
+    cell_off_ = np.empty(found_max, dtype=np.int64)
+    cdef int64_t[::1] row_off = row_off_, row_rec = row_rec_, rec_version = rec_version_, rec_commit = rec_commit_
+    cdef int64_t[::1] rec_cell = rec_cell_, cell_off = cell_off_
+    cdef int32_t[::1] row_len = row_len_, cell_col = cell_col_, cell_len = cell_len_
+    cdef int64_t rows = 0, records = 0, cells = 0, status = GOOD, bad_record = -1
+    cdef int64_t record, at = 0, key, key_len, value, stop, first_cell, count, place, index, number, length
+    cdef int64_t escaped, size
+    with nogil:
+        for record in range(records_in):
+            key, key_len = at, lens[2 * record]
+            value = key + key_len
+            stop = value + lens[2 * record + 1]
+            at = stop
+            if stop - value < HEADER_BYTES or crc32(
+                bytes_ + value + 4, stop - value - 4, crc32(bytes_ + key, key_len, 0)
+            ) != <uint32_t> little_endian(bytes_ + value, 4):
+                status = BAD_CHECKSUM
+            elif key_len < KEY_BYTES_MIN or data[value - VERSION_BYTES - 1] != 0 or data[value - VERSION_BYTES] >= 0x80:
+                status = BAD_KEY
+            if status != GOOD:
+                bad_record = record
+                break
+            first_cell, place = cells, value + HEADER_BYTES
+            count = cells_head(bytes_, &place, stop, &codes)
+            for index in range(count):
+                number = next_cell(bytes_, codes, index, &place, stop, &length)
+                if number < 0 or cells >= found_max:
+                    status = BAD_GRAMMAR
+                    break
+                if length == ABSENT:
+                    continue
+                if number >= column_of.shape[0]:
+                    status = UNKNOWN_COLUMN
+                    break
+                if column_of[number] >= 0:
+                    cell_col[cells] = column_of[number]
+                    cell_off[cells] = place
+                    cell_len[cells] = <int32_t> length
+                    cells += 1
+                place += max(length, 0)
+            if status == GOOD and (count < 0 or place != stop):
+                status = BAD_GRAMMAR
+            if status != GOOD:
+                bad_record = record
+                break
+            if cells == first_cell:
+                continue
+            escaped, size = key + TABLE_BYTES, key_len - TABLE_BYTES - 1 - VERSION_BYTES
+            if rows == 0 or row_len[rows - 1] != size or not equal(
+                bytes_ + row_off[rows - 1], bytes_ + escaped, size
+            ):
+                row_off[rows], row_len[rows] = escaped, <int32_t> size
+                rows += 1
+            rec_version[records] = INT64_MAX - big_endian(bytes_ + value - VERSION_BYTES, VERSION_BYTES)
+            rec_commit[records] = little_endian(bytes_ + value + 4, 8)
+            records += 1
+            rec_cell[records] = cells
+            row_rec[rows] = records
+        if status == GOOD:
+            for record in range(rows):
+                row_len[record] = _unescape(bytes_ + row_off[record], row_len[record])
+    return (
+        row_off_[:rows], row_len_[:rows], row_rec_[: rows + 1],
+        rec_version_[:records], rec_commit_[:records], rec_cell_[: records + 1],
+        cell_col_[:cells], cell_off_[:cells], cell_len_[:cells], status, bad_record,
+    )
+
+
+# A batch into records
+
+
+cdef int64_t key_bytes_max(int64_t row_len) noexcept nogil:
+    """Of a key of such a row."""
+    return 2 * row_len + TABLE_BYTES + 1 + VERSION_BYTES
+
+
+cdef int64_t put_key(
+    const uint8_t *prefix, int64_t prefix_len, const uint8_t *row, int64_t row_len, int64_t version, uint8_t *out,
+    int64_t to,
+) noexcept nogil:
+    """The key of a row and version; returns where it ends."""
+    cdef int64_t index
+    memcpy(out + to, prefix, prefix_len)
+    to += prefix_len
+    for index in range(row_len):
+        out[to] = row[index]
+        to += 1
+        if row[index] == 0:
+            out[to] = 255
+            to += 1
+    out[to] = 0
+    put_big_endian(out + to + 1, INT64_MAX - version, VERSION_BYTES)
+    return to + 1 + VERSION_BYTES
+
+
+cdef int64_t _escaped_bytes(const uint8_t *row, int64_t size) noexcept nogil:
+    cdef int64_t escaped = size, index
+    for index in range(size):
+        escaped += row[index] == 0
+    return escaped
+
+
+cdef bint _ascend(Batch *batch, int64_t row) noexcept nogil:
+    """Whether the row sorts after the one before it."""
+    cdef int64_t one_len = batch.row_len[row - 1], other_len = batch.row_len[row]
+    cdef int order = memcmp(
+        batch.buffer + batch.row_off[row - 1], batch.buffer + batch.row_off[row], min(one_len, other_len)
+    )
+    return order < 0 or (order == 0 and one_len < other_len)
+
+
+cdef int _broken_rule(
+    Batch *batch, int64_t row, const uint8_t *is_family, int64_t value_bytes_max, int64_t *cell
+) noexcept nogil:
+    """GOOD, or the rule that the row breaks; `cell[0]`: the cell that breaks it, -1 for the row itself."""
+    cdef int64_t length = batch.row_len[row], number
+    cell[0] = -1
+    if length == 0:
+        return ROW_EMPTY
+    if _escaped_bytes(batch.buffer + batch.row_off[row], length) > ESCAPED_ROW_BYTES_MAX:
+        return ROW_TOO_LONG
+    if row > 0 and not _ascend(batch, row):
+        return ROW_OUT_OF_ORDER
+    for number in range(batch.rec_cell[batch.row_rec[row]], batch.rec_cell[batch.row_rec[row + 1]]):
+        cell[0], length = number, batch.cell_len[number]
+        if length == 0:
+            return VALUE_EMPTY
+        if length > value_bytes_max:
+            return VALUE_TOO_LONG
+        if length != TOMBSTONE and is_family[batch.cell_col[number]]:
+            return VALUE_OF_FAMILY
+    return GOOD
+
+
+def check_batch(tuple arrays, const uint8_t[::1] is_family, int64_t value_bytes_max):
+    """GOOD, or the rule that is broken; then the row and the cell that break it (-1: none).
+
+    `is_family` marks columns with an empty qualifier.
+    """
+    cdef Batch batch = batch_of(arrays)
+    cdef int64_t row, cell
+    cdef int rule
+    with nogil:
+        for row in range(batch.rows):
+            rule = _broken_rule(&batch, row, &is_family[0], value_bytes_max, &cell)
+            if rule != GOOD:
+                with gil:
+                    return rule, row, cell
+    return GOOD, -1, -1
+
+
+cdef bint _is_dense(const Cell *cells, int64_t count, int64_t *greatest) noexcept nogil:
+    cdef int64_t index
+    greatest[0] = 0
+    for index in range(count):
+        greatest[0] = max(greatest[0], cells[index].number)
+    return greatest[0] <= DENSE_COLUMNS_MAX and (greatest[0] + 1) // 2 + 4 < 2 * count
+
+
+cdef void _sort(Cell *cells, int64_t count) noexcept nogil:
+    """By column. They nearly are."""
+    cdef int64_t index, to
+    cdef Cell cell
+    for index in range(1, count):
+        cell, to = cells[index], index
+        while to > 0 and cells[to - 1].number > cell.number:
+            cells[to] = cells[to - 1]
+            to -= 1
+        cells[to] = cell
+
+
+cdef int64_t put_cells(const uint8_t *data, Cell *cells, int64_t count, uint8_t *out, int64_t at) noexcept nogil:
+    """Encodes cells, whose offsets are in `data`; returns where they end. Sorts them by column if they are dense."""
+    cdef int64_t greatest, index, number, length, code
+    cdef uint8_t *codes = out + at + 2
+    cdef bint is_dense = _is_dense(cells, count, &greatest)
+    if is_dense:
+        _sort(cells, count)
+        out[at], out[at + 1] = 0, <uint8_t> greatest
+        memset(codes, 0, (greatest + 1) >> 1)
+        at += 2 + ((greatest + 1) >> 1)
+    else:
+        at = put_varint(out, at, count)
+    for index in range(count):
+        number, length = cells[index].number, cells[index].length
+        if is_dense:
+            code = 1 if length < 0 else min(length + 1, LONG)
+            codes[(number - 1) >> 1] |= <uint8_t> (code << 4 if number & 1 else code)
+        else:
+            at = put_varint(out, at, number)
+        if not is_dense or length + 1 >= LONG:
+            at = put_varint(out, at, length + 1)
+        if length > 0:
+            memcpy(out + at, data + cells[index].offset, length)
+            at += length
+    return at
+
+
+def encode_rows(
+    tuple arrays, int64_t first, int64_t stop, const uint8_t[::1] prefix, const int64_t[::1] number_of,
+    int64_t version, uint32_t sample_mask,
+):
+    """Rows `first` … `stop` of a checked batch as records under `version`, without a commit timestamp.
+
+    `prefix` is the table's, `number_of` the table's number of each of the batch's columns. Returns the bytes, their
+    borders (key i is bounds[2i] : bounds[2i+1], its value up to bounds[2i+2]) and which rows are samples: those the CRC
+    of whose row prefix has none of the bits of `sample_mask`.
+    """
+    cdef Batch batch = batch_of(arrays)
+    cdef int64_t size = 0, most = 0, at = 0, row, cell, key, value, first_cell, stop_cell
+    cdef uint32_t prefix_crc, key_crc
+    for row in range(first, stop):
+        first_cell, stop_cell = batch.rec_cell[batch.row_rec[row]], batch.rec_cell[batch.row_rec[row + 1]]
+        most = max(most, stop_cell - first_cell)
+        size += key_bytes_max(batch.row_len[row]) + HEADER_BYTES + VARINT_BYTES_MAX
+        for cell in range(first_cell, stop_cell):
+            size += max(batch.cell_len[cell], 0) + 2 * VARINT_BYTES_MAX
+    encoded = np.empty(size, dtype=np.uint8)
+    bounds_ = np.zeros(2 * (stop - first) + 1, dtype=np.int64)
+    samples_ = np.zeros(stop - first, dtype=np.bool_)
+    cells_ = np.empty((most, CELL_FIELDS), dtype=np.int64)
+    cdef uint8_t[::1] view = encoded, samples = samples_
+    cdef int64_t[::1] bounds = bounds_
+    cdef int64_t[:, ::1] cells_view = cells_
+    cdef Cell *cells = <Cell *> &cells_view[0, 0]
+    cdef uint8_t *out = &view[0]
+    with nogil:
+        for row in range(first, stop):
+            key = at
+            value = put_key(
+                &prefix[0], prefix.shape[0], batch.buffer + batch.row_off[row], batch.row_len[row], version, out, key
+            )
+            prefix_crc = crc32(out + key, value - VERSION_BYTES - key, 0)
+            samples[row - first] = (prefix_crc & sample_mask) == 0
+            key_crc = crc32(out + value - VERSION_BYTES, VERSION_BYTES, prefix_crc)
+            put_little_endian(out + value + 4, 0, 8)
+            first_cell, stop_cell = batch.rec_cell[batch.row_rec[row]], batch.rec_cell[batch.row_rec[row + 1]]
+            for cell in range(first_cell, stop_cell):
+                cells[cell - first_cell].number = number_of[batch.cell_col[cell]]
+                cells[cell - first_cell].offset = batch.cell_off[cell]
+                cells[cell - first_cell].length = batch.cell_len[cell]
+            at = put_cells(batch.buffer, cells, stop_cell - first_cell, out, value + HEADER_BYTES)
+            put_little_endian(out + value, crc32(out + value + 4, at - value - 4, key_crc), 4)
+            bounds[2 * (row - first) + 1] = value
+            bounds[2 * (row - first) + 2] = at
+    return encoded[:at], bounds_, samples_

@@ -1,0 +1,1 @@
+"""The order of writers, among threads and among processes."""

@@ -1,0 +1,104 @@
+"""The writers' lock: a wait for LMDB's writer with a timeout, and an error that names the holder.
+
+LMDB's own lock has no timeout and does not name its holder. So a process first takes a lock of ours, on the file
+`writer` next to LMDB's files, and waits for it in short steps. Tools that skip our lock still contend on LMDB's,
+without a timeout. A process that dies loses the lock.
+
+    bytes 0 … 7      the number of the process that took the lock last
+    bytes 8 … 15     until when other processes let a TSO go first, by `time.monotonic_ns`; 0: no TSO waits
+
+All transactions wait for a TSO's flush, and a bulk writer takes the lock again within microseconds. So a waiting TSO
+writes a deadline into the file, and other processes let it go first until then. The deadline is short, so a TSO that is
+stopped or dies delays nobody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pyomid.errors import Unavailable
+from pyomid.owned_files import is_shared, open_own, process_text
+
+WRITER_FILE: Final = "writer"
+_PID: Final = slice(0, 8)
+_URGENT: Final = slice(8, 16)
+_BYTES: Final = 16
+_STEP_S, _STEP_S_MAX = 0.00005, 0.001
+"""The delay between two attempts grows: the lock is mostly held for less than a millisecond."""
+_URGENT_STEP_S_MAX: Final = 0.0002
+_URGENT_NS: Final = 20_000_000
+"""Longer than a process waits between two attempts, even on a busy machine."""
+
+
+class WriterTurn:
+    """The lock of one open environment. One thread at a time may use it, and another may close it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = open_own(folder / WRITER_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder.parent))
+        try:
+            if os.fstat(self._file).st_size < _BYTES:
+                os.pwrite(self._file, bytes(_BYTES), 0)  # touching a mapped hole on a full disk kills the process
+            self._map = mmap.mmap(self._file, _BYTES)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def take(self, give_up_s: float, began_s: float, *, is_urgent: bool = False) -> None:
+        """Take the lock. `Unavailable` if another process holds it until `give_up_s` (`time.monotonic`); `ValueError`
+        if it is closed.
+
+        `is_urgent`: before all processes' takes that are not urgent.
+        """
+        step_s, step_s_max = _STEP_S, _URGENT_STEP_S_MAX if is_urgent else _STEP_S_MAX
+        while not (self._may_take(is_urgent) and self._is_taken()):
+            if time.monotonic() >= give_up_s:
+                raise self._refused(time.monotonic() - began_s)
+            if is_urgent:
+                self._map[_URGENT] = (time.monotonic_ns() + _URGENT_NS).to_bytes(8, "little")
+            time.sleep(step_s)
+            step_s = min(2 * step_s, step_s_max)
+        self._map[_PID] = os.getpid().to_bytes(8, "little")
+        if is_urgent:
+            self._map[_URGENT] = bytes(8)
+
+    def _may_take(self, is_urgent: bool) -> bool:
+        if is_urgent:
+            return True
+        left_ns = int.from_bytes(self._map[_URGENT], "little") - time.monotonic_ns()
+        return not 0 < left_ns <= _URGENT_NS
+
+    def release(self) -> None:
+        """Release the lock. Idempotent, also after `close`."""
+        if self._file >= 0:
+            with suppress(ValueError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file. In a child of fork the parent's lock stays held."""
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            self._map.close()
+            os.close(file)
+
+    def _is_taken(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _refused(self, waited_s: float) -> Unavailable:
+        pid = int.from_bytes(self._map[_PID], "little")
+        return Unavailable(
+            f"nothing was written: the embedded store in {self._folder} has been written by process {pid} "
+            f"({process_text(pid)}) for {waited_s:.1f} s, and other writers wait; let that process continue, or end it",
+            folder=str(self._folder),
+            pid=pid,
+        )

@@ -1,0 +1,182 @@
+"""Which commits carry their cells: each kind of small write does, alone and together; what was flushed or is too large
+does not, with the same outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pyomid.aio
+from pyomid.client.database import Database
+from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.transaction import Transaction
+from pyomid.errors import ConflictError
+from pyomid.types import CommitReply, CommitRequest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+BOUND = 256 << 10
+
+
+class Recorded:
+    """A database, and the commit requests that left."""
+
+    def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.db = db
+        self.requests: list[CommitRequest] = []
+        session: Any = type(db.deployment.tso)
+        commit: Callable[[Any, CommitRequest], CommitReply] = session.commit
+
+        def recording(tso: Any, request: CommitRequest) -> CommitReply:
+            self.requests.append(request)
+            return commit(tso, request)
+
+        monkeypatch.setattr(session, "commit", recording)
+
+    def commit(self, write: Callable[[Transaction], object]) -> bool:
+        """Whether the commit of what `write` did carried its cells."""
+        self.requests.clear()
+        with self.db.begin() as tx:
+            write(tx)
+        (request,) = self.requests
+        return bool(request.cells)
+
+    def rows(self, table: str = "t") -> dict[bytes, dict[bytes, bytes]]:
+        """As another process would see them."""
+        with self.db.begin() as tx:
+            return dict(tx.table(table).scan())
+
+    def versions(self, table: str = "t") -> int:
+        cells = (batch.cells for batch in self.db.deployment.store.scan(table, pyomid.types.KeyRange()))
+        return sum(cells)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+        db.create_table("t", families=["f"])
+        db.create_table("short", families=["f"], ttl_seconds=100)
+        db.create_table("orders", families=["f"])
+        db.table_schema("orders", {"id": int, "shop": str, "total": float}, row_key="id")
+        db.create_index("orders", "by_shop", ["shop"])
+        db.create_table("plain_orders", families=["f"])
+        db.table_schema("plain_orders", {"id": int, "total": float}, row_key="id")
+        with db.begin() as tx:
+            tx.table("t").put(b"there", {b"f:n": b"1"})
+        yield Recorded(db, monkeypatch)
+
+
+def put_and_take_back(tx: Transaction) -> None:
+    table = tx.table("t")
+    table.put(b"a", {b"f:x": b"1"})
+    with tx.savepoint() as saved:
+        table.put(b"b", {b"f:x": b"2"})
+        saved.rollback()
+
+
+KINDS: dict[str, Callable[[Transaction], object]] = {
+    "put": lambda tx: tx.table("t").put(b"a", {b"f:x": b"1"}),
+    "delete": lambda tx: tx.table("t").delete(b"there"),
+    "several tables": lambda tx: [tx.table(name).put(b"a", {b"f:x": b"1"}) for name in ("t", "short")],
+    "claim": lambda tx: (tx.claim("t", [b"there"]), tx.table("t").put(b"a", {b"f:x": b"1"})),
+    "conflict-free": lambda tx: tx.table("t").put(b"a", {b"f:x": b"1"}, conflict=False),
+    "increment": lambda tx: tx.table("t").increment(b"a", b"f:count"),
+    "put_if_absent": lambda tx: tx.table("t").put_if_absent(b"a", {b"f:x": b"1"}),
+    "expect": lambda tx: tx.table("t").put(b"there", {b"f:n": b"2"}, expect={b"f:n": b"1"}),
+    "time to live": lambda tx: tx.table("short").put(b"a", {b"f:x": b"1"}),
+    "typed": lambda tx: tx.table("plain_orders", dict).put({"id": 1, "total": 2.5}),
+    "indexed": lambda tx: tx.table("orders", dict).put({"id": 1, "shop": "north", "total": 2.5}),
+    "Arrow": lambda tx: tx.table("plain_orders").write_arrow(pa.table({"id": [1, 2], "total": [1.0, 2.0]})),
+    "Arrow, indexed": lambda tx: tx.table("orders").write_arrow(
+        pa.table({"id": [1, 2], "shop": ["a", "b"], "total": [1.0, 2.0]})
+    ),
+    "savepoint": put_and_take_back,
+    "just small enough": lambda tx: tx.table("t").put(b"a", {b"f:x": bytes(BOUND - 100)}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_write_goes_with_its_commit(recorded: Recorded, kind: str) -> None:
+    assert recorded.commit(KINDS[kind])
+
+
+OTHERS: dict[str, Callable[[Transaction], object]] = {
+    "flushed": lambda tx: (tx.table("t").put(b"a", {b"f:x": b"1"}), tx.flush()),
+    "flushed before": lambda tx: (
+        tx.table("t").put(b"a", {b"f:x": b"1"}),
+        tx.flush(),
+        tx.table("t").put(b"b", {b"f:x": b"1"}),
+    ),
+    "just too large": lambda tx: tx.table("t").put(b"a", {b"f:x": bytes(BOUND + 1)}),
+    "large Arrow": lambda tx: tx.table("plain_orders").write_arrow(
+        pa.table({"id": range(500), "total": [1.0] * 500})
+    ),
+    "mere claim": lambda tx: tx.claim("t", [b"there"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_was_flushed_or_is_large_goes_first(recorded: Recorded, kind: str) -> None:
+    assert not recorded.commit(OTHERS[kind])
+
+
+@pytest.mark.parametrize("size", [BOUND - 100, BOUND + 1])
+def test_on_both_sides_of_the_bound_the_outcome_is_the_same(recorded: Recorded, size: int) -> None:
+    def write(tx: Transaction) -> None:
+        tx.table("t").put(b"large", {b"f:x": bytes(size)})
+        tx.table("short").put(b"beside", {b"f:x": b"1"})
+
+    assert recorded.commit(write) == (size < BOUND)
+    assert recorded.rows() == {b"there": {b"f:n": b"1"}, b"large": {b"f:x": bytes(size)}}
+    assert recorded.rows("short") == {b"beside": {b"f:x": b"1"}}
+
+
+def test_an_abort_leaves_nothing(recorded: Recorded) -> None:
+    before = recorded.versions()
+    tx = recorded.db.begin()
+    tx.table("t").put(b"there", {b"f:n": b"2"})
+    tx.table("t").put(b"new", {b"f:n": b"2"})
+    with recorded.db.begin() as other:
+        other.table("t").put(b"there", {b"f:n": b"3"})
+    with pytest.raises(ConflictError):
+        tx.commit()
+    assert recorded.requests[-1].cells
+    assert recorded.versions() == before + 1
+    assert recorded.rows() == {b"there": {b"f:n": b"3"}}
+
+
+def test_a_key_of_run_once_goes_with_its_commit(recorded: Recorded) -> None:
+    assert recorded.db.run_once("one", lambda tx: tx.table("t").increment(b"a", b"f:count")) == 1
+    assert recorded.requests[-1].cells
+    again = recorded.db.run_once("one", lambda tx: tx.table("t").increment(b"a", b"f:count"))
+    assert isinstance(again, AlreadyDone)
+    assert again.result == 1
+
+
+def test_asyncio_commits_go_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[CommitRequest] = []
+    commit = AsyncTsoSession.commit
+
+    async def recording(tso: AsyncTsoSession, request: CommitRequest) -> CommitReply:
+        requests.append(request)
+        return await commit(tso, request)
+
+    monkeypatch.setattr(AsyncTsoSession, "commit", recording)
+
+    async def main() -> None:
+        async with await pyomid.aio.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+            await db.create_table("t", families=["f"])
+            async with db.begin() as tx:
+                await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
+            async with db.begin() as tx:
+                await (await tx.table("t")).put(b"b", {b"f:x": b"1"})
+                await tx.flush()
+
+    asyncio.run(main())
+    assert [bool(request.cells) for request in requests] == [True, False]

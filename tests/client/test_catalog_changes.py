@@ -1,0 +1,97 @@
+"""Every call that changes a table, broken off at each of its steps: refused, its answer lost, interrupted.
+
+A step is one look into the catalog, one change of it, one fence, or one change of the store's tables. An interrupted
+call leaves what a killed process leaves: only `OmidError` is cleaned up after. `tests/process/test_catalog_kills.py`
+kills real processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from client_faults import database_with
+
+import pyomid
+from catalog_changes import CHANGES, Change, check, make
+from pyomid.errors import Unavailable
+
+pytestmark = pytest.mark.fast
+
+STEPS = {
+    "catalog": ("entry", "table", "change_entry", "remove_entry"),
+    "tso": ("fence", "begin", "commit"),
+    "store": ("create_table", "withdraw_table", "drop_table"),
+}
+
+
+class Step:
+    """Breaks a client off at its n-th step."""
+
+    def __init__(self) -> None:
+        self.left = -1
+        self.error: BaseException = KeyboardInterrupt()
+        self.is_after = False
+        self.hit = ""
+
+    def __call__(self, name: str) -> Callable[..., Any]:
+        def step(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self.left -= 1
+            if self.left != 0:
+                return real(*args, **kwargs)
+            self.hit = name
+            if self.is_after:
+                real(*args, **kwargs)
+            raise self.error
+
+        return step
+
+    @contextlib.contextmanager
+    def armed(self, at: int, error: BaseException, is_after: bool) -> Iterator[None]:
+        self.left, self.error, self.is_after, self.hit = at, error, is_after, ""
+        try:
+            yield
+        finally:
+            self.left = -1
+
+
+@pytest.mark.parametrize(
+    ("url", "how", "change"),
+    [
+        pytest.param(
+            store,
+            how,
+            change,
+            id=f"{store}-{change.name}-{how}",
+            marks=[pytest.mark.soak] if store == "embedded" and how in ("answer lost", "interrupted before") else [],
+        )
+        for store in ("memory", "embedded")
+        for how in ("refused", "answer lost", "interrupted before", "interrupted")
+        for change in CHANGES
+        if store == "embedded" or not change.needs_limits
+    ],
+    indirect=["url"],
+)
+def test_a_change_that_is_broken_off_is_ended_by_the_same_call(url: str, change: Change, how: str) -> None:
+    step = Step()
+    around = {part: {name: step(f"{part}.{name}") for name in names} for part, names in STEPS.items()}
+    error = Unavailable("on purpose") if how in ("refused", "answer lost") else KeyboardInterrupt()
+    with pyomid.connect(url) as db, database_with(url, **around) as broken:
+        for at in itertools.count(1):
+            table = f"t{at}"
+            make(db, table)
+            change.prepare(db, table)
+            try:
+                with step.armed(at, error, is_after=how in ("answer lost", "interrupted")):
+                    with contextlib.suppress(Unavailable, KeyboardInterrupt):
+                        change.call(broken, table)
+                check(db, table, change, end_by=(db, broken)[at % 2])
+            except BaseException as failed:
+                failed.add_note(f"step {at}: {step.hit}")
+                raise
+            if not step.hit:
+                break
+    assert at > 2

@@ -1,0 +1,69 @@
+"""kill −9 of a client at each step of a change of a table: others use the table, and the same call ends the change."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from forked_processes import Processes
+
+import pyomid
+from catalog_changes import CHANGES, check, make
+from pyomid import crashpoints
+
+pytestmark = pytest.mark.process
+
+CREATE = ("client.create.begun", "client.create.made")
+DROP = ("client.drop.decided", "client.drop.fenced", "client.drop.withdrawn", "client.drop.emptied")
+FENCED = ("client.columns.changing", "client.columns.fenced")
+DROP_INDEX = (*FENCED, "client.index.dropping", *DROP, "client.index.emptied")
+BUILD = ("client.index.planned", *CREATE, "client.index.kept", "client.index.fenced", "client.index.filled")
+
+PASSED = {
+    "create": CREATE,
+    "drop": DROP,
+    "drop with an index": DROP,
+    "drop a column": FENCED,
+    "time to live": FENCED,
+    "level": ("client.level.changed", "client.level.fenced"),
+    "create an index": BUILD,
+    "drop an index": DROP_INDEX,
+    "an index that is refused": (*BUILD[:-1], *DROP_INDEX),
+}
+"""The steps of each change at which a process can be killed."""
+
+
+def change_and_die(url: str, name: str, table: str, point: str, note: str) -> None:
+    (change,) = (change for change in CHANGES if change.name == name)
+    with pyomid.connect(url) as db:
+        crashpoints.arm(point, note=note)
+        change.call(db, table)
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_a_change_whose_process_was_killed_is_ended_by_the_same_call(
+    processes: Processes, tmp_path: Path, name: str
+) -> None:
+    (change,) = (change for change in CHANGES if change.name == name)
+    url = f"omid://{tmp_path}/db?idleExitSeconds=1"
+    with pyomid.connect(url) as db:
+        for number, point in enumerate(PASSED[name]):
+            table, note = f"t{number}", tmp_path / f"note-{number}"
+            make(db, table)
+            change.prepare(db, table)
+            killed = processes.run(change_and_die, url, name, table, point, str(note))
+            assert killed == -signal.SIGKILL, point
+            assert note.read_text().split()[0] == point
+            try:
+                check(db, table, change, end_by=db)
+            except BaseException as failed:
+                failed.add_note(f"killed at {point}")
+                raise
+
+
+def test_every_step_of_a_change_is_one_at_which_a_process_is_killed() -> None:
+    changes = ("client.create.", "client.columns.", "client.index.", "client.level.", "client.drop.")
+    assert {point for point in crashpoints.POINTS if point.startswith(changes)} == {
+        point for points in PASSED.values() for point in points
+    }
