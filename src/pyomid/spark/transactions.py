@@ -47,7 +47,7 @@ from pyomid.row_codec.schema import (
 )
 from pyomid.spark.databases import Connection
 from pyomid.spark.errors import coded_errors, original_error, original_errors
-from pyomid.spark.frames.local_frames import LocalFrame, rows_given, spark_frame
+from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.frames.stale_reads import writes_by
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.registration import opened
@@ -208,14 +208,16 @@ class SparkTransaction(LargeTransaction):
             merge_schema=merge_schema,
             any_case=any_case(self._spark),
         )
-        rows, what = rows_given(self._spark, frame, f"the data written to {table!r}"), f"the write to {table!r}"
-        info = table_or_none(self._conn, table) if isinstance(rows, pa.Table) else None
-        given = spark_frame(self._spark, rows, what, {} if info is None else column_types(info))
-        return self._write(given, table, options, mode=mode, level=level, stale_read=stale_read)
+        rows = rows_given(self._spark, frame, f"the data written to {table!r}")
+        if isinstance(rows, pa.Table):
+            info = table_or_none(self._conn, table)
+            known = {} if info is None else column_types(info)
+            rows = local_rows(self._spark, rows, f"the write to {table!r}", known)
+        return self._write(rows, table, options, mode=mode, level=level, stale_read=stale_read)
 
     def _write(
         self,
-        frame: DataFrame,
+        frame: DataFrame | LocalRows,
         table: str,
         options: WriteOptions,
         *,
@@ -265,15 +267,17 @@ class SparkTransaction(LargeTransaction):
         if isinstance(rows, pa.Table):
             key = {part.name for part in schema_of(info).row_key}
             rows = rows.select([name for name in rows.column_names if name in key])
-        given = spark_frame(self._spark, rows, f"the delete in {table!r}", column_types(info))
-        return self._delete_rows(given, info, stale_read)
+            rows = local_rows(self._spark, rows, f"the delete in {table!r}", column_types(info))
+        return self._delete_rows(rows, info, stale_read)
 
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
         rows = self.read(table, where=where)
         return self._delete_rows(rows, info, "refuse", whole=ConflictLevel.CELL in info.id_levels)
 
-    def _delete_rows(self, keys: DataFrame, info: TableInfo, stale_read: str, *, whole: bool = False) -> WriteResult:
+    def _delete_rows(
+        self, keys: DataFrame | LocalRows, info: TableInfo, stale_read: str, *, whole: bool = False
+    ) -> WriteResult:
         check_level(info, self._level)
         plan = self.plan(info)
         names = [part.name for part in schema_of(info).row_key]
@@ -422,7 +426,7 @@ class SparkTransaction(LargeTransaction):
     def reports(
         self,
         job: str,
-        frame: DataFrame,
+        frame: DataFrame | LocalRows,
         work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
         columns: Sequence[str] | None = None,
     ) -> list[BranchReport]:
@@ -432,6 +436,11 @@ class SparkTransaction(LargeTransaction):
 
         Columns are renamed by position first, as in `columns_of`.
         """
+        if isinstance(frame, LocalRows):
+            if frame.table.num_rows <= HERE_ROWS_MAX:
+                rows = frame.table if columns is None else frame.table.select(columns)
+                return _reported(work(iter(rows.to_batches())))
+            frame = frame.frame(self._spark)
         every = [field.name for field in frame.schema.fields]
         places = range(len(every)) if columns is None else [every.index(name) for name in columns]
         names = tuple(every[place] for place in places)
@@ -441,8 +450,7 @@ class SparkTransaction(LargeTransaction):
             if frame.isLocal():
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
-                    report = work(named_batches(names, rows.to_batches()))
-                    return [] if report is None else [report]
+                    return _reported(work(named_batches(names, rows.to_batches())))
             reported = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
         return [report_of(row) for row in reported]
 
@@ -537,6 +545,10 @@ def run(
     conn = opened(spark, url)
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
     return conn.driver.run(attempts_steps(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
+
+
+def _reported(report: BranchReport | None) -> list[BranchReport]:
+    return [] if report is None else [report]
 
 
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:

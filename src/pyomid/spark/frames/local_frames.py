@@ -1,6 +1,6 @@
 """Frames of other libraries as Spark frames, for `tx.write`, `tx.merge` and `tx.delete`.
 
-    pandas, Polars, Arrow, DuckDB → Arrow table → gate (`pyomid.row_codec.arrow_gate`) → Spark frame
+    pandas, Polars, Arrow, DuckDB → Arrow table → gate (`pyomid.row_codec.arrow_gate`) → written here, or Spark frame
 
 The Arrow table is made by the client's rules (`pyomid.client.tables.arrow`): NaN in a pandas frame is null, and a named
 index level is a column. The gate converts each column to the type of the table's column, or refuses it; a column that
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 LocalFrame = Any
 """A frame that `rows_given` accepts besides a Spark frame."""
@@ -59,11 +61,21 @@ def rows_given(spark: SparkSession, given: Any, what: str) -> DataFrame | pa.Tab
     return table
 
 
-def spark_frame(spark: SparkSession, rows: DataFrame | pa.Table, what: str, columns: Mapping[str, str]) -> DataFrame:
-    """Return the rows as a Spark frame. `columns`: Spark types of the table's columns. `MisuseType` names the column
+@dataclass(frozen=True, slots=True)
+class LocalRows:
+    """Rows of this process that have passed the gate. `schema`: Spark's, of which `table` has the Arrow types."""
+
+    schema: StructType
+    table: pa.Table
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the rows as a Spark frame."""
+        return spark.createDataFrame(self.table if self.table.num_rows else [], self.schema)
+
+
+def local_rows(spark: SparkSession, rows: pa.Table, what: str, columns: Mapping[str, str]) -> LocalRows:
+    """Return the rows in Spark's types. `columns`: Spark types of the table's columns. `MisuseType` names the column
     that does not fit."""
-    if not isinstance(rows, pa.Table):
-        return rows
     kinds = {field.name: columns.get(field.name) or spark_type_of(field, what) for field in rows.schema}
     struct = struct_of_types(kinds)
     wanted = arrow_of(struct)
@@ -71,10 +83,7 @@ def spark_frame(spark: SparkSession, rows: DataFrame | pa.Table, what: str, colu
         if types.is_timestamp(field.type) and field.type.tz is not None:
             rows = _with_zone(spark, rows, place, what)
     gate = Gate(rows.schema, wanted, what)
-    passed = pa.Table.from_batches([gate.convert(batch) for batch in rows.to_batches()], gate.schema)
-    if not passed.num_rows:
-        return spark.createDataFrame([], struct)
-    return spark.createDataFrame(passed, struct)
+    return LocalRows(struct, pa.Table.from_batches([gate.convert(batch) for batch in rows.to_batches()], gate.schema))
 
 
 def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa.Table:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column
 from pyspark.sql import functions as f
@@ -36,7 +37,7 @@ from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, column_named, schema_of, select_columns
 from pyomid.spark.frames.expressions import assignments, expression, fitted, resolved
-from pyomid.spark.frames.local_frames import spark_frame
+from pyomid.spark.frames.local_frames import local_rows
 from pyomid.spark.schema import (
     WriteOptions,
     arrow_of,
@@ -52,7 +53,6 @@ from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, me
 from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from pyomid.spark.transactions import SparkTransaction
@@ -144,9 +144,12 @@ class Merge(Handle):
 
     def _frame(self, info: TableInfo) -> DataFrame:
         """Return the source; columns whose values are written unchanged get the table's types."""
+        if not isinstance(self._source, pa.Table):
+            return self._source
         takes_all = any(clause.values is None and clause.action != DELETE for clause in self._clauses)
         types = {name: kind for name, kind in column_types(info).items() if takes_all or name in self._on}
-        return spark_frame(self._spark, self._source, f"the merge into {self._table!r}", types)
+        rows = local_rows(self._spark, self._source, f"the merge into {self._table!r}", types)
+        return rows.frame(self._spark)
 
     # For pyomid's own use
 
