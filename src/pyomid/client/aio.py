@@ -14,7 +14,6 @@ commit is unknown.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, P
 
 from pyomid.client import changes
 from pyomid.client.changes import RowChange
-from pyomid.client.database import Database, DatabaseStatus
+from pyomid.client.database import Database
 from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun, Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, Handle, shows
@@ -32,9 +31,9 @@ from pyomid.client.session.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.client.session.leases import Lease
 from pyomid.client.shared_writes import SharedWrites
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.tables.table import Cells, Expected, Page, RowScan, TableBase
-from pyomid.client.tables.typed import IndexScan, RowT, TypedPage, TypedTableBase
-from pyomid.client.transaction import Event, RowTransaction
+from pyomid.client.tables.table import Cells, Expected, RowScan, Table, TableBase
+from pyomid.client.tables.typed import IndexScan, RowT, TypedPage, TypedTable, TypedTableBase
+from pyomid.client.transaction import Event, RowTransaction, Transaction
 from pyomid.client.validation import TableRules
 from pyomid.client.watch import POLL_SECONDS, Watching
 from pyomid.config import Settings
@@ -42,13 +41,11 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment, Tso
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
-from pyomid.types import Backup, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo, TableSchema
+from pyomid.types import BeginReply, Bookmark, CommitReply
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyomid.client.upkeep.jobs import Compaction, Sanitising
-    from pyomid.client.upkeep.verification import Verification
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,6 +109,23 @@ class AsyncWatch(Handle):
         self.close()
 
 
+def _in_thread(
+    method: Callable[Concatenate[Database, P], R],
+) -> Callable[Concatenate[AsyncDatabase, P], Coroutine[Any, Any, R]]:
+    """Return the method of `Database` as one of `AsyncDatabase`, which performs it in a thread."""
+
+    @functools.wraps(method)
+    async def awaited(self: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.driver.in_thread(partial(method, self.blocking, *args, **kwargs))
+
+    return awaited
+
+
+def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Return a method of the blocking front end that returns what `self._run` returns: here a coroutine."""
+    return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]", method)
+
+
 class AsyncDatabase(Handle):
     """As `Database`, with awaits. Returned by `pyomid.aio.connect`.
 
@@ -127,7 +141,7 @@ class AsyncDatabase(Handle):
         store = database.deployment.store
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
         self._store_threads = DaemonThreads(store_threads, "pyomid-store")
-        awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _awaited(session)
+        awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _handlers(session)
         if store.capabilities.shared_writes:
             awaited[WriteCells] = SharedWrites(store, self._store_threads).write
         self.driver: Final = AsyncDriver(
@@ -208,9 +222,8 @@ class AsyncDatabase(Handle):
             leases.keep(lease)
         return mark
 
-    async def release_bookmark(self, bookmark: Bookmark) -> None:
-        """As `Database.release_bookmark`."""
-        await self.driver.in_thread(lambda: self._database.release_bookmark(bookmark))
+    release_bookmark = _in_thread(Database.release_bookmark)
+    """As `Database.release_bookmark`."""
 
     async def changes(
         self,
@@ -252,128 +265,59 @@ class AsyncDatabase(Handle):
         )
         return AsyncWatch(watching, self.driver)
 
-    async def create_table(
-        self,
-        name: str,
-        families: Iterable[str | bytes],
-        conflict_level: ConflictLevel | str | None = None,
-        *,
-        if_not_exists: bool = False,
-        split_keys: Sequence[bytes] = (),
-        ttl_seconds: float | None = None,
-    ) -> TableInfo:
-        """As `Database.create_table`."""
-        return await self.driver.in_thread(
-            lambda: self._database.create_table(
-                name,
-                families,
-                conflict_level,
-                if_not_exists=if_not_exists,
-                split_keys=split_keys,
-                ttl_seconds=ttl_seconds,
-            )
-        )
+    create_table = _in_thread(Database.create_table)
+    """As `Database.create_table`."""
 
-    async def alter_table(
-        self, name: str, conflict_level: ConflictLevel | str | None = None, *, ttl_seconds: float | None = None
-    ) -> TableInfo:
-        """As `Database.alter_table`."""
-        return await self.driver.in_thread(
-            lambda: self._database.alter_table(name, conflict_level, ttl_seconds=ttl_seconds)
-        )
+    alter_table = _in_thread(Database.alter_table)
+    """As `Database.alter_table`."""
 
-    async def drop_table(self, name: str) -> None:
-        """As `Database.drop_table`."""
-        await self.driver.in_thread(lambda: self._database.drop_table(name))
+    drop_table = _in_thread(Database.drop_table)
+    """As `Database.drop_table`."""
 
-    async def tables(self) -> list[TableInfo]:
-        """As `Database.tables`."""
-        return await self.driver.in_thread(self._database.tables)
+    tables = _in_thread(Database.tables)
+    """As `Database.tables`."""
 
-    async def table_info(self, name: str) -> TableInfo:
-        """As `Database.table_info`."""
-        return await self.driver.in_thread(lambda: self._database.table_info(name))
+    table_info = _in_thread(Database.table_info)
+    """As `Database.table_info`."""
 
-    async def table_schema(
-        self,
-        name: str,
-        columns: type | Mapping[str, Any] | None = None,
-        *,
-        row_key: str | Iterable[str] | None = None,
-        mapping: Mapping[str, str | bytes] | None = None,
-    ) -> TableSchema | None:
-        """As `Database.table_schema`."""
-        return await self.driver.in_thread(
-            lambda: self._database.table_schema(name, columns, row_key=row_key, mapping=mapping)
-        )
+    table_schema = _in_thread(Database.table_schema)
+    """As `Database.table_schema`."""
 
-    async def alter_columns(
-        self,
-        name: str,
-        *,
-        rename: Mapping[str, str] | None = None,
-        drop: Iterable[str] = (),
-        widen: Mapping[str, Any] | None = None,
-        add: type | Mapping[str, Any] | None = None,
-        order: Iterable[str] = (),
-        mapping: Mapping[str, str | bytes] | None = None,
-    ) -> TableSchema:
-        """As `Database.alter_columns`."""
-        return await self.driver.in_thread(
-            lambda: self._database.alter_columns(
-                name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
-            )
-        )
+    alter_columns = _in_thread(Database.alter_columns)
+    """As `Database.alter_columns`."""
 
-    async def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
-        """As `Database.create_index`."""
-        return await self.driver.in_thread(lambda: self._database.create_index(table, name, columns))
+    create_index = _in_thread(Database.create_index)
+    """As `Database.create_index`."""
 
-    async def drop_index(self, table: str, name: str) -> None:
-        """As `Database.drop_index`."""
-        await self.driver.in_thread(lambda: self._database.drop_index(table, name))
+    drop_index = _in_thread(Database.drop_index)
+    """As `Database.drop_index`."""
 
-    async def status(self) -> DatabaseStatus:
-        """As `Database.status`."""
-        return await self.driver.in_thread(self._database.status)
+    status = _in_thread(Database.status)
+    """As `Database.status`."""
 
-    async def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
-        """As `Database.compact`."""
-        return await self.driver.in_thread(lambda: self._database.compact(tables, grace_seconds=grace_seconds))
+    compact = _in_thread(Database.compact)
+    """As `Database.compact`."""
 
-    async def expire(self, tables: str | Sequence[str] | None = None) -> None:
-        """As `Database.expire`."""
-        await self.driver.in_thread(lambda: self._database.expire(tables))
+    expire = _in_thread(Database.expire)
+    """As `Database.expire`."""
 
-    async def sanitize(self) -> Sanitising:
-        """As `Database.sanitize`."""
-        return await self.driver.in_thread(self._database.sanitize)
+    sanitize = _in_thread(Database.sanitize)
+    """As `Database.sanitize`."""
 
-    async def export_parquet(
-        self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None
-    ) -> dict[str, int]:
-        """As `Database.export_parquet`."""
-        return await self.driver.in_thread(lambda: self._database.export_parquet(destination, tables))
+    export_parquet = _in_thread(Database.export_parquet)
+    """As `Database.export_parquet`."""
 
-    async def import_parquet(
-        self, source: str | os.PathLike[str], tables: str | Sequence[str] | None = None, *, over: bool = False
-    ) -> dict[str, int]:
-        """As `Database.import_parquet`."""
-        return await self.driver.in_thread(lambda: self._database.import_parquet(source, tables, over=over))
+    import_parquet = _in_thread(Database.import_parquet)
+    """As `Database.import_parquet`."""
 
-    async def backup(
-        self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None
-    ) -> Backup:
-        """As `Database.backup`."""
-        return await self.driver.in_thread(lambda: self._database.backup(destination, since=since))
+    backup = _in_thread(Database.backup)
+    """As `Database.backup`."""
 
-    async def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
-        """As `Database.verify`."""
-        return await self.driver.in_thread(lambda: self._database.verify(tables))
+    verify = _in_thread(Database.verify)
+    """As `Database.verify`."""
 
-    async def drain(self, timeout_s: float | None = None) -> bool:
-        """As `Database.drain`."""
-        return await self.driver.in_thread(lambda: self._database.drain(timeout_s))
+    drain = _in_thread(Database.drain)
+    """As `Database.drain`."""
 
     async def close(self) -> None:
         """Complete finished transactions and close the connection. A second call does nothing."""
@@ -435,7 +379,7 @@ class AsyncDatabase(Handle):
         return AsyncTransaction(self, begun, lease, read_only=read_only)
 
 
-def _awaited(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
+def _handlers(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
     """Return handlers for begin and commit on the loop's own connection."""
 
     async def send_commit(effect: SendCommit) -> CommitReply:
@@ -481,17 +425,11 @@ class AsyncTable(TableBase):
         super().__init__(transaction, rules)
         self._run = run
 
-    async def get(
-        self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
-    ) -> dict[bytes, bytes]:
-        """As `Table.get`."""
-        return await self._run(self.get_steps(key, columns, for_update=for_update))
+    get = _awaited(Table.get)
+    """As `Table.get`."""
 
-    async def rows(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
-    ) -> dict[bytes, dict[bytes, bytes]]:
-        """As `Table.rows`."""
-        return await self._run(self.rows_steps(keys, columns, for_update=for_update))
+    rows = _awaited(Table.rows)
+    """As `Table.rows`."""
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
         """As `Table.put`."""
@@ -502,21 +440,17 @@ class AsyncTable(TableBase):
         elif self.buffer_put(key, cells, conflict=conflict):
             await self._run(self._transaction.send_steps())
 
-    async def put_if_absent(self, key: bytes, cells: Cells) -> bool:
-        """As `Table.put_if_absent`."""
-        return await self._run(self.put_if_absent_steps(key, cells))
+    put_if_absent = _awaited(Table.put_if_absent)
+    """As `Table.put_if_absent`."""
 
-    async def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
-        """As `Table.increment`."""
-        return await self._run(self.increment_steps(key, column, by))
+    increment = _awaited(Table.increment)
+    """As `Table.increment`."""
 
-    async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
-        """As `Table.delete`."""
-        await self._run(self.delete_steps([key], columns))
+    delete = _awaited(Table.delete)
+    """As `Table.delete`."""
 
-    async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """As `Table.delete_rows`."""
-        await self._run(self.delete_steps(keys, columns))
+    delete_rows = _awaited(Table.delete_rows)
+    """As `Table.delete_rows`."""
 
     def scan(
         self,
@@ -531,19 +465,8 @@ class AsyncTable(TableBase):
         """As `Table.scan`, with `async for`."""
         return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
-    async def page(
-        self,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        columns: Iterable[bytes] | None = None,
-        limit: int = 100,
-        reverse: bool = False,
-        after: str | None = None,
-    ) -> Page:
-        """As `Table.page`."""
-        return await self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
+    page = _awaited(Table.page)
+    """As `Table.page`."""
 
     async def to_arrow(
         self,
@@ -557,9 +480,8 @@ class AsyncTable(TableBase):
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 
-    async def write_arrow(self, data: Any) -> int:
-        """As `Table.write_arrow`."""
-        return await self._run(self.write_arrow_steps(data))
+    write_arrow = _awaited(Table.write_arrow)
+    """As `Table.write_arrow`."""
 
     async def _rows_of(self, scan: RowScan) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
         while (rows := await self._run(scan.next_steps())) is not None:
@@ -596,17 +518,14 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         """As `TypedTable.put_if_absent`."""
         return await self._run(self.put_if_absent_steps(row))
 
-    async def delete(self, key: Any) -> None:
-        """As `TypedTable.delete`."""
-        await self._run(self.delete_steps([key]))
+    delete = _awaited(TypedTable.delete)
+    """As `TypedTable.delete`."""
 
-    async def delete_rows(self, keys: Iterable[Any]) -> None:
-        """As `TypedTable.delete_rows`."""
-        await self._run(self.delete_steps(keys))
+    delete_rows = _awaited(TypedTable.delete_rows)
+    """As `TypedTable.delete_rows`."""
 
-    async def increment(self, key: Any, column: str, by: int = 1) -> int:
-        """As `TypedTable.increment`."""
-        return await self._run(self.increment_steps(key, column, by))
+    increment = _awaited(TypedTable.increment)
+    """As `TypedTable.increment`."""
 
     def lookup(
         self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
@@ -676,21 +595,18 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
         table = await self._run(self.table_steps(name))
         return table if codec is None else AsyncTypedTable(table, self, codec, self._run)
 
-    async def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """As `Transaction.claim`."""
-        await self._run(self.claim_steps(table, keys, columns))
+    claim = _awaited(Transaction.claim)
+    """As `Transaction.claim`."""
 
     async def commit(self) -> None:
         """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
         await self._run(self.commit_steps())
 
-    async def rollback(self) -> None:
-        """As `Transaction.rollback`."""
-        await self._run(self.rollback_steps())
+    rollback = _awaited(Transaction.rollback)
+    """As `Transaction.rollback`."""
 
-    async def flush(self) -> None:
-        """As `Transaction.flush`."""
-        await self._run(self.flush_steps())
+    flush = _awaited(Transaction.flush)
+    """As `Transaction.flush`."""
 
     async def __aenter__(self) -> AsyncTransaction:
         self.step(Event.READ)

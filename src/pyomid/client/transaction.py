@@ -655,7 +655,7 @@ class Transaction(RowTransaction[Table]):
         not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict
         with a column that another transaction adds, only with another claim of the whole row.
         """
-        self._run(self.claim_steps(table, keys, columns))
+        return self._run(self.claim_steps(table, keys, columns))
 
     def commit(self) -> None:
         """Commit. Durable and visible to every later begin on return.
@@ -664,19 +664,19 @@ class Transaction(RowTransaction[Table]):
         already, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
         nothing was committed, and the transaction is rollback-only.
         """
-        self._run(self.commit_steps())
+        return self._run(self.commit_steps())
 
     def rollback(self) -> None:
         """Roll back. Its writes never become visible and are deleted in the background. A second rollback does nothing;
         after a commit it raises `TransactionEnded`.
         """
-        self._run(self.rollback_steps())
+        return self._run(self.rollback_steps())
 
     def flush(self) -> None:
         """Send the buffered writes to the store; `commit` does so anyway. After an error the transaction is
         rollback-only, because some of the writes may be stored (C1).
         """
-        self._run(self.flush_steps())
+        return self._run(self.flush_steps())
 
     def __enter__(self) -> Transaction:
         self.step(Event.READ)

@@ -685,11 +685,11 @@ class Table(TableBase):
         A row (or a family) is deleted column by column, as this transaction sees it. At conflict level "cell" a column
         that another transaction adds meanwhile survives; at level "row" the two conflict.
         """
-        self._run(self.delete_steps([key], columns))
+        return self._run(self.delete_steps([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """Delete many rows, which are read by one request if necessary."""
-        self._run(self.delete_steps(keys, columns))
+        return self._run(self.delete_steps(keys, columns))
 
     def scan(
         self,

@@ -320,7 +320,7 @@ class TypedTable(TypedTableBase[RowT]):
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
         """Set columns of a row: all columns of its class, or the dict's keys. None removes a value. `MisuseType` names
         a column whose value does not fit. `expect` and `conflict` as of `Table.put`, by column names."""
-        self._run(self.put_steps(row, expect, conflict=conflict))
+        return self._run(self.put_steps(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:
         """Put the row if there is no row with its key. Return whether it wrote."""
@@ -328,11 +328,11 @@ class TypedTable(TypedTableBase[RowT]):
 
     def delete(self, key: Any) -> None:
         """Delete the row."""
-        self._run(self.delete_steps([key]))
+        return self._run(self.delete_steps([key]))
 
     def delete_rows(self, keys: Iterable[Any]) -> None:
         """Delete many rows, which are read by one request."""
-        self._run(self.delete_steps(keys))
+        return self._run(self.delete_steps(keys))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
         """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
