@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-import numpy as np
 import pyarrow as pa
 
 from pyomid.client.drive import CallProgram
@@ -46,7 +45,7 @@ from pyomid.row_codec.schema import (
     select_columns,
 )
 from pyomid.spark.databases import Connection
-from pyomid.spark.errors import coded_errors, original_error, original_errors
+from pyomid.spark.errors import original_error, original_errors
 from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.frames.stale_reads import writes_by
 from pyomid.spark.large_transaction import LargeTransaction
@@ -67,17 +66,17 @@ from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import LEVELS, checked_choice, names_of
 from pyomid.spark.source.read_task import ReadPlan, divided, intersection
 from pyomid.spark.source.write_task import (
-    REPORT_DDL,
     BranchReport,
     WritePlan,
     delete_ranges,
     delete_rows,
     named_batches,
-    report_of,
+    reported,
     reporting,
     write_rows,
 )
 from pyomid.spark.source.written_rows import Found, Lookup, look_up
+from pyomid.spark.task_results import task_results
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
@@ -406,8 +405,7 @@ class SparkTransaction(LargeTransaction):
         ranges = self._ranges(lookup.table, span)
         work = functools.partial(of_items, ranges, functools.partial(_look_up_partitions, lookup))
         with job_named(self._spark, "check", lookup.table), original_errors():
-            frame = numbered(self._spark, ranges).mapInArrow(work, _SEEN_DDL)
-            return [Found(_bytes(row["doubled"]), np.frombuffer(row["ids"], np.int64)) for row in frame.collect()]
+            return task_results(numbered(self._spark, ranges), work)
 
     def _ranges(self, table: str, span: KeyRange) -> pa.RecordBatch:
         """Return ranges of keys, one for each task."""
@@ -439,7 +437,7 @@ class SparkTransaction(LargeTransaction):
         if isinstance(frame, LocalRows):
             if frame.table.num_rows <= HERE_ROWS_MAX:
                 rows = frame.table if columns is None else frame.table.select(columns)
-                return _reported(work(iter(rows.to_batches())))
+                return reported(work(iter(rows.to_batches())))
             frame = frame.frame(self._spark)
         every = [field.name for field in frame.schema.fields]
         places = range(len(every)) if columns is None else [every.index(name) for name in columns]
@@ -450,9 +448,8 @@ class SparkTransaction(LargeTransaction):
             if frame.isLocal():
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
-                    return _reported(work(named_batches(names, rows.to_batches())))
-            reported = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
-        return [report_of(row) for row in reported]
+                    return reported(work(named_batches(names, rows.to_batches())))
+            return task_results(wanted, functools.partial(reporting, work, names))
 
     @contextmanager
     def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
@@ -547,10 +544,6 @@ def run(
     return conn.driver.run(attempts_steps(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
 
 
-def _reported(report: BranchReport | None) -> list[BranchReport]:
-    return [] if report is None else [report]
-
-
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
     rows, cells, size = (sum(getattr(each, name) for each in reports) for name in ("rows", "cells", "bytes"))
     return WriteResult(table, rows, cells, size, len(reports))
@@ -560,22 +553,12 @@ def _delete_partitions(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.Rec
     return delete_ranges(plan, read, _ranges_in(batches))
 
 
-_SEEN_DDL: Final = "doubled binary, ids binary"
-
-
-def _look_up_partitions(lookup: Lookup, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with coded_errors():
-        seen = look_up(lookup, _ranges_in(batches))
-    columns = [binary_array_of([value]) for value in (seen.doubled, seen.ids.tobytes())]
-    yield pa.RecordBatch.from_arrays(columns, names=["doubled", "ids"])
+def _look_up_partitions(lookup: Lookup, batches: Iterator[pa.RecordBatch]) -> list[Found]:
+    return [look_up(lookup, _ranges_in(batches))]
 
 
 def _ranges_in(batches: Iterator[pa.RecordBatch]) -> list[KeyRange]:
     return [KeyRange(row["start"], row["stop"]) for batch in batches for row in batch.to_pylist()]
-
-
-def _bytes(value: bytearray | None) -> bytes | None:
-    return None if value is None else bytes(value)
 
 
 def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pyomid.client.drive import Run
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
 from pyomid.client.upkeep.table_text import table_text
-from pyomid.client.upkeep.verification import Verification, look, verified
+from pyomid.client.upkeep.verification import Seen, Verification, look, verified
 from pyomid.config import Settings
 from pyomid.ports import Deployment, Sleep
 from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
@@ -245,7 +245,7 @@ def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) ->
     writes count as open."""
     infos = chosen_tables(deployment.catalog, tables)
 
-    def looked() -> Iterable[dict[str, Any]]:
+    def looked() -> Iterable[Seen]:
         for info in infos:
             with unless_dropped(deployment.catalog, info.name, info.generation, tables):
                 for partition in partitions_of(deployment, info):

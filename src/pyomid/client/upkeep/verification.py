@@ -38,7 +38,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import drawn_start
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.table_text import table_text
-from pyomid.errors import OmidError, UnknownTable
+from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.region_watermarks import covered_watermark
 from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
@@ -169,9 +169,7 @@ class _Statuses:
         return [start for start, found in self.states.items() if found == state]
 
 
-def verified(
-    deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
-) -> Verification:
+def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]) -> Verification:
     """Return the report on tables and commit table. `looked` runs `look` on every part of the tables, perhaps twice."""
     began = time.monotonic()
     named = _named_branches(deployment)
@@ -189,19 +187,18 @@ def verified(
 
 
 def _gathered(
-    deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
+    deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]
 ) -> tuple[dict[str, TableReport], dict[str, _Starts]]:
     """Gather counts and starts. Recorded watermarks are read first, so that orphans are not blamed on a compaction that
     ends during the read."""
     reports = {info.name: TableReport(info.name, cleaned_to=_cleaned_to(deployment, info)) for info in infos}
     found: dict[str, list[_Starts]] = {}
-    for row in looked():
-        table = reports[row["table"]]
-        table.rows += row["rows"]
-        table.cells += row["cells"]
-        table.tombstones += row["tombstones"]
-        part = _Starts(*(np.frombuffer(bytes(row[name]), np.int64) for name in ("starts", "commits", "counts")))
-        found.setdefault(row["table"], []).append(part)
+    for seen in looked():
+        table = reports[seen.table]
+        table.rows += seen.rows
+        table.cells += seen.cells
+        table.tombstones += seen.tombstones
+        found.setdefault(seen.table, []).append(seen.starts)
     return reports, {table: _Starts.merged(parts) for table, parts in found.items()}
 
 
@@ -334,13 +331,11 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list
 
 def _last_issued(deployment: Deployment) -> int:
     """Return a bound on every timestamp in the store. A new start is none: while a batch is flushed its commits can
-    already be read, and begins are answered from the window of starts below them (`oracle/windows.py`). A TSO without
-    status, which is Java's, has no windows: its newest start is above all."""
-    newest = drawn_start(deployment)
-    try:
-        return max(newest, deployment.tso.status().last_ts + TIMESTAMP_STEP)
-    except OmidError:
-        return newest
+    already be read, and begins are answered from the window of starts below them (`oracle/windows.py`). Apache
+    Omid's TSO has no windows: its newest start is above all."""
+    if not deployment.tso.extended:
+        return drawn_start(deployment)
+    return deployment.tso.status().last_ts + TIMESTAMP_STEP
 
 
 def _nameless_branches(
@@ -389,8 +384,19 @@ def _left_by_compaction(
             )
 
 
-def look(deployment: Deployment, partition: Partition) -> dict[str, Any]:
-    """Return counts and starts of a part, by name: numbers, and arrays of int64 as bytes."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a part of a table holds."""
+
+    table: str
+    rows: int
+    cells: int
+    tombstones: int
+    starts: _Starts
+
+
+def look(deployment: Deployment, partition: Partition) -> Seen:
+    """Return counts and starts of a part."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
     for batch in deployment.store.scan(partition.table, partition.key_range):
@@ -400,16 +406,7 @@ def look(deployment: Deployment, partition: Partition) -> dict[str, Any]:
         parts.append(_starts_of(batch))
         if len(parts) > 100:
             parts = [_Starts.merged(parts)]
-    whole = _Starts.merged(parts)
-    return {
-        "table": partition.table,
-        "rows": rows,
-        "cells": cells,
-        "tombstones": tombstones,
-        "starts": whole.starts.tobytes(),
-        "commits": whole.commits.tobytes(),
-        "counts": whole.cells.tobytes(),
-    }
+    return Seen(partition.table, rows, cells, tombstones, _Starts.merged(parts))
 
 
 def _starts_of(batch: CellBatch) -> _Starts:

@@ -8,14 +8,11 @@ by its catalog entry, which the driver writes after all tasks.
 
 from __future__ import annotations
 
-import functools
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pyomid.client.admin.import_table import add_refusals, import_refusals, import_timestamp, refuse, register_imported
 from pyomid.client.admin.table_admin import new_level
@@ -24,7 +21,7 @@ from pyomid.client.upkeep.table_text import table_text
 from pyomid.client.validation import check_families
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.protocol.import_table import import_range_steps
+from pyomid.protocol.import_table import RangeImported, import_range_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import run_partitions
 from pyomid.spark.registration import opened
@@ -72,33 +69,22 @@ def adopt(
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
     ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
     partitions = [Partition(table, 0, each) for each in ranges]
-    for each in run_partitions(
-        spark, "check", url, partitions, table, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED
-    ):
-        add_refusals(found, {kind: Misuse(said, table=table) for kind, said in json.loads(each["refused"]).items()})
+    for refused in run_partitions(spark, "check", url, partitions, table, partial(_check_partition, newest_ts)):
+        add_refusals(found, refused)
     refuse(table, found)
-    rows = run_partitions(
-        spark, "adopt", url, partitions, table, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
-    )
+    done = run_partitions(spark, "adopt", url, partitions, table, partial(_adopt_partition, newest_ts))
     crash_point("spark.adopt.before_register")
     register_imported(conn.deployment, table, families, level)
-    seen, records, adopted = (sum(row[name] for row in rows) for name in _ADOPTED.names)
+    seen, records, adopted = (sum(getattr(each, name) for each in done) for name in ("rows", "records", "imported"))
     return Adoption(table, len(partitions), seen, records, adopted, time.monotonic() - began)
 
 
-_ADOPTED: Final = pa.schema([("rows", pa.int64()), ("records", pa.int64()), ("adopted", pa.int64())])
-_ADOPTED_DDL: Final = "rows long, records long, adopted long"
-_CHECKED: Final = pa.schema([("refused", pa.string())])
-_CHECKED_DDL: Final = "refused string"
-
-
-def _check_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Any]:
+def _check_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Misuse]:
     conn = connection(url)
-    found = import_refusals(conn.deployment, conn.driver, partition.table, partition.key_range, newest_ts)
-    return {"refused": json.dumps({kind: error.message for kind, error in found.items()})}
+    return import_refusals(conn.deployment, conn.driver, partition.table, partition.key_range, newest_ts)
 
 
-def _adopt_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Any]:
+def _adopt_partition(newest_ts: int, url: str, partition: Partition) -> RangeImported:
     done = connection(url).driver.run(import_range_steps(partition.table, partition.key_range, newest_ts))
     crash_point("spark.adopt.piece_done")
-    return {"rows": done.rows, "records": done.records, "adopted": done.imported}
+    return done

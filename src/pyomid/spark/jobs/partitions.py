@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
 from pyomid.client.upkeep.partitions import Partition, partitions_of, unless_dropped
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.errors import coded_errors, original_errors
+from pyomid.spark.errors import original_errors
 from pyomid.spark.registration import register
 from pyomid.spark.sessions import job_named, numbered, of_items
 from pyomid.spark.source.read_task import divided
+from pyomid.spark.task_results import task_results
 from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PartitionTask = Callable[[str, Partition], dict[str, Any]]
-"""A task: (url, partition) → one row of the job's result schema."""
-
+T = TypeVar("T")
 
 _PARTITION: Final = pa.schema(
     [
@@ -52,12 +51,10 @@ def run_partitions(
     url: str,
     partitions: Sequence[Partition],
     tables: str | Sequence[str] | None,
-    task: PartitionTask,
-    ddl: str,
-    schema: pa.Schema,
-) -> list[dict[str, Any]]:
-    """Run one Spark task for each partition of `chosen_tables(…, tables)`, under this job name. Return the rows of all
-    tasks, in no order."""
+    task: Callable[[str, Partition], T],
+) -> list[T]:
+    """Run a Spark task, `task(url, partition)`, for each partition of `chosen_tables(…, tables)`, under this job name.
+    Return their results, in no order."""
     register(spark)
     if not partitions:
         return []
@@ -66,24 +63,16 @@ def run_partitions(
     items = pa.RecordBatch.from_arrays(columns, schema=_PARTITION)
     names = dict.fromkeys(each.table for each in partitions)
     task_url = connection(url).task_url
-    work = partial(of_items, items, partial(_run_task, task_url, tables, task, schema))
+    work = partial(of_items, items, partial(_run_task, task_url, tables, task))
     with job_named(spark, job, *names), original_errors():
-        collected = numbered(spark, items).mapInArrow(work, ddl).collect()
-    return [row.asDict() for row in collected]
+        return task_results(numbered(spark, items), work)
 
 
 def _run_task(
-    url: str,
-    tables: str | Sequence[str] | None,
-    task: PartitionTask,
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    with coded_errors():
-        for batch in batches:
-            for row in batch.to_pylist():
-                partition = Partition(
-                    row["table"], row["generation"], KeyRange(row["start"], row["stop"]), row["expires"]
-                )
-                with unless_dropped(connection(url).deployment.catalog, partition.table, partition.generation, tables):
-                    yield pa.RecordBatch.from_pylist([task(url, partition)], schema=schema)
+    url: str, tables: str | Sequence[str] | None, task: Callable[[str, Partition], T], batches: Iterator[pa.RecordBatch]
+) -> Iterator[T]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            partition = Partition(row["table"], row["generation"], KeyRange(row["start"], row["stop"]), row["expires"])
+            with unless_dropped(connection(url).deployment.catalog, partition.table, partition.generation, tables):
+                yield task(url, partition)

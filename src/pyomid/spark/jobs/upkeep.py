@@ -10,20 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from pyomid.client.upkeep import jobs as upkeep
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
 from pyomid.client.upkeep.partitions import Partition, chosen_tables
-from pyomid.client.upkeep.verification import look, verified
+from pyomid.client.upkeep.verification import Seen, look, verified
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import partitions_for, run_partitions
 from pyomid.spark.registration import opened
 from pyomid.spark.sessions import parallelism
-from pyomid.types import KeyRange, TableInfo
+from pyomid.types import TableInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +38,7 @@ def compact(
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterator[RegionCleaned]:
         partitions = partitions_for(conn, infos, tables, parallelism(spark))
         task = partial(_compact_partition, watermark)
-        for row in run_partitions(spark, "compact", url, partitions, tables, task, _CLEANED_DDL, _CLEANED):
-            yield RegionCleaned(key_range=KeyRange(), **row)
+        yield from run_partitions(spark, "compact", url, partitions, tables, task)
 
     return upkeep.compacted(
         conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds, sleep=time.sleep
@@ -62,49 +59,14 @@ def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = N
     return verified(
         conn.deployment,
         infos,
-        lambda: run_partitions(spark, "verify", url, partitions, tables, _look, _LOOKED_DDL, _LOOKED),
+        lambda: run_partitions(spark, "verify", url, partitions, tables, _look),
     )
 
 
-_CLEANED: Final = pa.schema(
-    [
-        ("table", pa.string()),
-        ("rows", pa.int64()),
-        ("cells", pa.int64()),
-        ("cells_healed", pa.int64()),
-        ("cells_dropped", pa.int64()),
-        ("orphans_dropped", pa.int64()),
-        ("cells_above", pa.int64()),
-        ("watermark", pa.int64()),
-    ]
-)
-_CLEANED_DDL: Final = (
-    "table string, rows long, cells long, cells_healed long, cells_dropped long, orphans_dropped long, "
-    "cells_above long, watermark long"
-)
-
-
-def _compact_partition(watermark: int | None, url: str, partition: Partition) -> dict[str, Any]:
+def _compact_partition(watermark: int | None, url: str, partition: Partition) -> RegionCleaned:
     conn = connection(url)
-    cleaned = upkeep.compact_partition(conn.driver.run, conn.cache, partition, watermark)
-    return {name: getattr(cleaned, name) for name in _CLEANED.names}
+    return upkeep.compact_partition(conn.driver.run, conn.cache, partition, watermark)
 
 
-_LOOKED: Final = pa.schema(
-    [
-        ("table", pa.string()),
-        ("rows", pa.int64()),
-        ("cells", pa.int64()),
-        ("tombstones", pa.int64()),
-        ("starts", pa.binary()),
-        ("commits", pa.binary()),
-        ("counts", pa.binary()),
-    ]
-)
-_LOOKED_DDL: Final = (
-    "table string, rows long, cells long, tombstones long, starts binary, commits binary, counts binary"
-)
-
-
-def _look(url: str, partition: Partition) -> dict[str, Any]:
+def _look(url: str, partition: Partition) -> Seen:
     return look(connection(url).deployment, partition)

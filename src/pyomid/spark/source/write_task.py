@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +23,10 @@ from pyomid.errors import Misuse
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.row_codec.sentinel import sentinel_column
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.errors import coded_errors
 from pyomid.spark.source.key_runs import in_runs
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.spark.source.written_rows import REPORTED_MAX, reported_by_task
@@ -102,32 +100,6 @@ class BranchReport:
     @property
     def all_ids_reported(self) -> bool:
         return len(self.ids) == self.ids_count
-
-
-REPORT_SCHEMA: Final = pa.schema(
-    [
-        ("branch", pa.int64()),
-        ("rows", pa.int64()),
-        ("cells", pa.int64()),
-        ("bytes", pa.int64()),
-        ("ids_count", pa.int64()),
-        ("keys_count", pa.int64()),
-        ("ids", pa.binary()),
-        ("keys", pa.binary()),
-        ("first", pa.binary()),
-        ("stop", pa.binary()),
-        ("row", pa.binary()),
-        ("family", pa.binary()),
-        ("qualifier", pa.binary()),
-        ("inserted", pa.int64()),
-        ("deleted", pa.int64()),
-    ]
-)
-REPORT_DDL: Final = (
-    "branch long, rows long, cells long, bytes long, ids_count long, keys_count long, "
-    "ids binary, keys binary, first binary, stop binary, row binary, family binary, qualifier binary, "
-    "inserted long, deleted long"
-)
 
 
 def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
@@ -249,14 +221,15 @@ def reporting(
     work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
     names: Sequence[str],
     batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Run a writing task for `mapInArrow`: takes record batches, whose columns get these names; yields one row of
-    REPORT_SCHEMA. Errors are coded."""
-    with coded_errors():
-        report = work(named_batches(names, batches))
+) -> list[BranchReport]:
+    """Run a writing task on record batches, whose columns get these names. Return its report, if it wrote."""
+    report = work(named_batches(names, batches))
     crash_point("spark.task.written")
-    if report is not None:
-        yield _as_row(report)
+    return reported(report)
+
+
+def reported(report: BranchReport | None) -> list[BranchReport]:
+    return [] if report is None else [report]
 
 
 def named_batches(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -460,26 +433,3 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
         cell_off=np.zeros(cells, dtype=np.int64),
         cell_len=np.full(cells, TOMBSTONE, dtype=np.int32),
     )
-
-
-def _as_row(report: BranchReport) -> pa.RecordBatch:
-    witness = report.witness or CellVersion(b"", b"", b"", 0)
-    counts = [report.branch, report.rows, report.cells, report.bytes, report.ids_count, report.keys_count]
-    merged = [report.inserted, report.deleted]
-    parts = [report.ids.tobytes(), report.keys.tobytes(), *report.span, *witness[:3]]
-    columns = [*(int64_array([n]) for n in counts), *(binary_array_of([p]) for p in parts)]
-    columns += [int64_array([n]) for n in merged]
-    return pa.RecordBatch.from_arrays(columns, schema=REPORT_SCHEMA)
-
-
-def report_of(row: Sequence[Any]) -> BranchReport:
-    """Return the report in a collected row of REPORT_SCHEMA."""
-    branch, rows, cells, size, ids_count, keys_count, ids, keys, first, stop, *cell, inserted, deleted = row
-    key, family, qualifier = map(bytes, cell)
-    witness = CellVersion(key, family, qualifier, branch) if key else None
-    span, reported = KeyRange(bytes(first), None if stop is None else bytes(stop)), (_ids(ids), keys_count, _ids(keys))
-    return BranchReport(branch, rows, cells, size, ids_count, *reported, span, witness, inserted, deleted)
-
-
-def _ids(stored: bytes) -> NDArray[np.int64]:
-    return np.frombuffer(bytes(stored), dtype=np.int64)
