@@ -18,6 +18,7 @@ PAGES = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "benchmarks/results/*.md",
     "deploy/hbase/README.md",

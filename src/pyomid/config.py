@@ -1,6 +1,6 @@
 """Settings, checked once: a URL and its options in, an `Address` and `Settings` out.
 
-    omid:///folder?leaseSeconds=300                     embedded: a folder of LMDB environments
+    omid:///folder?leaseSeconds=300                     embedded: a folder with an LMDB environment
     omid+hbase://zk1:2181,zk2:2181/hbase?…              a cluster, found through ZooKeeper
     omid-memory:name                                    this process only, for tests
 
@@ -55,7 +55,7 @@ class Settings:
 
     lease_seconds: float = 300.0
     """Term of a lease; its holder renews it every third of the term. A driver that died holds the watermark back at
-    most this long. A task may wait in a busy cluster's queue for a minute or two without losing its lease."""
+    most this long."""
 
     max_transaction_age_seconds: float = 600.0
     """Older transactions without a lease cannot commit. A transaction that is still open, or whose process was stopped
@@ -63,16 +63,15 @@ class Settings:
 
     commit_retry_seconds: float = 60.0
     """How long the client retries a commit whose reply was lost, before it raises `OutcomeUnknown`: longer than a TSO's
-    restart or failover (10 s lease plus about 2 s). Other requests wait as long for a TSO; a wait of 2 s is logged.
-    Sanitizing waits at least this long."""
+    failover (10 s lease plus about 2 s). Other requests wait as long for a TSO. Sanitizing waits at least this
+    long."""
 
     request_seconds: float = 5.0
     """A request without a reply is sent again after this time, as in Apache Omid's client. Over HBase, after one silent
     second the client also asks ZooKeeper every second for another TSO."""
 
     tso_idle_exit_seconds: float = 60.0
-    """A folder's TSO exits this long after its last connection and lease ended, so short programs in a row share one
-    TSO."""
+    """A folder's TSO exits this long after its last connection and lease ended."""
 
     conflict_map_entries: int = 1 << 20
     """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has 16
@@ -86,8 +85,8 @@ class Settings:
     """Rows that a scan fetches at once."""
 
     retries: int = 200
-    """Maximum reruns by `run`, `run_once` and `transactional` on `ConflictError`. One of many writers of one row may
-    lose dozens of times before it wins."""
+    """Maximum reruns by `run`, `run_once` and `transactional` on `ConflictError`. One of many writers of a row may lose
+    dozens of times."""
 
     retry_backoff_ms: float = 2.0
     """Minimum unit of the back-off; the unit is the run's shortest attempt. A back-off is jittered, up to 2, 4, 8, 16,
@@ -109,8 +108,7 @@ class Settings:
 
     catalog_cache_seconds: float = 0.0
     """How long a client caches a table's catalog entry. 0 reads it at each transaction's first use of the table. Over
-    HBase the default is 30, because a read costs a round trip. A dropped table is noticed at the next begin in any
-    case. A Java TSO does not report drops; under it each transaction reads the entry."""
+    HBase the default is 30. A dropped table is noticed at the next begin in any case."""
 
     create: bool = True
     """Embedded: create a database in a folder that holds none. `false` refuses such a folder, which catches a mistyped
@@ -135,8 +133,8 @@ class Settings:
     started its TSO, HBase that of the client that calls `expire` or `compact`."""
 
     upkeep_share: float = 0.1
-    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for compaction and sanitizing
-    in the background; 0 turns them off. A tenth cleans some ten thousand versions a second."""
+    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep in the background; 0
+    turns it off. A tenth cleans some ten thousand versions a second."""
 
     ceiling: str = "hbase"
     """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
@@ -152,7 +150,7 @@ class Settings:
 
     store_retry_seconds: float = 60.0
     """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, or a region has no server,
-    before it raises `Unavailable`. A wait of 2 s is logged."""
+    before it raises `Unavailable`."""
 
     tls_ca: str = ""
     """HBase: CA certificate (PEM file) of the TSO; turns on TLS to a TSO started with `--tls-cert`. The file must be on

@@ -1,6 +1,7 @@
 """The status oracle: of two transactions that overlap and write a common cell, at most one commits.
 
-    commit iff   start > LWM
+    commit iff   the start was neither sealed through this TSO nor named by a retry
+                 start > LWM
                  no fence of a written table is later than start
                  no cell of the write set was last committed later than start
 

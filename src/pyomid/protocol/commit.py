@@ -90,8 +90,8 @@ def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
 
 def may_keep(info: TableInfo) -> bool:
     """Whether a client may cache a table's rules for later transactions. Not while columns change, so that after the
-    fence of the change every client reads the new entry (X2). Nor while an index is being built: no fence marks when
-    it is ready."""
+    fence of the change every client reads the new entry (X2). Nor while an index is being built, because no fence is
+    drawn when it becomes ready."""
     return not info.is_changing and not any(index.state is IndexState.BUILDING for index in info.indexes)
 
 

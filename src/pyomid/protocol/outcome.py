@@ -3,9 +3,9 @@
 The order of the reads is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own cells
 again. "Rolled back" needs evidence: an own cell that still exists without a shadow cell, of a start that can never
 commit. Own cells that are gone may have been superseded and compacted as well as deleted. A transaction that only
-claimed has no cells. Its entry would still exist at or above H, because only its own client, which asks here, could
-have deleted it: so the seal is the evidence. "Committed" is reported once the TSO begins transactions above the commit
-(C10).
+claimed, or whose commit request carried its cells, passes no cells here. At or above H only its own client, which asks
+here, deletes its entry: so if its start can be sealed, it did not commit. "Committed" is reported once the TSO begins
+transactions above the commit (C10).
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ NOTHING_UNRESOLVED: Final = Resolution()
 _READ_WATERMARKS: Final = ReadWatermarks()
 
 _NEVER: Final = "sealed, or below H"
-_OPEN: Final = "neither entry nor mark"
+_OPEN: Final = "neither entry nor marker"
 
 
 def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Steps[Resolution]:

@@ -1,4 +1,4 @@
-"""PySpark over the client: data source, transactions over DataFrames, compaction, sanitising and verification jobs.
+"""PySpark over the client: data source, transactions over DataFrames, compaction, sanitizing and verification jobs.
 
 May import `client`, `protocol`, `ports` and PySpark; opens databases through `wiring` and knows no store by name.
 Importing this package does not import PySpark: each name imports its module at its first use.

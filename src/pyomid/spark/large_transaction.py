@@ -16,8 +16,8 @@ A commit is decided once. A transaction that lost is not decided again with the 
 starts again under a new snapshot (decision 0030).
 
 Compaction writes the shadow cells of the branches. A reader resolves each branch once, whatever its size, so scanning
-an unhealed table costs one look-up more per branch and process (`docs/spark.md` has the measurement); a follow-up job
-that wrote them at once would write every cell's record twice.
+an unhealed table costs one more lookup per branch and process. A follow-up job that wrote the shadow cells at once
+would write every cell's record twice.
 """
 
 from __future__ import annotations

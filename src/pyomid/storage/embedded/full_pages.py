@@ -1,15 +1,18 @@
-"""Puts of many records between others, with full pages left behind.
+"""Put many records between existing ones so that the pages end up full.
 
-LMDB splits a full page in half, and keeps it full only if the new record comes last in it. So records that come in
-order fill their pages where nothing follows on the same page, and half of them otherwise: two tasks that load one table
-leave its pages two thirds full. Here a batch takes out the records that lie between its own and puts all in order:
+LMDB splits a full page in half, unless the new record is the last one of the page: then the page stays full. So
+ascending records fill their pages if no record follows on the same page, and leave them half full otherwise. Two tasks
+that load one table leave its pages two thirds full. Here a batch deletes the existing records between its own ones, and
+puts all of them in order, in one transaction:
 
-    a filler behind the last    it keeps what follows away from the pages that are being filled
-    another one before it       two of them fill a page, so they part it; it goes at once, and what is put lies last
-    the records, in steps       where a step takes too many pages, what follows is on its page again: LMDB put the
-                                first child of a branch page there. A second filler parts them anew
+    filler 1, after the batch's last key    half a page
+    filler 2, before filler 1               also half a page: the two force a split, and the records that follow the
+                                            batch go to the next page with filler 1. Filler 2 is deleted at once
+    the records, in steps                   each is now the last record of its page. If a step takes too many pages,
+                                            LMDB has moved the following records back (it does so at the first child of
+                                            a branch page): filler 2 is put and deleted again
 
-All in one transaction, so nobody sees a filler.
+At the end filler 1 is deleted. No other transaction sees a filler.
 """
 
 from __future__ import annotations
@@ -22,18 +25,18 @@ from pyomid.storage.embedded.records import KEY_BYTES_MAX
 
 _RECORDS_MIN: Final = 256
 _BYTES_MAX: Final = 2 << 20
-"""Of the records between. More would hold up other writers."""
+"""Most bytes of existing records between the batch's own. More would delay other writers."""
 _STEP_RECORDS: Final = 16
 _PAGE_HEADER: Final = 16
 _NODE_BYTES: Final = 11
-"""Header, place and padding of a record in a page, about."""
+"""Header, pointer and padding of a record in a page, about."""
 _SPARSE: Final = 1.3
-"""A step that takes so many times the pages that it fills is not dense."""
+"""A step that takes more than this many times the pages that its bytes fill has left pages half full."""
 
 
 def put_full(transaction: Transaction, database: Any, records: list[tuple[bytes, bytes]]) -> bool:
-    """Puts the records, which ascend, and fills pages. False, and nothing is written, where that would cost too much or
-    one of them is there."""
+    """Put ascending records and fill the pages. Return False, and write nothing, if that would cost too much or one of
+    the records exists."""
     first, last = records[0][0], records[-1][0]
     if len(records) < _RECORDS_MIN or len(last) + 2 > KEY_BYTES_MAX:
         return False
@@ -65,7 +68,7 @@ def put_full(transaction: Transaction, database: Any, records: list[tuple[bytes,
 
 
 def _between(cursor: Any, first: bytes, last: bytes) -> dict[bytes, bytes]:
-    """The records of this range; none of too many."""
+    """Return the existing records of this range; none if they are more than `_BYTES_MAX`."""
     found: dict[bytes, bytes] = {}
     size = 0
     if cursor.set_range(first):

@@ -44,18 +44,18 @@ _FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
 LOCK_FILE: Final = "LAYOUT.lock"
 BACKUP_FILE: Final = "BACKUP"
-"""What makes a folder a back-up: what it is of, and its files with their checksums."""
+"""The description of a backup: its source, and its files with their checksums. A folder with this file is a backup."""
 UNFINISHED_FILE: Final = "UNFINISHED"
-"""In a folder into which a back-up or a restored database is being written, or was when that ended half-way."""
+"""Present while a backup or a restore writes the folder, and after one that was interrupted."""
 UNFINISHED_SUFFIX: Final = ".new"
-"""Of a file that `write_durably` writes: what a kill leaves has it."""
+"""Suffix of a file that `write_durably` has not completed; a kill may leave one."""
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
 def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: bool | None = None) -> Path:
-    """The folder, with its layout checked. A new one is made if `create`.
+    """Return the folder's path after checking its layout. A missing folder is created if `create`.
 
-    `shared`: the folder's group may use it (`owned_files`), as option `folderAccess` says; None: as it was made.
+    `shared`: the folder's group may use it (`owned_files`), as option `folderAccess` says; None: as at its creation.
     `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
     """
     path = Path(folder).absolute()
@@ -75,22 +75,22 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     _check_owner(path, shared)
     _check_version(path)
     if not os.access(path, os.W_OK | os.X_OK):
-        raise Misuse(f"folder {path} is not writable for this user: readers too take a slot in it", folder=str(path))
+        raise Misuse(f"folder {path} is not writable for this user: readers need to write there too", folder=str(path))
     return path
 
 
 def check_finished(path: Path) -> None:
-    """`Misuse` for a folder in which a back-up, or the restoring of one, has not come to its end."""
+    """Raise `Misuse` if a backup or restore into this folder has not finished."""
     if is_there(path / UNFINISHED_FILE):
         raise Misuse(
-            f"{path} is not whole: a back-up or a restore that writes it has not finished, or was ended half-way; "
-            "run that again (it begins anew), or remove the folder",
+            f"{path} is not whole: a backup or restore into it is running or was interrupted; run it again (it starts "
+            "over), or remove the folder",
             folder=str(path),
         )
 
 
 def open_data(folder: Path, *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    """The environment of a folder that `open_folder` returned; given back by `release`."""
+    """Return the environment of a folder that `open_folder` returned; call `release` at the end."""
     return open_environment(folder / DATA_FOLDER, DATABASES, map_bytes=map_bytes)
 
 
@@ -120,7 +120,7 @@ def is_there(file: Path) -> bool:
 
 
 def _create(path: Path, *, shared: bool) -> None:
-    """Makes everything, the version file last: after a crash the next process completes the folder."""
+    """Create everything, the version file last: after a crash the next process completes the folder."""
     try:
         make_folder(path, shared=shared)
         check_owner(path, shared=False)
@@ -134,13 +134,13 @@ def _create(path: Path, *, shared: bool) -> None:
 
 
 def make_database(path: Path, *, shared: bool) -> None:
-    """Makes the environment if it is missing, and last the file that says so. Under the folder's lock."""
+    """Create the environment if it is missing, then the version file. Call under the folder's lock."""
     _create_environment(path / DATA_FOLDER, shared=shared)
     write_version(path, LAYOUT_VERSION, shared=shared)
 
 
 def write_version(path: Path, version: int, *, shared: bool) -> None:
-    """Durable on return."""
+    """Write the folder's layout version. Durable on return."""
     write_durably(path / _FILE, f"{_LINE}{version}\n", shared=shared)
 
 
@@ -185,9 +185,9 @@ def _upgrade(path: Path) -> None:
 
 
 def upgrade_from(found: int, path: Path, *, shared: bool) -> None:
-    """Upgrades the folder in place, one version after the other. A kill leaves it as a step found it or made it. Under
-    the folder's lock."""
-    steps = import_module("pyomid.storage.embedded.copies.upgrade")  # only a folder of former days needs it
+    """Upgrade the folder in place, one version after the other. Call under the folder's lock. A kill leaves the folder
+    as it was before or after a step."""
+    steps = import_module("pyomid.storage.embedded.copies.upgrade")  # only a folder of an earlier layout needs it
     for version in range(found, LAYOUT_VERSION):
         if version not in steps.UPGRADES:
             raise Misuse(f"folder {path} has embedded layout {version}, which this pyomid cannot upgrade")

@@ -73,7 +73,7 @@ def table_prefix(number: int) -> bytes:
 
 
 def row_prefix(prefix: bytes, row: bytes) -> bytes:
-    """The key of the row without a version. `prefix` is the table's."""
+    """Return the row's key without a version. `prefix` is the table's."""
     return prefix + row.replace(b"\x00", b"\x00\xff") + b"\x00"
 
 
@@ -86,7 +86,7 @@ def version_suffix(version: int) -> bytes:
 
 
 def range_bounds(prefix: bytes, key_range: KeyRange) -> tuple[bytes, bytes]:
-    """The keys of the range's records lie from the first (inclusive) to the second (exclusive)."""
+    """Return the first key of the range, and the key after its last one."""
     start = prefix + key_range.start.replace(b"\x00", b"\x00\xff")
     if key_range.stop is None:
         return start, next_prefix(prefix)
@@ -118,7 +118,7 @@ def encode_record(key: bytes, record: Record) -> bytes:
 
 
 def encode_cells(cells: Mapping[int, bytes | None]) -> bytes:
-    """The last field of a record, of cells by column number."""
+    """Return the cells, by column number, as the last field of a record."""
     columns, count = sorted(cells), len(cells)
     if count > 1 and is_dense(count, columns[-1]):
         return _dense(cells, columns)
@@ -134,7 +134,7 @@ def encode_cells(cells: Mapping[int, bytes | None]) -> bytes:
 
 
 def is_dense(count: int, greatest: int) -> bool:
-    """Whether so many cells, of columns up to this number, are dense."""
+    """Whether a record with `count` cells is stored dense; `greatest`: its greatest column number."""
     return greatest <= DENSE_COLUMNS_MAX and (greatest + 1) // 2 + 4 < 2 * count
 
 
@@ -155,7 +155,8 @@ def _dense(cells: Mapping[int, bytes | None], columns: list[int]) -> bytes:
 
 
 def _codes(value: bytes, at: int) -> tuple[bytes, int]:
-    """A byte for each column of dense cells whose greatest column number is at `at`; where their values begin."""
+    """Return the codes of dense cells, a byte for each column, and the offset of their values. At `at` is the greatest
+    column number."""
     greatest = value[at]
     end = at + 1 + (greatest + 1) // 2
     if not 0 < greatest <= DENSE_COLUMNS_MAX or end > len(value):
@@ -164,18 +165,18 @@ def _codes(value: bytes, at: int) -> tuple[bytes, int]:
 
 
 def record_of(key: bytes, commit_ts: int, cells: bytes) -> bytes:
-    """The record, of its encoded cells."""
+    """Return the record of these encoded cells."""
     content = commit_ts.to_bytes(8, "little") + cells
     return crc32(content, crc32(key)).to_bytes(_CHECKSUM_BYTES, "little") + content
 
 
 def decode_record(key: bytes, value: bytes) -> Record:
-    """Decodes a record. `Corruption` if checksum or format is wrong."""
+    """Decode a record. `Corruption` if checksum or format is wrong."""
     return Record(*decode_cells(key, value))
 
 
 def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]]:
-    """The commit timestamp and the cells of a record. `Corruption` if checksum or format is wrong."""
+    """Return the commit timestamp and the cells of a record. `Corruption` if checksum or format is wrong."""
     size = len(value)
     if size < HEADER_BYTES:
         raise corrupt(key, "its checksum does not match")
@@ -220,19 +221,21 @@ def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]
 
 
 def first_cell(value: bytes) -> bytes:
-    """Of a record with fewer than 128 columns: how many cells it has, and the number of the first one's column; 0 and
-    the greatest column number of dense ones."""
+    """Return the first two bytes of a record's cells. In a record of pairs with small numbers they are the number of
+    cells and the first cell's column; in a dense record, 0 and the greatest column number."""
     return value[HEADER_BYTES : HEADER_BYTES + 2]
 
 
 def only_cell(number: int) -> bytes:
-    """`first_cell` of a record whose only cell is of this column, below 128."""
+    """Return what `first_cell` returns for a record with one cell, of this column (below 128)."""
     return bytes((1, number))
 
 
 def holds_only(value: bytes, numbers: frozenset[int]) -> bool:
-    """Whether all cells of a record are of these columns. The checksum is not looked at: such a record is passed by.
-    False where that takes more than a look, or the record is damaged: `decode_cells` knows then."""
+    """Whether all cells of a record are of these columns, so that the reader may skip it without checking its bytes.
+
+    False also if the record is damaged, or a number in it is too large for this quick check: then the caller decodes
+    the record, which reports damage."""
     try:
         at, count = HEADER_BYTES + 1, value[HEADER_BYTES]
         if not count:
@@ -262,13 +265,13 @@ def _dense_holds_only(value: bytes, at: int, numbers: frozenset[int]) -> bool:
 
 
 def is_whole(key: bytes, value: bytes) -> bool:
-    """Whether its checksum matches."""
+    """Whether the record's checksum matches."""
     return len(value) >= HEADER_BYTES and _checksum(key, value) == int.from_bytes(value[:_CHECKSUM_BYTES], "little")
 
 
 def places_in(value: bytes, at: int) -> Iterator[tuple[int, int, int]]:
-    """Of each of the encoded cells from `at` to the end: column's number, offset and length of its value (-1: a
-    tombstone). IndexError where they end before, ValueError where they end later."""
+    """Yield column number, value's offset and value's length (-1: a tombstone) of each encoded cell from `at` on.
+    IndexError if `value` ends too early, ValueError if bytes are left."""
     count, at = _varint(value, at)
     codes, at = _codes(value, at) if not count else (b"", at)
     for number, code in enumerate(codes, 1):
@@ -302,7 +305,7 @@ def _put_varint(out: bytearray, number: int) -> None:
 
 
 def _long(value: bytes, at: int) -> tuple[int, int]:
-    """The length + 1 of a value of dense cells, and where the value begins."""
+    """Return length + 1 of a long value of dense cells, and the value's offset."""
     length, at = _varint(value, at)
     if length < LONG:
         raise IndexError

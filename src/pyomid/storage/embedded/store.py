@@ -91,7 +91,7 @@ class _Change:
 
 
 class _TableChanged(Exception):
-    """The table was dropped, made again or given families after a write was prepared and before its transaction."""
+    """The table was dropped, recreated or given families between the preparation of a write and its transaction."""
 
 
 class _ColumnAdded(Exception):
@@ -142,15 +142,18 @@ class EmbeddedStore(DataStore):
             self._write_again_if_changed(prepared, partial(self._write_part, version=version, part=part))
 
     def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
-        """A column that is new in its table gets its number first, in a write of its own. Nothing is packed near the
-        end of this process's map, which may be smaller than the TSO's: a write of its own meets that end."""
+        """Pack the rows for a commit request. A new column first gets its number in a separate write.
+
+        Return b"" if this process's map, which may be smaller than the TSO's, is nearly full: then the caller writes
+        the cells itself, and gets the error."""
         check_version(version)
         if self._environment.room_bytes() < _ROOM_TO_PACK:
             return b""
         return pack([(self._ready_to_pack(name, rows), rows) for name, rows in writes])
 
     def _ready_to_pack(self, name: str, rows: Sequence[RowWrite]) -> Table:
-        """The table as it is now: the step that writes the rows takes no other one of this name."""
+        """Return the table as it is now, with numbers for all columns. The TSO writes the rows only into this table,
+        never into a later one of its name."""
         columns = _columns_of(rows)
         table = self._environment.read(lambda transaction: self._tables.loaded(transaction, name, columns))
         check_writes(rows, table.families, LIMITS)
@@ -160,7 +163,8 @@ class EmbeddedStore(DataStore):
         return table
 
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
-        """With the table as it was read, and again with what it is by then: a write looks at it once more."""
+        """Call `write` with the table as it was read; if the table has changed by the time of the write transaction,
+        read it again and retry."""
         while True:
             try:
                 return write(table)
@@ -168,7 +172,7 @@ class EmbeddedStore(DataStore):
                 table = self._environment.read(partial(self._tables.loaded, name=table.name))
 
     def _write_part(self, table: Table, *, version: int, part: list[RowWrite]) -> None:
-        """Encodes before the transaction if possible, so that the writer lock is not held meanwhile."""
+        """Write a part. Encode it before the transaction if possible, to keep the writer lock only briefly."""
         columns = _columns_of(part)
         if all(column in table.numbers for column in columns):
             ready = _encoded(table, table.numbers, version, part)
@@ -193,7 +197,7 @@ class EmbeddedStore(DataStore):
                 transaction.put(key[:-VERSION_BYTES], b"", db=samples)
 
     def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
-        """A later write of the same version into the row: its cells replace those of the same column."""
+        """Merge a later write of the same version into the row: its cells replace those of the same column."""
         stored = decode_record(key, transaction.get(key, db=self._cells))
         stored.cells.update(decode_record(key, value).cells)
         transaction.put(key, encode_record(key, stored), db=self._cells)
@@ -308,14 +312,14 @@ class EmbeddedStore(DataStore):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """As the port says. A batch holds at most `batch_rows_max` records besides those of its last row."""
+        """See the port. A batch has at most `batch_rows_max` records besides those of its last row."""
         if batch_rows_max < 1:
             raise Misuse(f"batch_rows_max must be at least 1, not {batch_rows_max}")
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
         return self._scans.batches(table, key_range, columns, batch_rows_max, bounds)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """As the port says. Counts records: every version of a row is one."""
+        """See the port. Counts records: every version of a row is one."""
         return self._environment.read(
             partial(self._scans.start_of_last, table=table, key_range=key_range, records=rows)
         )
@@ -332,7 +336,7 @@ class EmbeddedStore(DataStore):
         self._change_records(table, changes, patience_s=_PATIENCE_S if len(changes) <= _FEW_RECORDS else 0.0)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """As `clean_batch`, of records that are known by their names."""
+        """Write shadow cells of cells that are given by their names, as `clean_batch` does."""
         for batch in batches:
             versions = np.full(batch.records, version, dtype=np.int64)
             commits = np.full(batch.records, commit_ts, dtype=np.int64)
@@ -363,7 +367,7 @@ class EmbeddedStore(DataStore):
     def _change_records(
         self, table: str, changes: dict[tuple[bytes, int], _Change], *, patience_s: float = 0.0
     ) -> None:
-        """All changes of one row in one transaction."""
+        """Change records; all changes of a row are in one transaction."""
         columns = {column for change in changes.values() for column in (*change.heal_columns, *change.drops)}
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
         for part in _change_parts(sorted(changes.items())):
@@ -398,18 +402,18 @@ class EmbeddedStore(DataStore):
         return self._regions.regions(table)
 
     def split_region(self, table: str, key: bytes) -> None:
-        """From now on a region begins at `key`."""
+        """Split a region: from now on one begins at `key`."""
         self._regions.split_at(table, [key])
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
         return self._regions.split_points(table, key_range, partitions)
 
     def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
-        """The range in up to `partitions` ranges of about equal size, in key order, independent of the regions."""
+        """Divide the range into up to `partitions` ranges of about equal size, in key order, whatever the regions."""
         return self._regions.even_parts(table, key_range, partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Nothing to do: no data are only in memory."""
+        """Check that the table exists. Nothing is only in memory, so there is nothing to flush."""
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
 
     def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
@@ -423,8 +427,7 @@ class EmbeddedStore(DataStore):
         pass
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
-        """The table is gone at once. Its records are deleted in parts, and so are those of a drop that was
-        interrupted."""
+        """Drop the table at once. Then delete its records in parts, and those that an interrupted drop left."""
         dropped = self._environment.write(lambda transaction: self._tables.drop(transaction, table, withdrawn))
         for prefix in self._environment.read(self._tables.dropped):
             while self._environment.write(partial(self._sweep, prefix=prefix), records=_WRITE_RECORDS_MAX):
@@ -433,7 +436,7 @@ class EmbeddedStore(DataStore):
         return dropped
 
     def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
-        """Deletes a bounded number of records and samples. True while some may be left."""
+        """Delete a bounded number of records and samples. Return True while some may be left."""
         left = _WRITE_RECORDS_MAX
         for database in (self._cells, self._samples):
             with transaction.cursor(database) as cursor:
@@ -444,7 +447,7 @@ class EmbeddedStore(DataStore):
         return left < _WRITE_RECORDS_MAX
 
     def record_count(self) -> int:
-        """Records of all tables, fresh: one for each row and version."""
+        """Return the number of records of all tables, fresh: one for each row and version."""
         entries: int = self._environment.read(lambda transaction: transaction.stat(self._cells)["entries"])
         return entries
 
@@ -471,10 +474,10 @@ def _cells_of_row(
     *,
     is_fresh: bool = False,
 ) -> list[Cell]:
-    """The cells of the row's records, newest first, down to the record below which the reader needs none: however many
-    versions a row has, those that no snapshot reads cost nothing.
+    """Return the cells of the row's records, newest first. Reading ends at the last record that the reader needs, so
+    older versions cost nothing, however many there are.
 
-    `_ColumnAdded` where the table was not loaded just now and a record holds a column that it does not know.
+    `_ColumnAdded` if a record has a column that the table does not know, unless the table was loaded just now.
     """
     loaded = table.loaded
     columns = loaded.columns
@@ -484,7 +487,7 @@ def _cells_of_row(
     below, committed_below, at_least = bounds.below, bounds.committed_below, bounds.at_least
     ended: frozenset[int] = _NO_NUMBERS
     passed: frozenset[bytes] = frozenset()
-    """Records that begin like this, below a version that ended their only column, are passed by."""
+    """`first_cell` of records to skip: their only column needs no older version."""
     cells: list[Cell] = []
     if not cursor.set_range(prefix if below == TIMESTAMP_MAX else prefix + version_suffix(below - 1)):
         return cells
@@ -519,7 +522,7 @@ _NO_NUMBERS: Final[frozenset[int]] = frozenset()
 
 
 def _ended_by(table: Table, values: Mapping[int, bytes | None], asked: frozenset[int]) -> frozenset[int]:
-    """The asked columns of which a reader that sees these values of a record needs no older version."""
+    """Return the asked columns of which a reader that sees these values needs no older version."""
     ended = asked.intersection(values)
     if table.tombstones and not table.tombstones.keys().isdisjoint(values):
         hidden = {table.tombstones[number] for number in values if number in table.tombstones}
@@ -544,7 +547,7 @@ def _encoded(
 def _changes_of(
     batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
 ) -> dict[tuple[bytes, int], _Change]:
-    """Heals and drops by row and version, from whichever records of the batch they come."""
+    """Return heals and drops by row and version."""
     changes: dict[tuple[bytes, int], _Change] = {}
     for drop in drops.tolist():
         name = batch.cell_version(drop)
@@ -559,18 +562,18 @@ def _changes_of(
 
 
 def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
-    """The columns, each once, in the order of their first cell: in this order a table's columns get their numbers."""
+    """Return the columns, each once, in the order of their first cell, in which new columns get their numbers."""
     return list(dict.fromkeys(column for write in rows for column, _ in write.cells))
 
 
 def _for_kernels(batch: CellBatch) -> CellBatch:
-    """The batch with arrays as the kernels need them: contiguous."""
+    """Return the batch with contiguous arrays, as the kernels need them."""
     buffer, *others = map(np.ascontiguousarray, batch.arrays())
     return CellBatch(buffer, batch.columns, *others)
 
 
 def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:
-    """Rows with a bounded number of records and bytes."""
+    """Divide rows into parts with a bounded number of records and bytes."""
     part: list[RowWrite] = []
     total = 0
     for row in rows:
@@ -587,7 +590,7 @@ def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:
 def _change_parts(
     changes: list[tuple[tuple[bytes, int], _Change]],
 ) -> Iterator[list[tuple[tuple[bytes, int], _Change]]]:
-    """Changes, ascending by row, in parts of a bounded number of records; all of a row in one part."""
+    """Divide changes, ascending by row, into parts with a bounded number of records; those of a row stay together."""
     part: list[tuple[tuple[bytes, int], _Change]] = []
     for change in changes:
         if len(part) >= _WRITE_RECORDS_MAX and change[0][0] != part[-1][0][0]:
@@ -599,7 +602,7 @@ def _change_parts(
 
 
 def _batch_parts(batch: CellBatch) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with a bounded number of records and bytes."""
+    """Yield ranges of rows with a bounded number of records and bytes."""
     if batch.rows == 0:
         return
     lengths = np.concatenate(([0], np.cumsum(np.maximum(batch.cell_len, 0), dtype=np.int64)))
@@ -618,7 +621,7 @@ def _check_one_record_a_row(batch: CellBatch) -> None:
 
 
 def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
-    """The error that the row-at-a-time path would raise for what the kernel found."""
+    """Raise the error that the row-at-a-time path would raise for what the kernel found."""
     key = batch.row_key(row)
     if rule == kernels.ROW_OUT_OF_ORDER:
         raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")

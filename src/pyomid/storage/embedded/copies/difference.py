@@ -1,8 +1,8 @@
 """The differences between a folder's present state and that of a backup, record by record, as a file.
 
 LMDB's records are compared byte by byte, regardless of their meaning: cells, dropped or recreated tables, catalog,
-commits, idempotency keys, index rows, expiry floors. So a restore reproduces the held moment exactly, and nothing from
-between the two states needs to be kept (decision 0092).
+commits, idempotency keys, index rows, expiry floors. So a restore reproduces the backup's moment exactly, and nothing
+from between the two states needs to be kept (decision 0092).
 
 The changes are in the order of databases and keys:
 
@@ -11,7 +11,7 @@ The changes are in the order of databases and keys:
     length of the value      4 bytes, little-endian; all ones: the record was deleted
     key, value
 
-The long loop compares the held data with the full backup. A short list, the changes of the incremental backups since
+The long loop compares the present data with the full backup. A short list, the changes of the incremental backups since
 then, decides which of the differences are old, and which other records must be written:
 
     differs from the full backup   changed since the full backup   written
@@ -57,7 +57,7 @@ _reading = threading.Lock()
 
 
 def write_changes(held: HeldState, chain: list[Link], folder: Path) -> None:
-    """Write the changes of the held data since the last backup of the chain. Not synced."""
+    """Write the changes since the last backup of the chain. Not synced."""
     path = folder / CHANGES_FILE
     with _reading, _opened(chain[0].folder / "data") as whole, whole.begin() as former:
         found = _differences(held, whole, former)

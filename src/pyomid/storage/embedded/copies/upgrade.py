@@ -9,8 +9,8 @@ commits in two segments. The step to layout 2, with what a kill leaves behind ea
     LAYOUT says 2                                                      layout 2, and `commits` is there
     `commits` is removed                                               layout 2
 
-The step to layout 3 says so and rewrites nothing: records that were written before are pairs (`records`), and programs
-of layout 2 do not read dense ones.
+The step to layout 3 only changes the version, because programs of layout 2 cannot read dense records. Existing records
+are pairs (`records`) and stay as they are.
 
 A program of layout 1 that opens the folder meanwhile waits for LMDB's lock file, and then finds no `commits`.
 A segment of the log, all numbers of 8 bytes, little-endian:
@@ -69,7 +69,7 @@ _ROWS_COPIED: Final = 100_000
 
 
 def upgrade_1(path: Path, *, shared: bool) -> None:
-    """Makes layout 2 of layout 1. `Unavailable` while another process has the folder open."""
+    """Upgrade layout 1 to layout 2. `Unavailable` while another process has the folder open."""
     try:
         with _alone(path, (DATA_FOLDER, FORMER_FOLDER), shared=shared):
             crash_point("storage.upgrade.begun")
@@ -86,7 +86,7 @@ def upgrade_1(path: Path, *, shared: bool) -> None:
 
 
 def upgrade_2(path: Path, *, shared: bool) -> None:
-    """Makes layout 3 of layout 2. `Unavailable` while another process has the folder open."""
+    """Upgrade layout 2 to layout 3. `Unavailable` while another process has the folder open."""
     try:
         with _alone(path, (DATA_FOLDER,), shared=shared):
             write_version(path, 3, shared=shared)
@@ -95,18 +95,19 @@ def upgrade_2(path: Path, *, shared: bool) -> None:
 
 
 UPGRADES: Final[dict[int, Callable[..., None]]] = {1: upgrade_1, 2: upgrade_2}
-"""Version → the function that makes it the next version."""
+"""Version → the function that upgrades a folder from it to the next version."""
 
 
 def remove_former(path: Path) -> None:
-    """Removes what an upgrade to layout 2 leaves when it is killed at its end."""
+    """Remove the former environment, which an upgrade to layout 2 leaves if it is killed at its end."""
     shutil.rmtree(path / FORMER_FOLDER, ignore_errors=True)
     sync_folder(path)
 
 
 @contextmanager
 def _alone(path: Path, folders: Sequence[str], *, shared: bool) -> Iterator[None]:
-    """LMDB locks the first byte of its lock file for as long as any process has the environment open."""
+    """Lock out all programs of the folder: LMDB locks the first byte of its lock file while any process has the
+    environment open."""
     with ExitStack() as held:
         for name in folders:
             make_lock_file(path / name, shared=shared)
@@ -125,7 +126,7 @@ def _alone(path: Path, folders: Sequence[str], *, shared: bool) -> Iterator[None
 
 
 def _copy_commits(path: Path, rows: Rows) -> None:
-    """Durable on return. Without LMDB's own locks: `_alone` holds them."""
+    """Copy commits and leader state into `data`. Durable on return. LMDB takes no locks, because `_alone` has them."""
     options: dict[str, Any] = {"lock": False, "create": False, "max_dbs": len(DATABASES)}
     former = lmdb.open(os.fspath(path / FORMER_FOLDER), readonly=True, **options)
     with closing(former), closing(_opened_data(path, options)) as data:
@@ -143,13 +144,13 @@ def _copy_commits(path: Path, rows: Rows) -> None:
             with data.begin(write=True) as transaction:
                 replace_entries(transaction, commits, rows[first : first + _ROWS_COPIED])
         with data.begin(write=True) as transaction:
-            # Later than true: what it dates lives longer.
+            # Later than the last commit: values dated by it live longer, never shorter.
             now = (time.time_ns() // 1_000_000).to_bytes(8)
             transaction.put(b"changed", now, db=leader_state)
 
 
 def _opened_data(path: Path, options: dict[str, Any]) -> lmdb.Environment:
-    """With as large a map as this process's address space has room for."""
+    """Open `data` with the largest map that fits this process's address space."""
     map_bytes = MAP_BYTES_DEFAULT
     while True:
         try:
@@ -164,7 +165,7 @@ def _opened_data(path: Path, options: dict[str, Any]) -> lmdb.Environment:
 
 
 def logged_rows(folder: Path) -> Rows:
-    """The last row of each start in both segments, values of 0 included, sorted by start."""
+    """Return the last row of each start in both segments, also rows with value 0, sorted by start."""
     oldest_first = sorted(map(_read_segment, (folder / name for name in LOG_FILES)), key=lambda segment: segment[0])
     parts = [rows for _, records in oldest_first for rows in records]
     if not parts:
@@ -176,7 +177,8 @@ def logged_rows(folder: Path) -> Rows:
 
 
 def _read_segment(path: Path) -> tuple[int, list[Rows]]:
-    """(newest generation, its records that count, in order). `Corruption` for damage that no write can leave."""
+    """Return the newest generation, and its records that count, in order. `Corruption` for damage that no interrupted
+    write can leave."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -211,7 +213,7 @@ def _records(data: bytes, generation: int) -> Iterator[Rows]:
 
 
 def _record_at(data: bytes, generation: int, at: int) -> Rows | None:
-    """The record at this place; None if there is no whole record of this generation."""
+    """Return the record at this offset; None if there is no complete record of this generation."""
     begin = at + _RECORD.size
     if begin > len(data):
         return None
