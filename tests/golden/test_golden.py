@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from golden_scripts import Script, ScriptFailed, Stage, load_scripts, parse, run
 from pyomid.errors import Misuse
 from pyomid.testing.checker import Violation
-from pyomid.testing.golden import Script, ScriptFailed, Stage, load_scripts, parse, run
-from pyomid.testing.stages import UrlStage, embedded_stage, memory_stage
+from stages import UrlStage, embedded_stage, memory_stage
 
 SCRIPTS = load_scripts(Path(__file__).parent / "scripts")
 NEEDS_THE_CLOCK = {"time", "compact", "sanitize", "dies", "table"}
@@ -76,7 +76,7 @@ def test_an_unexpected_success_fails() -> None:
 @pytest.mark.fast
 def test_a_script_cannot_agree_with_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the client shows a dirty read and the script expects it, the judge still objects."""
-    from pyomid.testing import stages
+    import stages
 
     def dirty(self: stages.GoldenTransaction, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
         return {b"f:v": b"1~T1.1"}

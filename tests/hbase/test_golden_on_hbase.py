@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hbase_processes import TsoProcess
 
-from pyomid.testing.golden import Script, load_scripts, run
-from pyomid.testing.stages import UrlStage
+from golden_scripts import Script, load_scripts, run
+from stages import UrlStage
 
 NEEDS_THE_CLOCK = {"time", "compact", "sanitise", "dies", "table"}
 SCRIPTS = [

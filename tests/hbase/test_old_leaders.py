@@ -22,6 +22,7 @@ from hbase_processes import TsoProcess
 from held_line import HeldLine
 
 import pyomid
+from conformance import remove_entry
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import OmidError, SnapshotTooOld
@@ -30,7 +31,6 @@ from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.testing.conformance import remove_entry
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
 
 pytestmark = pytest.mark.timeout(420)

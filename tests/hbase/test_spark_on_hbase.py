@@ -35,6 +35,7 @@ from test_spark_verification import (  # noqa: F401
 
 import pyomid
 import pyomid.spark
+from conformance import remove_entry
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
@@ -44,7 +45,6 @@ from pyomid.spark.databases import connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.testing.conformance import remove_entry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,6 +17,7 @@ from test_embedded_crashes import small_disk
 
 import pyomid
 from at_points import meanwhile
+from conformance import in_forked_child
 from pyomid import crashpoints
 from pyomid.cli import main
 from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
@@ -25,7 +26,6 @@ from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, Em
 from pyomid.storage.embedded.copies.backup import back_up, restore
 from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import open_data, open_folder
-from pyomid.testing.conformance import in_forked_child
 from pyomid.types import SEALED, LeaderStateChanges
 from pyomid.wiring import open_tso_stores
 

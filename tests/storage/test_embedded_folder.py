@@ -17,6 +17,16 @@ import lmdb
 import numpy as np
 import pytest
 
+from conformance import (
+    FAMILIES,
+    A,
+    B,
+    column_write,
+    in_forked_child,
+    run_together,
+    scanned,
+    written_batch,
+)
 from pyomid.errors import Corruption, Deposed, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import (
     EmbeddedCatalog,
@@ -29,16 +39,6 @@ from pyomid.storage.embedded import (
 )
 from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.layout import CELLS, LAYOUT_VERSION
-from pyomid.testing.conformance import (
-    FAMILIES,
-    A,
-    B,
-    column_write,
-    in_forked_child,
-    run_together,
-    scanned,
-    written_batch,
-)
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -118,9 +118,7 @@ _SESSION_VERBS: Final = frozenset(
     {"begin", "get", "scan", "open", "next", "rest", "put", "delete", "claim", "flush", "save", "back"}
     | {"doom", "commit", "rollback"}
 )
-_STAGE_VERBS: Final = frozenset(
-    {"settle", "time", "compact", "sanitize", "sanitise", "verify", "cells", "commit", "history"}
-)
+_STAGE_VERBS: Final = frozenset({"settle", "time", "compact", "sanitize", "verify", "cells", "commit", "history"})
 
 
 # ---------------------------------------------------------------- the interface of a stage
