@@ -13,11 +13,7 @@ from pyomid.testing.checker import Violation
 from stages import UrlStage, embedded_stage, memory_stage
 
 SCRIPTS = load_scripts(Path(__file__).parent / "scripts")
-NEEDS_THE_CLOCK = {"time", "compact", "sanitize", "dies", "table"}
-"""Also `commit table`: a TSO of its own deletes completed entries some time later."""
-WITHOUT_A_CLOCK = [
-    script for script in SCRIPTS if not any(NEEDS_THE_CLOCK & set(line.words) for line in script.statements)
-]
+WITHOUT_A_CLOCK = [script for script in SCRIPTS if not script.needs_clock]
 
 
 def named(scripts: list[Script]) -> pytest.MarkDecorator:

@@ -11,11 +11,8 @@ from hbase_processes import TsoProcess
 from golden_scripts import Script, load_scripts, run
 from stages import UrlStage
 
-NEEDS_THE_CLOCK = {"time", "compact", "sanitise", "dies", "table"}
 SCRIPTS = [
-    script
-    for script in load_scripts(Path(__file__).parent.parent / "golden" / "scripts")
-    if not any(NEEDS_THE_CLOCK & set(line.words) for line in script.statements)
+    script for script in load_scripts(Path(__file__).parent.parent / "golden" / "scripts") if not script.needs_clock
 ]
 
 
