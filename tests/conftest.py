@@ -11,10 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from examples import examples
+
 with contextlib.suppress(ImportError):  # the smoke tests of other Pythons do without it
     from hypothesis import settings
 
-    settings.register_profile("without deadlines", settings.default, deadline=None)
+    settings.register_profile("without deadlines", deadline=None, max_examples=examples(100))
     settings.load_profile("without deadlines")
 
 TARGETS = {

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imitated_regions import SERVER, TABLE, ImitatedRegions
 
+from examples import examples
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
@@ -98,7 +99,7 @@ def scanned(
         between()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     tables,
     st.integers(1, 200),

@@ -34,6 +34,8 @@ STEPS = 2_500
 STEPS_TO_CALM = 60_000
 FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-30").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
+FEW = 8
+SOME_LONG = [*SEEDS[:FEW], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[FEW:])]
 
 
 def play(seed: int, populate: Populate = clients) -> FrontWorld:
@@ -135,25 +137,25 @@ def _resolve(world: FrontWorld, notes: Notes) -> None:
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SOME_LONG)
 def test_front_ends_are_safe_and_live(seed: int) -> None:
     play(seed)
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SOME_LONG)
 def test_spark_jobs_count_once_and_whole(seed: int) -> None:
     play(seed, spark_jobs)
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SOME_LONG)
 def test_stream_batches_count_once_and_whole(seed: int) -> None:
     play(seed, streams)
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("seed", SEEDS[:10])
+@pytest.mark.parametrize("seed", SOME_LONG[:10])
 def test_who_claims_what_it_reads_is_serializable(seed: int) -> None:
     play(seed, claimers)
 
