@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples import examples
+from portions import examples
 
 with contextlib.suppress(ImportError):  # the smoke tests of other Pythons do without it
     from hypothesis import settings

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from examples import examples
+from portions import examples
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.transaction import State

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyomid
-from examples import examples
+from portions import examples
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.errors import ConflictError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_client_table import Model, apply_to_model, apply_to_table, borders, check_reads, clear, selections, writes
 
 import pyomid
-from examples import examples
+from portions import examples
 from pyomid.cells import CellBatch, CellNames
 from pyomid.client.aio import AsyncDatabase, AsyncTable
 from pyomid.client.background import Background

@@ -18,7 +18,7 @@ from test_client_writes_ahead import LateStore
 
 import pyomid
 import pyomid.aio
-from examples import examples
+from portions import examples
 from pyomid.client.database import Database
 from pyomid.client.tables import arrow
 from pyomid.wiring import open_deployment

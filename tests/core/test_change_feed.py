@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 
-from examples import examples
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.client.drive import drive
 from pyomid.errors import SnapshotTooOld

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 
-from examples import examples
+from portions import examples
 from pyomid.cells import CellBatch, batch_of
 from pyomid.protocol.version_cleanup import plan_cleaning
 from pyomid.protocol.visibility import visible_point

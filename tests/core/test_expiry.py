@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places, played
 
-from examples import examples
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import changes, expiry

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_hashing import murmur3_x64_128, plain_id
 
-from examples import examples
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.protocol import hashing
 from pyomid.protocol.native import hashing as hashing_batch

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
+from portions import examples
 from pyomid.oracle.status_oracle import BucketMap, StatusOracle
 from pyomid.types import CommitRequest, WriteSetLevel
 

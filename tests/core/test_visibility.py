@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.protocol import visibility
 from pyomid.protocol.visibility import visible_point

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
+from portions import examples
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, encode
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits

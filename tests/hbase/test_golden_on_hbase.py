@@ -24,6 +24,12 @@ def leader(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoPr
         process.stop()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=[script.name for script in SCRIPTS])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=script.name, marks=[pytest.mark.long] if number % 4 else [])
+        for number, script in enumerate(SCRIPTS)
+    ],
+)
 def test_script(script: Script, url: str, leader: TsoProcess) -> None:
     run(script, UrlStage(url))

@@ -25,7 +25,7 @@ from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
-pytestmark = pytest.mark.hbase
+pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
 MIB = 1 << 20
 F = b"f"

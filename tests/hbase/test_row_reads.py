@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 
 import pyomid.storage.hbase.rpc.connection as hbase_connection
-from examples import examples
+from portions import examples
 from pyomid.protocol.visibility import visible_point
 from pyomid.storage.hbase.codec.batches import BatchDecoder, cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue

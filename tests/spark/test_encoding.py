@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 from test_values import ARRAY
 
-from examples import examples
+from portions import examples
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import visible_cells

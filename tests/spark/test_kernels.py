@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from examples import examples
+from portions import examples
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.row_codec.native.columns import (
     ABSENT,

@@ -89,6 +89,7 @@ def test_killed_writer_of_cells_leaves_all_it_acknowledged_and_no_torn_row(
     store.write_cells(TABLE, 100, [column_write(b"after", (A, b"v"))])
 
 
+@pytest.mark.long
 def test_killed_writer_of_batches_leaves_whole_records_in_order(tmp_path: Path, store: EmbeddedStore) -> None:
     last = kills(tmp_path, "batches")
     rows = scanned(store, TABLE)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from examples import examples
+from portions import examples
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
 from pyomid.oracle.instructions import (
     DeleteEntries,
