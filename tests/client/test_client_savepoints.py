@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portions import examples
+from portions import examples, first
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.transaction import State
@@ -111,7 +111,7 @@ HELD: dict[str, Callable[[Table], object]] = {
 }
 
 
-@pytest.mark.parametrize("level", ["cell", "row"])
+@pytest.mark.parametrize("level", first(1, ["cell", "row"]))
 @pytest.mark.parametrize("old", [None, b"87654321"], ids=["absent", "there"])
 @pytest.mark.parametrize("url", ["memory", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 def test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else(

@@ -310,6 +310,7 @@ def expire_until(db: Database, table: str, commit_ts: int) -> None:
 # Refusals
 
 
+@pytest.mark.long
 def test_a_restore_over_what_is_there_changes_nothing(shop: Shop) -> None:
     shop.put({b"a": b"1"})
     shop.back_up()

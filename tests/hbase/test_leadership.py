@@ -69,6 +69,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
             assert two.stop() == 0
 
 
+@pytest.mark.long
 def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
     url: str, tmp_path: Path, table_name: str
 ) -> None:

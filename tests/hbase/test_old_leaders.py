@@ -247,6 +247,7 @@ def wait_until_landed(line: HeldLine, cluster: Cluster, start_ts: int, expected:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frozen_scene", ["tso.flush.after"], indirect=True)
 def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) -> None:
     """T5: durable before the new epoch, not yet answered: committed, whoever tells it."""

@@ -120,6 +120,7 @@ def test_a_standby_outlives_a_store_that_fails_its_leader(
                 assert two.stop() == 0
 
 
+@pytest.mark.long
 def test_a_disabled_table_is_told_as_such_at_once(
     hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -125,6 +125,7 @@ def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, u
     assert {"0100", "0250"} <= {part[0] for part in cut}, "no partition lies in two regions"
 
 
+@pytest.mark.long
 def test_a_merge_by_key_reaches_every_region(spark: SparkSession, url: str, divided: str) -> None:
     """Rows are read one by one, each from its region; what was read of a changed row conflicts."""
     changes = [("0000", 5), ("0100", 0), ("0399", 7), ("9999", 3)]

@@ -145,6 +145,7 @@ def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: 
     assert second.end(signal.SIGINT) == 0
 
 
+@pytest.mark.long
 def test_the_turns_of_compaction_and_of_sanitizing_differ(divided: str, start: Start) -> None:
     one, other = start("compact", "--table", divided, "--every", "3600"), start("sanitize", "--every", "3600")
     one.wait_for("^compacted$")

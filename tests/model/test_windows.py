@@ -31,7 +31,7 @@ UNIVERSES = {
     ),
 }  # fmt: skip
 
-LARGE = {"a large commit, its lease, W", "crash and fail-over"}
+LARGE = {"a large commit, its lease, W", "crash and fail-over", "fences that share a batch"}
 
 WIDER = {
     "LWM by eviction, open starts, W, not_before": Model(

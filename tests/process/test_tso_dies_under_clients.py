@@ -90,6 +90,7 @@ def is_seen(db: Database, key: bytes) -> bool:
         return bool(tx.table("t").get(key))
 
 
+@pytest.mark.long
 def test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_due(tmp_path: Path) -> None:
     url, copy = f"omid://{tmp_path}/db", f"omid://{tmp_path}/copy"
     due_s = expiring(url, b"k")

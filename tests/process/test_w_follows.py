@@ -233,7 +233,8 @@ def fork_and_wait(url: str, begun: str, asynchronous: bool) -> None:
 
 
 @pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
-@pytest.mark.parametrize("asynchronous", first(1, [False, True]))
+@pytest.mark.long
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
     processes: Processes, tmp_path: Path, asynchronous: bool
 ) -> None:
@@ -257,6 +258,7 @@ def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_peer_that_does_not_tell_holds_w(db: Database, url: str, tmp_path: Path) -> None:
     """As Apache Omid's clients: by the first start that it was given."""
     sock = folder_connector(tmp_path / "db", db.settings)()
@@ -279,6 +281,7 @@ def begin_in_child(session: TsoSession, tell: socket.socket) -> None:
     os._exit(0)
 
 
+@pytest.mark.long
 def test_a_forked_child_tells_for_itself_only(db: Database, tmp_path: Path) -> None:
     with_parent, with_child = socket.socketpair()
     session = TsoSession(folder_connector(tmp_path / "db", db.settings))
