@@ -12,9 +12,9 @@ PYTEST := $(BIN)/pytest
 # The tests start Python some thousand times: what one has compiled, the next one takes.
 export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
-test-pysparks test-spark test-hbase test-hbases: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
+test-pysparks test-spark test-hbase test-hbases test-long: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-static test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,23 +41,24 @@ check: setup ## format, lint, types, import contracts
 docs: setup ## the documentation as a site in build/site, its links and anchors checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-ahead: setup ## the environments of test-pythons and test-pysparks, in what the parts before them leave idle
+ahead: setup ## the environments of test-pythons, in what the parts before them leave idle
 	@mkdir -p build/pythons
-	@{ nice -n 19 .ci/pythons --ahead $(PYTHONS); nice -n 19 .ci/pysparks --ahead $(PYSPARKS); } </dev/null >build/pythons/ahead.log 2>&1 &
+	@nice -n 19 .ci/pythons --ahead $(PYTHONS) </dev/null >build/pythons/ahead.log 2>&1 &
 
-test: ahead test-static test-fast test-process test-beside ## everything that CI runs
+test: ahead test-static test-fast test-process test-beside ## what CI runs, in a quarter of an hour
+	@echo "left out: make test-long, test-pysparks, wheels, test-hbases and soak; make test-all runs them too"
 
 test-static: setup ## check and docs, side by side
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target check docs
 
 test-beside: setup ## the parts that often wait for their servers, two at a time; each says at its end what it did
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-hbase test-pythons test-pysparks
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-hbase test-pythons
 
 test-fast: setup ## pure tests: protocol, oracle, wire, stores in memory, models, simulation
-	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"
+	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not long and not soak"
 
 test-process: setup ## real processes: killed, stopped, forked
-	$(PYTEST) -n 2 -m "process and not hbase and not soak"
+	$(PYTEST) -n 2 -m "process and not hbase and not long and not soak"
 
 test-pythons: ## a client, its TSO and their processes, on every declared Python that is here
 	.ci/pythons $(PYTHONS)
@@ -71,12 +72,17 @@ wheels: ## the sdist and a wheel for each declared Python that is here, each tri
 test-pysparks: setup ## reads, writes, a transaction and a stream on the declared PySparks beside the suite's own
 	.ci/pysparks $(PYSPARKS) -- -q tests/spark/test_spark_smoke.py
 
-test-spark: setup ## a real Spark, and a part of it once more over Spark Connect
-	$(PYTEST) -m "spark and not hbase and not soak"
-	PYOMID_TEST_REMOTE="local[2]" $(PYTEST) tests/spark/test_spark_connect.py
+test-spark: setup ## a real Spark
+	$(PYTEST) -m "spark and not hbase and not long and not soak"
 
 test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
-	$(PYTEST) -m "hbase and not soak"
+	$(PYTEST) -m "hbase and not long and not soak"
+
+test-long: setup ## what make test leaves out: most mutants, seeds, examples and kills, Spark Connect, servers that one test needs
+	PYOMID_TEST_EXAMPLES=all $(PYTEST) -n 2 -m "(long or hypothesis) and not spark and not hbase and not soak"
+	$(PYTEST) -m "long and spark and not hbase and not soak"
+	PYOMID_TEST_REMOTE="local[2]" $(PYTEST) tests/spark/test_spark_connect.py
+	$(PYTEST) -m "long and hbase and not soak"
 
 test-hbases: setup ## a deployment over HBase 2.4, 2.5 and 3.0, and over one with Apache Phoenix: not in CI
 	$(PYTEST) tests/hbase/test_versions.py tests/hbase/test_phoenix.py -m hbase
@@ -106,7 +112,8 @@ bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the 
 bench-hbase: setup ## a real HBase: client, TSO, Spark, fail-over, upkeep; Java peers in the same run; all goals at the end
 	$(RUN) -m benchmarks.hbase
 
-test-all: test wheels test-hbases soak ## test, and what takes hours: soaks, AddressSanitizer, wheels, other HBases
+test-all: test test-long test-pysparks wheels test-hbases soak ## test, and what takes hours: mutants, soaks, AddressSanitizer, wheels, other HBases
+	@echo "left out: benchmarks and demos; tests skipped above name what this machine lacks"
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak --timeout=7200

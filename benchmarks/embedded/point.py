@@ -12,8 +12,8 @@ from pathlib import Path
 import lmdb
 from benchmarks._report import Report
 
+from pyomid.cells import batch_of_rows
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.testing.conformance import written_batch
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 ROWS = 50_000
@@ -47,7 +47,7 @@ def main() -> int:
 def load(raw: lmdb.Environment, store: EmbeddedStore) -> None:
     with raw.begin(write=True) as transaction, transaction.cursor() as cursor:
         cursor.putmulti([(key, b"100") for key in keys()], append=True)
-    store.write_batch("t", 50, written_batch(*(RowWrite(key, ((COLUMN, b"100"),)) for key in keys())))
+    store.write_batch("t", 50, batch_of_rows({key: {COLUMN: b"100"} for key in keys()}))
 
 
 def compare_reads(report: Report, raw: lmdb.Environment, store: EmbeddedStore) -> None:

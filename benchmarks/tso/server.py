@@ -21,8 +21,7 @@ from pyomid.ports import FlushEnded, FlushLoop
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.testing.conformance import put_entry
-from pyomid.types import TableInfo
+from pyomid.types import TableEntry, TableInfo, TableState
 
 
 class SlowCommitTable(MemoryCommitTable):
@@ -46,7 +45,7 @@ def main() -> None:
     commits = MemoryCommitTable() if delay_ms == "none" else SlowCommitTable(float(delay_ms) / 1000)
     stores = TsoStores(commits, leader_state, MemoryCatalog())
     for name in sys.argv[4:]:
-        put_entry(stores.catalog, TableInfo(name, (b"f",)))
+        stores.catalog.change_entry(None, TableEntry(TableInfo(name, (b"f",)), TableState.PRESENT, name))
     settings = TsoSettings(conflict_map_entries=1 << 20, window_starts=1 << 16, flushes_in_flight_max=4)
     options = ServiceOptions(settings=settings, kernel=kernel == "on")
     uvloop.run(

@@ -58,6 +58,12 @@ class Step:
             self.left = -1
 
 
+def marks_of(store: str, how: str) -> list[pytest.MarkDecorator]:
+    if store == "memory":
+        return []
+    return [pytest.mark.long if how in ("refused", "interrupted") else pytest.mark.soak]
+
+
 @pytest.mark.parametrize(
     ("url", "how", "change"),
     [
@@ -66,7 +72,7 @@ class Step:
             how,
             change,
             id=f"{store}-{change.name}-{how}",
-            marks=[pytest.mark.soak] if store == "embedded" and how in ("answer lost", "interrupted before") else [],
+            marks=marks_of(store, how),
         )
         for store in ("memory", "embedded")
         for how in ("refused", "answer lost", "interrupted before", "interrupted")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from portions import examples, first
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.transaction import State
@@ -32,7 +33,7 @@ acts = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(acts=acts)
 def test_going_back_leaves_what_was_seen_at_the_savepoint(db: Database, acts: list[tuple[Any, ...]]) -> None:
     with db.begin() as tx:
@@ -110,8 +111,9 @@ HELD: dict[str, Callable[[Table], object]] = {
 }
 
 
-@pytest.mark.parametrize("level", ["cell", "row"])
+@pytest.mark.parametrize("level", first(1, ["cell", "row"]))
 @pytest.mark.parametrize("old", [None, b"87654321"], ids=["absent", "there"])
+@pytest.mark.parametrize("url", ["memory", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 def test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else(
     db: Database, level: str, old: bytes | None
 ) -> None:

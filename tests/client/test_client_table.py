@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyomid
+from portions import examples
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.errors import ConflictError
@@ -82,7 +83,7 @@ def check_reads(table: Table, model: Model, start: bytes, stop: bytes | None, se
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     committed=st.lists(st.lists(writes, max_size=4), max_size=3),
     own=st.lists(writes, max_size=8),

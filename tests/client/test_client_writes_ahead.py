@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from test_client_table import Model, apply_to_model, apply_to_table, borders, check_reads, clear, selections, writes
 
 import pyomid
+from portions import examples
 from pyomid.cells import CellBatch, CellNames
 from pyomid.client.aio import AsyncDatabase, AsyncTable
 from pyomid.client.background import Background
@@ -115,7 +116,7 @@ def put_rows(tx: pyomid.Transaction, count: int, *, first: int = 0) -> None:
         tx.table("t").put(b"%05d" % number, {b"f:x": b"1", b"f:y": b"2"})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     committed=st.lists(st.lists(writes, max_size=4), max_size=2),
     own=st.lists(writes, max_size=10),

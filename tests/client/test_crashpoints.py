@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.crashpoints import POINTS, arm, crash_point
+from pyomid.crashpoints import POINTS, arm, arm_action, crash_point, disarm
 from pyomid.errors import Misuse
 
 pytestmark = pytest.mark.fast
@@ -55,9 +55,18 @@ def test_a_misspelt_point_is_refused_and_does_not_pass_for_a_survived_one(tmp_pa
     assert "Misuse" in ended.stderr
 
 
-def test_switched_off_every_point_does_nothing() -> None:
+def test_only_the_armed_point_acts_and_none_after_disarming() -> None:
+    passed: list[str] = []
+    arm_action(POINT, lambda: passed.append(POINT))
+    try:
+        for name in POINTS:
+            crash_point(name)
+    finally:
+        disarm()
+    assert passed == [POINT]
     for name in POINTS:
         crash_point(name)
+    assert passed == [POINT]
 
 
 def test_an_unknown_way_to_crash_is_refused() -> None:

@@ -18,6 +18,7 @@ from test_client_writes_ahead import LateStore
 
 import pyomid
 import pyomid.aio
+from portions import examples
 from pyomid.client.database import Database
 from pyomid.client.tables import arrow
 from pyomid.wiring import open_deployment
@@ -170,7 +171,7 @@ async def check(db: Any, name: str, acts: list[tuple[str, Any]]) -> None:
     await made(tx.rollback())
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(["t", "u"]), acts=acts, arrow_rows=st.sampled_from([2, 10_000]), **SIZES)
 def test_a_read_that_has_begun_shows_own_writes_as_of_its_begin(
     url: str, name: str, acts: Any, arrow_rows: int, **sizes: Any
@@ -180,7 +181,7 @@ def test_a_read_that_has_begun_shows_own_writes_as_of_its_begin(
         asyncio.run(check(db, name, acts))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(["t", "u"]), acts=acts, **SIZES)
 def test_a_read_of_asyncio_that_has_begun_shows_own_writes_as_of_its_begin(
     url: str, name: str, acts: Any, **sizes: Any
@@ -194,7 +195,7 @@ def test_a_read_of_asyncio_that_has_begun_shows_own_writes_as_of_its_begin(
     asyncio.run(main())
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(["t", "u"]), acts=acts, flush_bytes=SIZES["flush_bytes"], at_once=st.booleans())
 def test_a_read_that_has_begun_shows_own_writes_as_of_its_begin_while_they_leave(
     memory_url: str, name: str, acts: Any, flush_bytes: int, at_once: bool

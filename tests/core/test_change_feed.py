@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.client.drive import drive
 from pyomid.errors import SnapshotTooOld
@@ -212,7 +213,7 @@ def places(world: World) -> Iterator[tuple[Bookmark, int]]:
 
 
 @given(st.lists(_step, max_size=40))
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=examples(150), deadline=None)
 def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]) -> None:
     world = played(World(), script)
     for since, until in places(world):
@@ -226,7 +227,7 @@ def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]
 
 
 @given(st.lists(_step, max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_changes_between_three_places_add_up(script: list[tuple[Any, ...]]) -> None:
     world = played(World(), script)
     kept = [each for each in world.bookmarks if each.start_ts >= world.watermark]

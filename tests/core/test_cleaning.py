@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 
+from portions import examples
 from pyomid.cells import CellBatch, batch_of
 from pyomid.protocol.version_cleanup import plan_cleaning
 from pyomid.protocol.visibility import visible_point
@@ -123,7 +124,7 @@ def histories(draw: st.DrawFn) -> tuple[CellBatch, list[list[Cell]], int]:
     return batch_of(rows), rows, draw(st.integers(0, 500))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(histories())
 def test_kernel_and_definition_agree(history: tuple[CellBatch, list[list[Cell]], int]) -> None:
     batch, rows, watermark = history
@@ -137,7 +138,7 @@ def test_kernel_and_definition_agree(history: tuple[CellBatch, list[list[Cell]],
         assert got.tolist() == want.tolist()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(histories(), st.integers(0, 700))
 def test_no_snapshot_above_the_watermark_sees_a_difference(
     history: tuple[CellBatch, list[list[Cell]], int], above: int
@@ -148,7 +149,7 @@ def test_no_snapshot_above_the_watermark_sees_a_difference(
         assert visible_point(clean_row(cells, watermark), reader) == visible_point(cells, reader)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories())
 def test_cleaning_twice_changes_nothing_more(history: tuple[CellBatch, list[list[Cell]], int]) -> None:
     _, rows, watermark = history

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places, played
 
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import changes, expiry
@@ -123,7 +124,7 @@ _moves = st.tuples(st.just("move"), st.integers(0, 8), st.booleans())
 
 
 @given(st.lists(st.one_of(_step, _moves), max_size=40))
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(derandomize=True, max_examples=examples(60), deadline=None)
 def test_e1_e2_all_readers_of_a_snapshot_see_the_same(script: list[tuple[Any, ...]]) -> None:
     world = played(Expiring(), script)
     for at in range(50, world.clock + 100, 50):
@@ -151,7 +152,7 @@ def test_e2_compaction_goes_by_a_floor_that_w_has_passed() -> None:
 
 
 @given(st.lists(st.one_of(_step, _moves), max_size=40))
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(derandomize=True, max_examples=examples(60), deadline=None)
 def test_e3_a_commit_finds_rows_without_what_expired(script: list[tuple[Any, ...]]) -> None:
     world = played(Expiring(), script)
     for since, until in places(world):
@@ -180,7 +181,7 @@ _ticks = st.lists(st.tuples(st.integers(-5_000, 20_000), st.sampled_from((None, 
 
 
 @given(_ticks, st.integers(1_000, 50_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_e2_a_floor_never_goes_down_whatever_the_clock(ticks: list[tuple[int, bool | None]], ttl_ms: int) -> None:
     state, wall_ms = Expiry(), 1_000_000
     for number, (passed_ms, notes) in enumerate(ticks, start=1):
@@ -193,7 +194,7 @@ def test_e2_a_floor_never_goes_down_whatever_the_clock(ticks: list[tuple[int, bo
 
 
 @given(st.lists(st.integers(0, 3_000), max_size=120), st.integers(1_000, 60_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_value_expires_early_nor_much_too_late(pauses_ms: list[int], ttl_ms: int) -> None:
     state, wall_ms, walls = Expiry(), 1_000_000, {}
     late_ms = max(1_000, ttl_ms // 100) + 2 * 3_000
@@ -216,7 +217,7 @@ _dated = st.lists(
 @given(_dated, st.integers(1_000, 60_000))
 @example([(1, "commit"), (1, "point"), (9_000, "move")], 1_000)
 @example([(9_000, "commit"), (1, "late point"), (1, "move")], 1_000)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did(
     script: list[tuple[int, str]], ttl_ms: int
 ) -> None:
@@ -250,7 +251,7 @@ _clocks = st.lists(st.tuples(st.integers(0, 4_000), st.one_of(st.none(), st.inte
 
 
 @given(_clocks, st.integers(1_000, 8_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_e4_late_clocks_expire_nothing_early(ticks: list[tuple[int, int | None]], ttl_ms: int) -> None:
     wall_ms = 1_000_000
     state, walls = Expiry().moved(50, wall_ms, ttl_ms), {}
@@ -306,7 +307,7 @@ _stored = st.lists(
 
 
 @given(_stored, st.integers(0, 60), st.integers(0, 60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_e2_both_plans_agree_under_an_empty_qualifier(
     stored: list[tuple[int, bytes, bool, int]], watermark: int, floor: int
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_hashing import murmur3_x64_128, plain_id
 
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.protocol import hashing
 from pyomid.protocol.native import hashing as hashing_batch
@@ -37,7 +38,7 @@ def test_ids_are_the_signed_low_half_of_the_concatenation() -> None:
 keys = st.binary(max_size=40)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     table=st.binary(min_size=1, max_size=40),
     rows=st.dictionaries(keys, st.sets(st.tuples(keys, keys), min_size=1, max_size=6), max_size=8),

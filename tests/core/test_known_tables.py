@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from machine_script import Script, Waiting
 
+from conformance import put_entry, remove_entry
 from pyomid.oracle.instructions import Flush, MarkUnknownTable, ReadTables
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.conformance import put_entry, remove_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
 from pyomid.wire.messages import Fence, FenceReply
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portions import examples
 from pyomid.oracle.status_oracle import BucketMap, StatusOracle
 from pyomid.types import CommitRequest, WriteSetLevel
 
@@ -90,7 +91,7 @@ def play(script: list[tuple], entries_max: int, bucket_slots: int) -> tuple[Stat
     return oracle, false_aborts, commits
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(steps)
 def test_with_room_for_all_the_oracle_decides_as_one_that_never_forgets(script: list[tuple]) -> None:  # type: ignore[type-arg]
     oracle, false_aborts, _ = play(script, 1 << 16, 1 << 10)
@@ -98,7 +99,7 @@ def test_with_room_for_all_the_oracle_decides_as_one_that_never_forgets(script: 
     assert oracle.low_watermark == 0
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(steps)
 def test_a_tiny_map_aborts_too_often_but_never_misses_a_conflict(script: list[tuple]) -> None:  # type: ignore[type-arg]
     play(script, 4, 2)

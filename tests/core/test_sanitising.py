@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from conformance import put_entry
 from pyomid.errors import Misuse
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import Sanitized, sanitize_steps
 from pyomid.storage.memory import MemoryCatalog
-from pyomid.testing.conformance import put_entry
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from machine_script import Script
 
+from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries
 from pyomid.oracle.machine import PEER_REQUESTS_MAX
@@ -20,7 +21,6 @@ from pyomid.oracle.requests.leases import Lease, Leases, LeaseState
 from pyomid.oracle.requests.retries import SEALS_A_CALL
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.conformance import put_entry
 from pyomid.types import CommitReply, CommitRequest, TableInfo, WriteSetLevel
 from pyomid.wire.messages import (
     Complete,

@@ -7,6 +7,7 @@ import math
 import pytest
 from machine_script import Script, memory_stores
 
+from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
 from pyomid.oracle.instructions import (
     DeleteBelow,
@@ -22,7 +23,6 @@ from pyomid.oracle.instructions import (
     UpdateLeaderState,
 )
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.conformance import put_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,

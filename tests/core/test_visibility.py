@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portions import examples
 from pyomid.cells import batch_of
 from pyomid.protocol import visibility
 from pyomid.protocol.visibility import visible_point
@@ -123,7 +124,7 @@ readers = st.sampled_from([50, 100, 150, 200, 250, 300, 400])
 commit_tables = st.dictionaries(st.sampled_from([50, 100, 150, 200, 250, 300]), st.sampled_from([-1, 0, 120, 290]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(rows=histories(), reader=readers, own=own_starts, commits=commit_tables)
 def test_compiled_visibility_is_the_plain_one(
     rows: list[list[Cell]], reader: int, own: frozenset[int], commits: dict[int, int]
@@ -154,7 +155,7 @@ def test_compiled_visibility_is_the_plain_one(
     assert seen.rows_present().tolist() == present
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(rows=histories(), reader=readers, own=own_starts)
 def test_needed_versions_say_what_the_whole_row_says(rows: list[list[Cell]], reader: int, own: frozenset[int]) -> None:
     bounds = ReadBounds(below=max(reader, *(start + 50 for start in own), 0), committed_below=reader)

@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from golden_scripts import Script, ScriptFailed, Stage, load_scripts, parse, run
 from pyomid.errors import Misuse
 from pyomid.testing.checker import Violation
-from pyomid.testing.golden import Script, ScriptFailed, Stage, load_scripts, parse, run
-from pyomid.testing.stages import UrlStage, embedded_stage, memory_stage
+from stages import UrlStage, embedded_stage, memory_stage
 
 SCRIPTS = load_scripts(Path(__file__).parent / "scripts")
-NEEDS_THE_CLOCK = {"time", "compact", "sanitize", "dies", "table"}
-"""Also `commit table`: a TSO of its own deletes completed entries some time later."""
-WITHOUT_A_CLOCK = [
-    script for script in SCRIPTS if not any(NEEDS_THE_CLOCK & set(line.words) for line in script.statements)
-]
+WITHOUT_A_CLOCK = [script for script in SCRIPTS if not script.needs_clock]
 
 
 def named(scripts: list[Script]) -> pytest.MarkDecorator:
@@ -76,7 +72,7 @@ def test_an_unexpected_success_fails() -> None:
 @pytest.mark.fast
 def test_a_script_cannot_agree_with_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the client shows a dirty read and the script expects it, the judge still objects."""
-    from pyomid.testing import stages
+    import stages
 
     def dirty(self: stages.GoldenTransaction, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
         return {b"f:v": b"1~T1.1"}

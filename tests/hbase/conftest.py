@@ -38,6 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/hbase" in str(item.path) and "hbase" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.hbase)
+        if item.path.name == "test_spark_on_hbase.py" and isinstance(item, pytest.Function):
+            borrowed = item.function.__module__ != item.module.__name__
+            if borrowed and item.originalname not in item.module.IN_MAKE_TEST:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import Sanitized, sanitize_steps
 from pyomid.types import TABLES_UNCONFIRMED
 
+pytestmark = pytest.mark.long
+
 SOURCES = Path(__file__).parent / "java"
 
 

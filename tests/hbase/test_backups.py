@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from test_hbase_cleaning import Cleaned, commit_without_completion
 
+from conformance import put_entry
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.testing.conformance import put_entry
 from pyomid.types import KeyRange, TableInfo
 from region_admin import OperatorsAdmin
 

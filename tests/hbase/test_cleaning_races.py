@@ -110,6 +110,7 @@ def reshape(cluster: Cluster, table: str, change: Callable[[OperatorsAdmin], obj
         time.sleep(0.5)
 
 
+@pytest.mark.long
 def test_nothing_is_lost_between_compaction_split_and_sanitising(
     database: Database, cluster: Cluster, table_name: str
 ) -> None:

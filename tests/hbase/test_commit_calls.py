@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portions import examples
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, encode
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
@@ -123,7 +124,7 @@ def budget() -> Budget:
 
 
 @given(distinct_starts, borders, st.sampled_from(Durability))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_puts_are_what_they_say_each_in_the_action_of_its_region(
     starts: list[int], keys: list[bytes], durability: Durability
 ) -> None:
@@ -152,7 +153,7 @@ def test_puts_are_what_they_say_each_in_the_action_of_its_region(
 
 
 @given(distinct_starts, borders, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_is_got_and_found_is_what_plain_python_asks_and_finds(
     starts: list[int], keys: list[bytes], data: st.DataObject
 ) -> None:
@@ -226,7 +227,7 @@ def actions_of(call: Call) -> list[tuple[bytes, list[bytes]]]:
     st.floats(0, 1),
     st.data(),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_damaged_answer_is_none_or_what_plain_python_reads(
     starts: list[int], flips: list[tuple[bool, float, int]], cut: float, data: st.DataObject
 ) -> None:
@@ -267,7 +268,7 @@ def test_a_field_without_a_number_is_not_understood() -> None:
 
 
 @given(distinct_starts, borders, st.integers(0, 7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_regions_that_are_not_known_are_looked_up(starts: list[int], keys: list[bytes], gaps: int) -> None:
     """Each row's region, as the cache has it; the first row that it has none for is asked about."""
     regions = regions_of(keys, missing=lambda index: bool(gaps >> index % 3 & 1))

@@ -31,7 +31,7 @@ from pyomid.storage.hbase.security.kerberos import KerberosOptions
 from pyomid.storage.hbase.security.sasl import Protection
 from pyomid.types import KeyRange, TaskToken
 
-pytestmark = pytest.mark.hbase
+pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
 VALUE = bytes(range(256)) * 400
 PROTECTIONS = [Protection.AUTHENTICATION, Protection.INTEGRITY]

@@ -39,7 +39,12 @@ NO_THREADS: Any = None
 """A flush on the loop asks its loop for nothing."""
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[
+        pytest.param(uvloop.new_event_loop, id="uvloop"),
+        pytest.param(asyncio.new_event_loop, id="asyncio", marks=pytest.mark.long),
+    ]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     def work(scenario: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:

@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 from hbase_processes import TsoProcess
 
-from pyomid.testing.golden import Script, load_scripts, run
-from pyomid.testing.stages import UrlStage
+from golden_scripts import Script, load_scripts, run
+from stages import UrlStage
 
-NEEDS_THE_CLOCK = {"time", "compact", "sanitise", "dies", "table"}
 SCRIPTS = [
-    script
-    for script in load_scripts(Path(__file__).parent.parent / "golden" / "scripts")
-    if not any(NEEDS_THE_CLOCK & set(line.words) for line in script.statements)
+    script for script in load_scripts(Path(__file__).parent.parent / "golden" / "scripts") if not script.needs_clock
 ]
 
 
@@ -27,6 +24,12 @@ def leader(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoPr
         process.stop()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=[script.name for script in SCRIPTS])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=script.name, marks=[pytest.mark.long] if number % 4 else [])
+        for number, script in enumerate(SCRIPTS)
+    ],
+)
 def test_script(script: Script, url: str, leader: TsoProcess) -> None:
     run(script, UrlStage(url))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_ports import empty_table
 
+from conformance import put_entry
 from pyomid.cells import batch_of
 from pyomid.client.drive import Driver
 from pyomid.config import Settings
@@ -33,7 +34,6 @@ from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.testing.conformance import put_entry
 from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
 

@@ -17,6 +17,8 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting
 
+pytestmark = pytest.mark.long
+
 SOURCES = Path(__file__).parent / "java"
 
 

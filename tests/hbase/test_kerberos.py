@@ -41,7 +41,7 @@ from pyomid.storage.hbase.security.sasl import Protection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import KeyRange
 
-pytestmark = pytest.mark.hbase
+pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
 VALUE: Final = bytes(range(256)) * 400
 

@@ -13,6 +13,7 @@ from java_needed import needs_java
 from test_hbase_cleaning import Cleaned
 
 import pyomid.storage.hbase.rpc.connection as hbase_connection
+from conformance import put_entry
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.client.upkeep.partitions import Partition
@@ -22,10 +23,9 @@ from pyomid.protocol.visibility import visible_point
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.conformance import put_entry
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
-pytestmark = pytest.mark.hbase
+pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
 MIB = 1 << 20
 F = b"f"

@@ -69,6 +69,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
             assert two.stop() == 0
 
 
+@pytest.mark.long
 def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
     url: str, tmp_path: Path, table_name: str
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
                 assert two.stop() == 0
 
 
+@pytest.mark.long
 def test_clients_held_by_a_stopped_leader_go_to_the_next_one(url: str, tmp_path: Path, table_name: str) -> None:
     """A try's own patience is out of reach here: what ends the wait is that ZooKeeper names another leader."""
     patience = {"requestSeconds": 3600.0, "commitRetrySeconds": 3600.0}
@@ -152,6 +154,7 @@ def test_clients_held_by_a_stopped_leader_go_to_the_next_one(url: str, tmp_path:
             assert two.stop() == 0
 
 
+@pytest.mark.long
 def test_an_orderly_end_hands_over_at_once(url: str, tmp_path: Path) -> None:
     """The standby would wait ten minutes for the lease to run out, longer than this test may last."""
     lease_s = 600.0

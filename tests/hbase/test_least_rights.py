@@ -27,7 +27,7 @@ from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, CommitRequest, RowWrite
 
-pytestmark = pytest.mark.hbase
+pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "hbase.md"
 TSO: Final = "the TSO"

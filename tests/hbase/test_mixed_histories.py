@@ -342,6 +342,7 @@ def test_java_and_python_under_our_tso_are_strictly_snapshot_isolated(crowd: Cro
     run_on_our_tso(crowd, rounds=1)
 
 
+@pytest.mark.long
 def test_java_and_python_under_a_java_tso_are_strictly_snapshot_isolated(crowd: Crowd) -> None:
     """The same with Apache Omid's own TSO, killed and started again."""
     run_on_a_java_tso(crowd, rounds=1)

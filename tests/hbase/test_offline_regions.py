@@ -15,6 +15,7 @@ import pytest
 from hbase_processes import TsoProcess
 
 import pyomid
+from portions import first
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
 from pyomid.server.leadership import DOUBT_EXIT_CODE
@@ -79,7 +80,7 @@ Work = Callable[[Database, str], object]
 WORKS = (get, put, scan, scan_from_the_end)
 
 
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("work", first(1, WORKS))
 def test_who_needs_an_offline_region_is_told_which_one(
     work: Work, url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,6 +118,7 @@ def test_who_waits_for_a_region_goes_on_when_it_is_back(
         assert get(patient, divided) == V2, "the put was acknowledged"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", [COMMIT_TABLE, META_TABLE])
 def test_a_tso_goes_on_when_a_region_of_its_is_back(
     table: str, url: str, cluster: Cluster, tmp_path: Path, table_name: str
@@ -143,6 +145,7 @@ def test_a_tso_goes_on_when_a_region_of_its_is_back(
         assert tso.stop() == 0
 
 
+@pytest.mark.long
 def test_a_leader_whose_region_stays_away_ends_and_says_so(
     url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:

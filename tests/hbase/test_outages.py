@@ -84,6 +84,7 @@ def test_a_tso_and_a_client_wait_for_an_hbase_that_starts(
         assert tso.stop() == 0
 
 
+@pytest.mark.long
 def test_a_tso_that_waits_for_hbase_hears_that_it_shall_stop(
     hbase: HBaseServer, starting: HBaseStart, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_tso_that_waits_for_hbase_hears_that_it_shall_stop(
         assert tso.stop() == 0
 
 
+@pytest.mark.long
 def test_a_standby_outlives_a_store_that_fails_its_leader(
     url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_standby_outlives_a_store_that_fails_its_leader(
                 assert two.stop() == 0
 
 
+@pytest.mark.long
 def test_a_disabled_table_is_told_as_such_at_once(
     hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,6 +162,7 @@ def own_zookeeper(hbase: HBaseServer, cluster: Cluster, tmp_path: Path) -> Itera
         made.kill()
 
 
+@pytest.mark.long
 def test_a_standby_and_clients_outlive_zookeeper(
     own_zookeeper: ZooKeeperProcess, tmp_path: Path, table_name: str
 ) -> None:

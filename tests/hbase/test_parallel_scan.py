@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imitated_regions import SERVER, TABLE, ImitatedRegions
 
+from portions import examples
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
@@ -98,7 +99,7 @@ def scanned(
         between()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     tables,
     st.integers(1, 200),
@@ -244,6 +245,7 @@ def test_streams_go_on_through_a_merge(
     store.drop_table(table_name)
 
 
+@pytest.mark.long
 def test_streams_go_on_when_a_region_moves_and_when_its_server_dies(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str, calls_at_once: list[int]
 ) -> None:

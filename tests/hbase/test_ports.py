@@ -6,6 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from conformance import (
+    FAMILIES,
+    CatalogConformance,
+    CommitTableConformance,
+    DataStoreConformance,
+    LeaderStateConformance,
+)
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
@@ -13,13 +20,6 @@ from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.testing.conformance import (
-    FAMILIES,
-    CatalogConformance,
-    CommitTableConformance,
-    DataStoreConformance,
-    LeaderStateConformance,
-)
 from pyomid.types import TableInfo
 
 

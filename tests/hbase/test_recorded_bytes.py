@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
@@ -405,7 +404,6 @@ class Bytes:
 
 FRAMES = Bytes([each["payload"] for frames in fixture("wire").values() for each in frames])
 REPLIES = Bytes([text for frames in fixture("rpc").values() for text in frames])
-randoms = st.randoms(use_true_random=False)
 SERVER = Address("somewhere", 1)
 REGION = Region(b"accounts,,1.x.", "accounts", KeyRange(), 1, SERVER)
 
@@ -413,18 +411,22 @@ REGION = Region(b"accounts,,1.x.", "accounts", KeyRange(), 1, SERVER)
 class TestBrokenBytes:
     """What comes of them is our own error or a meaning, never another exception."""
 
-    @settings(deadline=None, max_examples=400)
-    @given(randoms)
-    def test_a_broken_frame_of_omid_s_is_a_protocol_error(self, chance: random.Random) -> None:
-        payload = bytes(FRAMES.broken(chance))
-        for read in (decode_request, decode_answer):
-            with contextlib.suppress(ProtocolError):
-                read(payload)
+    @pytest.mark.parametrize("read", [decode_request, decode_answer])
+    def test_a_broken_frame_of_omid_s_is_a_protocol_error(self, read: Callable[[bytes], object]) -> None:
+        outcomes = outcomes_of(lambda chance: read(bytes(FRAMES.broken(chance))), ProtocolError)
+        assert outcomes["refused"] > 100, outcomes
+        assert outcomes["survived"] > 0, outcomes
 
-    @settings(deadline=None, max_examples=400)
-    @given(randoms, st.sampled_from(["rows", "scan", "regions"]))
-    def test_a_broken_reply_of_hbase_s_is_corruption_or_is_survived(self, chance: random.Random, asks: str) -> None:
+    @pytest.mark.parametrize("asks", ["rows", "scan", "regions"])
+    def test_a_broken_reply_of_hbase_s_is_corruption_or_is_survived(self, asks: str) -> None:
         """Through the whole of the client's own steps, as both drivers take them."""
+        outcomes = outcomes_of(lambda chance: self._reply(chance, asks), OmidError)
+        assert outcomes["refused"] > 100, outcomes
+        assert (outcomes["survived"] > 0) == (asks != "regions"), (
+            outcomes
+        )  # no recorded reply lists the table's regions
+
+    def _reply(self, chance: random.Random, asks: str) -> None:
         operations, budget = RegionOperations(LocationCache()), Budget("reading broken replies", 60.0)
         operations.cache.put("accounts", [REGION])
         operations.cache.put(META_TABLE, [meta_region(SERVER)])
@@ -434,8 +436,21 @@ class TestBrokenBytes:
             steps = ScanCursor(operations, ScanSpec("accounts", KeyRange(), read_ahead=False)).fetch_steps(budget)
         else:
             steps = operations.regions_steps("accounts", budget)
-        with contextlib.suppress(OmidError):
-            answer_with(steps, lambda: decode_reply(memoryview(REPLIES.broken(chance))))
+        answer_with(steps, lambda: decode_reply(memoryview(REPLIES.broken(chance))))
+
+
+def outcomes_of(read: Callable[[random.Random], object], refusal: type[OmidError]) -> Counter[str]:
+    """Count how many of 2 000 broken inputs were refused so; every other error is raised."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance, outcomes = random.Random(seed), Counter[str]()
+    for _ in range(2_000):
+        try:
+            read(chance)
+            outcomes["survived"] += 1
+        except refusal:
+            outcomes["refused"] += 1
+    return outcomes
 
 
 def answer_with(steps: Steps[object], reply: Callable[[], Reply]) -> None:

@@ -88,6 +88,7 @@ def test_a_table_made_again_is_found(store: HBaseStore, filled: str, hbase: HBas
     assert scanned_rows(store, filled) == [b"r"]
 
 
+@pytest.mark.long
 def test_regions_move_to_another_server_and_back_when_it_dies(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str
 ) -> None:

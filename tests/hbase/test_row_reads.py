@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 
 import pyomid.storage.hbase.rpc.connection as hbase_connection
+from portions import examples
 from pyomid.protocol.visibility import visible_point
 from pyomid.storage.hbase.codec.batches import BatchDecoder, cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
@@ -67,7 +68,7 @@ def read_of(row: list[KeyValue], versions: int, bounds: ReadBounds) -> list[KeyV
 
 
 @pytest.mark.fast
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(row=rows(), reader=st.integers(0, 25).map(lambda n: n * 50), versions=st.integers(1, 5))
 def test_a_read_that_suffices_says_what_the_whole_row_says(row: list[KeyValue], reader: int, versions: int) -> None:
     bounds = ReadBounds(below=reader, committed_below=reader)
@@ -226,7 +227,7 @@ def test_a_row_of_many_answers_is_read_by_position_to_its_end() -> None:
 
 @pytest.mark.fast
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_absent_cells_are_those_that_are_not_there(data: st.DataObject) -> None:
     """Whatever lies beside them: other versions, other columns, their shadow cells."""
     names = [

@@ -27,7 +27,7 @@ from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting
 from zookeeper_process import ZooKeeperProcess, announce_hbase
 
-pytestmark = pytest.mark.hbase
+pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
 ROWS = 3000
 

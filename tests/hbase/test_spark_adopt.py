@@ -22,7 +22,7 @@ from pyomid.types import Column, KeyRange, RowWrite
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.hbase]
+pytestmark = [pytest.mark.spark, pytest.mark.hbase, pytest.mark.long]
 
 ROWS = 3000
 OLD, NEW = 3, 7

@@ -35,6 +35,7 @@ from test_spark_verification import (  # noqa: F401
 
 import pyomid
 import pyomid.spark
+from conformance import remove_entry
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
@@ -44,12 +45,19 @@ from pyomid.spark.databases import connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.testing.conformance import remove_entry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.hbase]
+
+IN_MAKE_TEST = {
+    "test_a_transaction_reads_its_own_writes_and_deletes_in_their_order",
+    "test_all_partitions_and_actions_of_one_load_share_its_snapshot",
+    "test_of_two_runs_under_one_id_at_the_same_time_one_commits",
+    "test_the_number_of_partitions_and_of_rows_in_a_batch_change_no_result",
+}
+"""Of the bodies of tests/spark; conftest.py marks the others `long`."""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +125,7 @@ def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, u
     assert {"0100", "0250"} <= {part[0] for part in cut}, "no partition lies in two regions"
 
 
+@pytest.mark.long
 def test_a_merge_by_key_reaches_every_region(spark: SparkSession, url: str, divided: str) -> None:
     """Rows are read one by one, each from its region; what was read of a changed row conflicts."""
     changes = [("0000", 5), ("0100", 0), ("0399", 7), ("9999", 3)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-pytestmark = [pytest.mark.spark, pytest.mark.hbase]
+pytestmark = [pytest.mark.spark, pytest.mark.hbase, pytest.mark.long]
 
 DDL = "name string, count long"
 

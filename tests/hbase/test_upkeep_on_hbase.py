@@ -107,6 +107,7 @@ def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided:
     work_until(lambda w: w >= reader.start_ts)
 
 
+@pytest.mark.long
 def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Database, divided: str, start: Start) -> None:
     every = ("--table", divided, "--every", "3600")
     first = start("compact", *every, crash_at="client.upkeep.cleaned")
@@ -121,6 +122,7 @@ def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Databas
     assert second.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_of_two_one_works_and_the_other_follows_a_kill(database: Database, divided: str, start: Start) -> None:
     every = ("--table", divided, "--every", "0.2")
     first = start("compact", *every)
@@ -132,6 +134,7 @@ def test_of_two_one_works_and_the_other_follows_a_kill(database: Database, divid
     assert second.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: Start) -> None:
     first = start("sanitize", "--every", "3600")
     assert first.wait_for("^sanitized$")["left"] >= 0
@@ -142,12 +145,14 @@ def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: 
     assert second.end(signal.SIGINT) == 0
 
 
+@pytest.mark.long
 def test_the_turns_of_compaction_and_of_sanitizing_differ(divided: str, start: Start) -> None:
     one, other = start("compact", "--table", divided, "--every", "3600"), start("sanitize", "--every", "3600")
     one.wait_for("^compacted$")
     other.wait_for("^sanitized$")
 
 
+@pytest.mark.long
 def test_what_ails_one_table_holds_up_no_other(database: Database, divided: str, start: Start) -> None:
     """HBase lost the other's physical table; its entry is still there."""
     lost = f"{divided}_a"

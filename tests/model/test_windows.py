@@ -31,6 +31,8 @@ UNIVERSES = {
     ),
 }  # fmt: skip
 
+LARGE = {"a large commit, its lease, W", "crash and fail-over", "fences that share a batch"}
+
 WIDER = {
     "LWM by eviction, open starts, W, not_before": Model(
         eviction=True, opens=True, watermark=True, hints=True, starts_max=4, commits_max=3
@@ -86,7 +88,9 @@ def visit(model: Model, *, worlds_max: int) -> Verdict[World]:
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("name", UNIVERSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else []) for name in UNIVERSES]
+)
 def test_every_interleaving_keeps_every_law(name: str) -> None:
     verdict = visit(UNIVERSES[name], worlds_max=200_000)
     print(f"{name}: {verdict}")
@@ -109,6 +113,7 @@ def test_without_this_rule_something_breaks(name: str, rule: str) -> None:
 
 
 @pytest.mark.fast
+@pytest.mark.long
 @pytest.mark.parametrize("rule", sorted({"law_9", "discard_leases"}))
 def test_rules_that_stand_behind_another_one_are_no_accident_alone(rule: str) -> None:
     """Else `BACKED_UP` would hide that one of them is wrong."""

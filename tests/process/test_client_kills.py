@@ -12,12 +12,13 @@ import pytest
 from bank_process import Order, acknowledged_ids, audit, run_worker, transaction_points
 from forked_processes import Processes
 
+from portions import first
 from pyomid.client.database import Database
 from pyomid.types import start_of
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-KILLS = 50
+KILLS = pytest.mark.parametrize("kills", first(1, (4, 50)))
 
 CLIENT_POINTS = transaction_points()
 
@@ -33,12 +34,13 @@ def note_at(tmp_path: Path, number: int) -> str:
     return str(tmp_path / f"note-{number}")
 
 
+@KILLS
 @pytest.mark.parametrize("point", CLIENT_POINTS)
 def test_a_client_killed_at_each_step_leaves_whole_transactions_only(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, acknowledged: str, point: str
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, acknowledged: str, point: str, kills: int
 ) -> None:
     chance = random.Random(point)
-    for number in range(KILLS):
+    for number in range(kills):
         note = note_at(tmp_path, number)
         nth = chance.randint(1, 6) if "rollback" not in point else 1
         order = Order(bank_url, number, acknowledged, crash_at=point, crash_nth=nth, crash_note=note)
@@ -73,7 +75,7 @@ def check_cells(db: Database) -> None:
                     looked_at.add(column)
 
 
-@pytest.mark.parametrize("nth", [1, 2], ids=["carried", "flushed"])
+@pytest.mark.parametrize("nth", [pytest.param(1, id="carried"), pytest.param(2, id="flushed", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ["client.commit.before", "client.commit.answered"])
 def test_the_transaction_it_died_in_is_there_exactly_if_it_had_been_decided(
     processes: Processes, bank: Database, bank_url: str, tmp_path: Path, acknowledged: str, point: str, nth: int
@@ -89,29 +91,31 @@ def test_the_transaction_it_died_in_is_there_exactly_if_it_had_been_decided(
         assert gained == {b"%d-%d" % (number, each) for each in range(decided)}
 
 
+@KILLS
 def test_a_reader_killed_before_it_heals_harms_nothing(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, acknowledged: str
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, acknowledged: str, kills: int
 ) -> None:
-    for number in range(KILLS):
+    for number in range(kills):
         answered, heal = note_at(tmp_path, 2 * number), note_at(tmp_path, 2 * number + 1)
         dying = Order(  # in its second transfer, the first one that was flushed: nobody else writes its shadow cells
             bank_url, number, acknowledged, crash_at="client.commit.answered", crash_nth=2, crash_note=answered
         )
         assert processes.run(run_worker, dying) == -signal.SIGKILL
-        reading = Order(bank_url, KILLS + number, acknowledged, crash_at="client.heal.before", crash_note=heal)
+        reading = Order(bank_url, kills + number, acknowledged, crash_at="client.heal.before", crash_note=heal)
         assert processes.run(run_worker, reading) == -signal.SIGKILL
         assert Path(heal).exists()
         audit(bank, acknowledged)
     check_cells(bank)
 
 
+@KILLS
 def test_clients_killed_at_random_moments_side_by_side_leave_whole_transactions_only(
-    processes: Processes, bank: Database, bank_url: str, acknowledged: str
+    processes: Processes, bank: Database, bank_url: str, acknowledged: str, kills: int
 ) -> None:
     seed = int(os.environ.get("PYOMID_SEED", random.SystemRandom().randrange(1 << 30)))
     print(f"PYOMID_SEED={seed}")
     chance = random.Random(seed)
-    for number in range(KILLS // 2):
+    for number in range(kills // 2):
         workers = [
             processes.start(run_worker, Order(bank_url, 2 * number + side, acknowledged, transactions=10_000))
             for side in range(2)
@@ -125,5 +129,5 @@ def test_clients_killed_at_random_moments_side_by_side_leave_whole_transactions_
             worker.kill()
         assert {processes.finish(worker) for worker in workers} == {-signal.SIGKILL}
         audit(bank, acknowledged, by_rows=number % 2 == 1)
-    assert audit(bank, acknowledged).transfers >= KILLS // 2
+    assert audit(bank, acknowledged).transfers >= kills // 2
     check_cells(bank)

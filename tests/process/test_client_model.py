@@ -14,6 +14,7 @@ from client_model import Client, Play, RemoteClient, options_of, serve
 from forked_processes import Processes
 from whole_model import WholePlay, soon
 
+from portions import first
 from pyomid.client import changes
 
 
@@ -72,7 +73,7 @@ def play_whole(processes: Processes, folder: Path, seed: int, steps: int) -> Who
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", first(1, range(1, 5)))
 def test_a_random_program_amid_kills_and_backups_is_its_model(processes: Processes, tmp_path: Path, seed: int) -> None:
     played = play_whole(processes, tmp_path, seed, 500)
     assert played.done["_commit"] > 20, played.done

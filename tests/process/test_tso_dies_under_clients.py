@@ -16,12 +16,11 @@ from bank_process import Order, acknowledged_ids, audit, run_worker
 from forked_processes import Processes
 
 import pyomid
+from portions import first
 from pyomid.client.database import Database
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-KILLS = 16
-"""Starts that end soon are paced (T14): from the seventh on, one in 5 s."""
 WORKERS = 2
 
 
@@ -35,9 +34,11 @@ def workers_of(idents: set[bytes]) -> set[bytes]:
     return {ident.partition(b"-")[0] for ident in idents}
 
 
+@pytest.mark.parametrize("kills", first(1, (5, 16)))
 def test_a_tso_killed_with_commits_in_flight_loses_nothing_and_misleads_nobody(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, kills: int
 ) -> None:
+    """Starts that end soon are paced (T14): from the seventh on, one in 5 s."""
     seed = int(os.environ.get("PYOMID_SEED", random.SystemRandom().randrange(1 << 30)))
     print(f"PYOMID_SEED={seed}")
     chance = random.Random(seed)
@@ -47,7 +48,7 @@ def test_a_tso_killed_with_commits_in_flight_loses_nothing_and_misleads_nobody(
         for side in range(WORKERS)
     ]
     killed: set[int] = set()
-    while len(killed) < KILLS:
+    while len(killed) < kills:
         pid, done = tso_pid(bank_url), acknowledged_ids(acknowledged)
         if pid is not None and pid not in killed:
             with contextlib.suppress(ProcessLookupError):
@@ -60,7 +61,7 @@ def test_a_tso_killed_with_commits_in_flight_loses_nothing_and_misleads_nobody(
     for worker in workers:
         worker.kill()
         processes.finish(worker)
-    assert audit(bank, acknowledged, by_rows=True).transfers >= KILLS
+    assert audit(bank, acknowledged, by_rows=True).transfers >= kills
 
 
 TTL_S = 6.0
@@ -89,6 +90,7 @@ def is_seen(db: Database, key: bytes) -> bool:
         return bool(tx.table("t").get(key))
 
 
+@pytest.mark.long
 def test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_due(tmp_path: Path) -> None:
     url, copy = f"omid://{tmp_path}/db", f"omid://{tmp_path}/copy"
     due_s = expiring(url, b"k")
@@ -106,6 +108,7 @@ def test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_d
             assert not is_seen(db, b"k"), f"{place}: it lives for a whole further time"
 
 
+@pytest.mark.long
 def test_e6_a_value_whose_tso_was_stopped_is_gone_when_it_is_due(tmp_path: Path) -> None:
     url = f"omid://{tmp_path}/db"
     with pyomid.connect(url) as db:

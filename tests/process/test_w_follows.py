@@ -17,6 +17,7 @@ from test_client_stops import wait_for_stop
 
 import pyomid
 import pyomid.aio
+from portions import first
 from pyomid.client.database import Database
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import SnapshotTooOld
@@ -131,7 +132,7 @@ def begin_and_close_on_a_loop(url: str) -> int:
         return runner.run(scenario())
 
 
-@pytest.mark.parametrize("begin", [begin_and_close, begin_and_close_on_a_loop])
+@pytest.mark.parametrize("begin", first(1, [begin_and_close, begin_and_close_on_a_loop]))
 def test_a_client_that_closes_holds_nothing(db: Database, url: str, begin: Callable[[str], int]) -> None:
     """It tells before it leaves, however short it stayed."""
     start_ts = begin(url)
@@ -152,7 +153,7 @@ def read_stopped(url: str, begun: str, ended: str) -> None:
         tx.rollback()
 
 
-@pytest.mark.parametrize("age_s", [600.0, 2.0])
+@pytest.mark.parametrize("age_s", first(1, [2.0, 600.0]))
 def test_a_stopped_reader_is_waited_for_or_told_never_shown_a_hole(
     processes: Processes, tmp_path: Path, age_s: float
 ) -> None:
@@ -188,7 +189,7 @@ def read_for_ever(url: str, begun: str) -> None:
 
 
 @pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
-@pytest.mark.parametrize("kernel", ["on", "off"])
+@pytest.mark.parametrize("kernel", first(1, ["on", "off"]))
 def test_w_passes_what_a_killed_process_held(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
@@ -232,6 +233,7 @@ def fork_and_wait(url: str, begun: str, asynchronous: bool) -> None:
 
 
 @pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
+@pytest.mark.long
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
     processes: Processes, tmp_path: Path, asynchronous: bool
@@ -256,6 +258,7 @@ def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_peer_that_does_not_tell_holds_w(db: Database, url: str, tmp_path: Path) -> None:
     """As Apache Omid's clients: by the first start that it was given."""
     sock = folder_connector(tmp_path / "db", db.settings)()
@@ -278,6 +281,7 @@ def begin_in_child(session: TsoSession, tell: socket.socket) -> None:
     os._exit(0)
 
 
+@pytest.mark.long
 def test_a_forked_child_tells_for_itself_only(db: Database, tmp_path: Path) -> None:
     with_parent, with_child = socket.socketpair()
     session = TsoSession(folder_connector(tmp_path / "db", db.settings))

@@ -24,11 +24,11 @@ import pyomid.client.background
 import pyomid.client.session.leases
 import pyomid.spark.databases
 import pyomid.spark.transactions
+from conformance import put_entry
 from pyomid.client.database import Database
 from pyomid.config import Settings
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
-from pyomid.testing.conformance import put_entry
 from pyomid.types import KeyRange, TableInfo
 from pyomid.wire import messages as req
 from pyomid.wire.client_protocol import TsoCalls

@@ -50,6 +50,7 @@ def url(tmp_path: Path) -> str:
     return f"omid://{tmp_path}/db?idleExitSeconds=1"
 
 
+@pytest.mark.long
 def test_four_processes_are_strictly_snapshot_isolated(url: str, tmp_path: Path) -> None:
     with pyomid.connect(url) as database:
         set_up(database, Recorder(tmp_path / "setup.jsonl"))

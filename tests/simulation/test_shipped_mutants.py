@@ -68,12 +68,23 @@ def _failure_of_universes(populate: Populate) -> str:
     return ""
 
 
+def is_nested(mutant: ShippedMutant) -> bool:
+    """Whether a test goes red without the rule, in a pytest of its own, not a schedule or a universe."""
+    return isinstance(mutant.red_in, str) and mutant.red_in not in SCHEDULES
+
+
 def _last_error(text: str) -> str:
     """`AssertionError: …`, the line that pytest marks with an E first."""
     return next((line.removeprefix("E").strip() for line in text.splitlines() if line.startswith("E ")), text)
 
 
-@pytest.mark.parametrize("mutant", SHIPPED_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.long] if is_nested(mutant) else [])
+        for mutant in SHIPPED_MUTANTS
+    ],
+)
 def test_without_the_rule_a_run_goes_red(mutant: ShippedMutant) -> None:
     build = Build([hook for hook in mutant.hooks if hook.module.startswith(("protocol.", "oracle."))])
     with installed(mutant.hooks), patch.object(front_end_world, "BUILD", build):  # whose TSO is of a build

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 from test_values import ARRAY
 
+from portions import examples
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import visible_cells
@@ -95,7 +96,7 @@ def cells_by_row(batch: CellBatch) -> dict[bytes, dict[Column, bytes | None]]:
     return got
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(frame=frames(), nulls=st.sampled_from(Nulls))
 def test_compiled_and_plain_encoding_are_one(frame: tuple[TableSchema, list[dict[str, Any]]], nulls: Nulls) -> None:
     schema, rows = frame
@@ -111,7 +112,7 @@ def test_compiled_and_plain_encoding_are_one(frame: tuple[TableSchema, list[dict
     assert list(got) == sorted(got)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
@@ -139,7 +140,7 @@ def test_the_last_row_of_a_key_depends_on_no_batchs_border(
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     frame=frames(),
     nulls=st.sampled_from(Nulls),
@@ -185,7 +186,7 @@ def test_two_equal_keys_beyond_the_year_9999_are_refused(name: str) -> None:
         RowEncoder(schema, FAMILIES).encode(frame)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(frame=frames(), data=st.data())
 def test_what_was_encoded_is_decoded_in_key_order(
     frame: tuple[TableSchema, list[dict[str, Any]]], data: st.DataObject

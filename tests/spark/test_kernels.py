@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from portions import examples
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.row_codec.native.columns import (
     ABSENT,
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.fast
 TEXTS = st.text("\0\1\xfe\xff", max_size=6).map(lambda text: text.encode("latin-1"))
 """The bytes that mean something to one of the kernels."""
 
-checked = settings(max_examples=100, deadline=None)
+checked = settings(max_examples=examples(100), deadline=None)
 
 
 def joined(texts: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -30,6 +30,12 @@ class Batch:
 BATCH = Batch()
 
 
+def runs(claims: _Claims, transaction_id: str, run_id: str | None, function: Any, batch: Any, url: str = URL) -> bool:
+    """Whether a sink's function runs under this claim."""
+    with claims.claimed(url, transaction_id, run_id, function, batch):
+        return True
+
+
 class Sink:
     def add(self, tx: Any, batch: Any) -> None: ...
 
@@ -42,19 +48,17 @@ def test_a_second_function_is_refused_while_and_after_the_first() -> None:
                 pytest.fail("both ran")
     with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other, BATCH):
         pytest.fail("both ran")
-    for elsewhere in ((URL, "id 2", "run"), (URL, "id", "run 2"), ("omid-memory:else", "id", "run")):
-        with claims.claimed(*elsewhere, other, BATCH):
-            pass
+    assert runs(claims, "id 2", "run", other, BATCH)
+    assert runs(claims, "id", "run 2", other, BATCH)
+    assert runs(claims, "id", "run", other, BATCH, url="omid-memory:else")
 
 
 def test_the_same_function_may_come_again() -> None:
     claims, sink = _Claims(), Sink()
     for function in (one, sink.add, sink.add):
-        with (
-            claims.claimed(URL, repr(function), "run", function, BATCH),
-            claims.claimed(URL, repr(function), "run", function, BATCH),
-        ):
-            pass
+        with claims.claimed(URL, repr(function), "run", function, BATCH):
+            assert runs(claims, repr(function), "run", function, BATCH)
+        assert runs(claims, repr(function), "run", function, BATCH)
     with claims.claimed(URL, "id", "run", functools.partial(one, batch=1), BATCH):
         with pytest.raises(Misuse), claims.claimed(URL, "id", "run", functools.partial(one, batch=2), BATCH):
             pytest.fail("two partial functions are two sinks")
@@ -64,8 +68,7 @@ def test_a_function_that_failed_gives_its_id_back() -> None:
     claims = _Claims()
     with pytest.raises(RuntimeError), claims.claimed(URL, "id", "run", one, BATCH):
         raise RuntimeError("on purpose")
-    with claims.claimed(URL, "id", "run", other, BATCH):
-        pass
+    assert runs(claims, "id", "run", other, BATCH)
 
 
 def test_a_second_frame_is_refused_while_and_after_the_first() -> None:
@@ -79,16 +82,14 @@ def test_a_second_frame_is_refused_while_and_after_the_first() -> None:
     del part
     with pytest.raises(Misuse, match="two frames"), claims.claimed(URL, "id", "run", one, Batch()):
         pytest.fail("both ran")
-    for batch_again, run_id in ((BATCH, "run"), (Batch(), "run 2")):
-        with claims.claimed(URL, "id", run_id, one, batch_again):
-            pass
+    assert runs(claims, "id", "run", one, BATCH)
+    assert runs(claims, "id", "run 2", one, Batch())
 
 
 def test_outside_of_a_run_a_batch_may_be_handed_out_again() -> None:
     claims = _Claims()
-    for _ in range(2):
-        with claims.claimed(URL, "id", None, one, Batch()):
-            pass
+    assert runs(claims, "id", None, one, Batch())
+    assert runs(claims, "id", None, one, Batch())
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +97,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = _Claims()
     with claims.claimed(URL, "running", "run", one, BATCH):
         for number in range(10):
-            with claims.claimed(URL, f"id {number}", "run", one, BATCH):
-                pass
+            assert runs(claims, f"id {number}", "run", one, BATCH)
         assert len(claims._claims) == 3
         with pytest.raises(Misuse), claims.claimed(URL, "running", "run", other, BATCH):
             pytest.fail("the one that runs was forgotten")

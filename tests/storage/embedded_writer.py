@@ -11,8 +11,8 @@ from itertools import count
 
 import numpy as np
 
+from conformance import OTHER, A, B, cleaning_of, column_write, version_of, written_batch
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
-from pyomid.testing.conformance import OTHER, A, B, cleaning_of, column_write, version_of, written_batch
 from pyomid.types import KeyRange, ShadowWrite
 
 TABLE = "t"

@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.cells import without_values
-from pyomid.errors import Corruption
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
-from pyomid.storage.embedded.records import record_key
-from pyomid.testing.conformance import (
+from conformance import (
     FAMILIES,
     CatalogConformance,
     CommitTableConformance,
@@ -21,6 +17,10 @@ from pyomid.testing.conformance import (
     LeaderStateConformance,
     written_batch,
 )
+from pyomid.cells import without_values
+from pyomid.errors import Corruption
+from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded.records import record_key
 from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -13,6 +13,7 @@ from decoded_records import decode_records_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance import ORDERED_KEYS
 from pyomid.cells import TOMBSTONE
 from pyomid.errors import Corruption
 from pyomid.storage.embedded import records
@@ -34,7 +35,6 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     table_prefix,
 )
-from pyomid.testing.conformance import ORDERED_KEYS
 from pyomid.types import TIMESTAMP_MAX, KeyRange
 
 pytestmark = pytest.mark.fast

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABLE, content, row_key
 
+from conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.errors import StoreFull, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, environment
 from pyomid.storage.embedded.native import pages
-from pyomid.testing.conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.types import Cell, KeyRange, TableInfo
 
 pytestmark = pytest.mark.process
@@ -34,7 +34,10 @@ def writer(folder: Path, kind: str, first: int = 0) -> Iterator[subprocess.Popen
     """The process, at work: its first write is acknowledged."""
     program = os.path.join(os.path.dirname(__file__), "embedded_writer.py")
     process = subprocess.Popen(
-        [sys.executable, program, str(folder), kind, str(first)], stdout=subprocess.PIPE, text=True
+        [sys.executable, program, str(folder), kind, str(first)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
         assert process.stdout is not None
@@ -86,6 +89,7 @@ def test_killed_writer_of_cells_leaves_all_it_acknowledged_and_no_torn_row(
     store.write_cells(TABLE, 100, [column_write(b"after", (A, b"v"))])
 
 
+@pytest.mark.long
 def test_killed_writer_of_batches_leaves_whole_records_in_order(tmp_path: Path, store: EmbeddedStore) -> None:
     last = kills(tmp_path, "batches")
     rows = scanned(store, TABLE)

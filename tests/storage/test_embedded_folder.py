@@ -17,6 +17,16 @@ import lmdb
 import numpy as np
 import pytest
 
+from conformance import (
+    FAMILIES,
+    A,
+    B,
+    column_write,
+    in_forked_child,
+    run_together,
+    scanned,
+    written_batch,
+)
 from pyomid.errors import Corruption, Deposed, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import (
     EmbeddedCatalog,
@@ -29,16 +39,6 @@ from pyomid.storage.embedded import (
 )
 from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.layout import CELLS, LAYOUT_VERSION
-from pyomid.testing.conformance import (
-    FAMILIES,
-    A,
-    B,
-    column_write,
-    in_forked_child,
-    run_together,
-    scanned,
-    written_batch,
-)
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -102,7 +102,11 @@ def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:
     open_folder(tmp_path)
     (tmp_path / "LAYOUT").unlink()
     (tmp_path / "data" / "data.mdb").unlink()
-    EmbeddedCommitTable(tmp_path, writable=False).close()
+    commits = EmbeddedCommitTable(tmp_path, writable=False)
+    assert commits.count() == 0
+    commits.close()
+    assert open_folder(tmp_path, create=False) == tmp_path
+    assert (tmp_path / "data" / "data.mdb").exists()
 
 
 OPENS = """
@@ -265,7 +269,7 @@ def test_full_map_is_store_full_and_the_store_stays_whole(tmp_path: Path) -> Non
 
 FILL_A_SMALL_MAP = """
 import resource, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {path!r}
 from test_embedded_folder import A, column_write
 from pyomid.errors import StoreFull
 from pyomid.storage.embedded import EmbeddedStore
@@ -290,7 +294,7 @@ def test_a_full_map_names_the_option_and_a_limited_address_space(tmp_path: Path)
     with pytest.raises(StoreFull, match=r"map has 0.000977 GiB\. .* connect with a greater option mapSizeGib"):
         store.write_cells("t", 50, writes)
     store.close()
-    code = FILL_A_SMALL_MAP.format(tests=os.path.dirname(__file__), folder=str(tmp_path / "limited"))
+    code = FILL_A_SMALL_MAP.format(path=sys.path, folder=str(tmp_path / "limited"))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "mapSizeGib asks for 1 GiB, but this process's address space is limited" in run.stdout
@@ -311,7 +315,7 @@ def fill(store: EmbeddedStore) -> int:
 
 FILL_A_SMALL_DISK = """
 import resource, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {path!r}
 from test_embedded_folder import A, column_write, fill, scanned
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import TableInfo
@@ -330,7 +334,7 @@ print(written)
 
 def test_full_disk_is_store_full_and_the_store_stays_whole(tmp_path: Path) -> None:
     """The disk's end is played by the largest size that the process may give a file."""
-    code = FILL_A_SMALL_DISK.format(tests=os.path.dirname(__file__), folder=str(tmp_path))
+    code = FILL_A_SMALL_DISK.format(path=sys.path, folder=str(tmp_path))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     written = int(run.stdout)
@@ -416,8 +420,9 @@ def _die_while_reading(folder: str) -> None:
 def test_more_readers_than_lmdb_takes_by_default_read_at_once(store: EmbeddedStore) -> None:
     store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
     together = threading.Barrier(200)
-    environment = store._environment
-    run_together(*[lambda: environment.read(lambda transaction: together.wait(60))] * 200)
+    environment, places = store._environment, []
+    run_together(*[lambda: places.append(environment.read(lambda transaction: together.wait(60)))] * 200)
+    assert sorted(places) == list(range(200))
 
 
 def test_child_may_open_the_folder_again(tmp_path: Path, store: EmbeddedStore) -> None:

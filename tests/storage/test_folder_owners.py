@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from conformance import in_forked_child
 from pyomid.errors import Misuse
 from pyomid.server.launcher import START_LOCK_FILE, _start_lock
 from pyomid.server.leadership import LOCK_FILE, FolderLock, connect_in
 from pyomid.server.logs import LOG_FILE, LogFile
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, open_folder
-from pyomid.testing.conformance import in_forked_child
 
 pytestmark = pytest.mark.fast
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pyomid.ports import CommitTable
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.testing.conformance import (
+from conformance import (
     FAMILIES,
     CatalogConformance,
     CommitTableConformance,
@@ -16,6 +14,8 @@ from pyomid.testing.conformance import (
     LeaderStateConformance,
     scanned,
 )
+from pyomid.ports import CommitTable
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import KeyRange, SealOutcome, TableInfo
 
 pytestmark = pytest.mark.fast

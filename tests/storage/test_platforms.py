@@ -109,6 +109,7 @@ def test_a_process_is_seen_to_be_stopped_or_gone() -> None:
     assert platforms.process_state(process.pid) == ""
 
 
+@pytest.mark.long
 def test_a_folder_is_served_without_what_only_linux_has() -> None:
     """By a client and its TSO of other processes, from the first write to the last upkeep."""
     program = REPOSITORY / "tests" / "support" / "installed.py"

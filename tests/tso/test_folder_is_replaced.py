@@ -14,10 +14,10 @@ import pytest
 from service_process import is_alive, kill_tso, served, tso_pid
 
 import pyomid
+from conformance import FAMILIES, A, column_write, scanned
 from pyomid.errors import Misuse, OmidError
 from pyomid.server.leadership import SOCKET_FILE, FolderLock, listening_at
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, environment, open_folder
-from pyomid.testing.conformance import FAMILIES, A, column_write, scanned
 from pyomid.types import TableInfo
 from waiting import until
 

@@ -188,7 +188,10 @@ def drip(sock: socket.socket, data: bytes, gone: list[int]) -> None:
                 return
 
 
-@pytest.mark.parametrize("greets", [True, False], ids=["half a frame", "half a handshake"])
+@pytest.mark.parametrize(
+    "greets",
+    [pytest.param(True, id="half a frame"), pytest.param(False, id="half a handshake", marks=pytest.mark.long)],
+)
 def test_a_slow_loris_wins_no_time_by_its_drops(service: Service, load: CheckedWorkload, greets: bool) -> None:
     gone: list[int] = []
     threads = []
@@ -207,6 +210,7 @@ def test_a_slow_loris_wins_no_time_by_its_drops(service: Service, load: CheckedW
     until_only_the_workload_is_connected(service)
 
 
+@pytest.mark.long
 def test_a_peer_that_was_silent_for_long_may_send_a_frame_in_two_halves(service: Service) -> None:
     """The time of half a frame counts from its own first byte, not from the last request."""
     peer = service.raw()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from portions import examples
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
 from pyomid.oracle.instructions import (
     DeleteEntries,
@@ -460,7 +461,7 @@ complete_fields = st.one_of(
 
 
 @given(requests_of(commit_fields) | requests_of(complete_fields, field=68))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plain_commits_and_completions_in_any_shape_are_taken_and_read_alike(payload: bytes) -> None:
     assert agrees(payload), payload.hex()
 
@@ -493,7 +494,7 @@ def test_a_field_that_the_kernel_does_not_read_goes_to_the_decoder(kind: str) ->
 
 
 @given(requests_of(anything) | requests_of(anything, field=68), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damaged_requests_are_read_alike_or_handed_back(payload: bytes, data: st.DataObject) -> None:
     mutated = bytearray(payload)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -518,13 +519,13 @@ def test_damaged_requests_are_read_alike_or_handed_back(payload: bytes, data: st
 @example(b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 @example(b"\x12\x0b\x18" + b"\xff" * 10)
 @example(b"\x12\x0c\x18" + b"\xff" * 9 + b"\x02")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_garbage_is_never_taken_for_something_else(payload: bytes) -> None:
     agrees(payload)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 50))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_chunk_of_garbage_stops_at_the_first_frame_that_is_not_the_kernels(garbage: list[bytes], cut: int) -> None:
     """What lies before it is decided once, nothing is read beyond the chunk, nothing is lost."""
     fast = Fast(entries=280)

@@ -68,6 +68,7 @@ def check_growth(tmp_path: Path, generator: Path, count: int, *options: str) -> 
         assert grown <= GROWTH_BYTES_MAX * min(seen, 10_000_000)
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.timeout(600)
 def test_memory_does_not_grow_with_transactions(tmp_path: Path, generator: Path) -> None:

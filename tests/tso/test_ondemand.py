@@ -245,6 +245,7 @@ def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, s
     assert tso_pid(folder) != pid
 
 
+@pytest.mark.long
 def test_t14_what_the_tso_does_on_its_own_does_not_keep_it_from_an_idle_exit(
     folder: Path, session_of: SessionOf
 ) -> None:

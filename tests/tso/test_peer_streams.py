@@ -49,6 +49,7 @@ def begun(peer: RawPeer, count: int) -> list[int]:
     return starts
 
 
+@pytest.mark.long
 def test_frames_may_be_cut_anywhere_between_two_reads(service: Service) -> None:
     rng = random.Random(3)
     peer = greeted(service)

@@ -248,6 +248,7 @@ def test_who_waits_for_a_silent_leader_says_so_before_its_patience_ends(
         held.result(DEADLINE_S)
 
 
+@pytest.mark.long
 def test_a_loop_that_waits_for_a_silent_leader_says_so(
     services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,1 +1,1 @@
-"""Test tools for users: golden scripts and their stages, history recorder and checker, conformance suites of stores."""
+"""Test tools for users: the history recorder and checker."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from conformance import put_entry
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, table_id
-from pyomid.testing.conformance import put_entry
 from pyomid.testing.history import History, Item, Outcome, Read, Scan, Transaction, Write
 from pyomid.types import (
     TIMESTAMP_STEP,

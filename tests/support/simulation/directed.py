@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from conformance import put_entry, remove_entry
 from pyomid.errors import Misuse, OmidError
 from pyomid.oracle import instructions as ins
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.conformance import put_entry, remove_entry
 from pyomid.types import (
     CellVersion,
     CommitRequest,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyomid
+from golden_scripts import Client, ClientDied, Stage
 from pyomid import crashpoints
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver
@@ -31,7 +32,6 @@ from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.testing.golden import Client, ClientDied, Stage
 from pyomid.types import KeyRange
 
 AGE_S: Final = 600.0

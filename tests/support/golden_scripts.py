@@ -74,6 +74,12 @@ class Script:
     given: tuple[tuple[str, ...], ...]
     statements: tuple[Statement, ...]
 
+    @property
+    def needs_clock(self) -> bool:
+        """Whether only a stage with a manual clock can run it. `commit table` counts: a real TSO deletes completed
+        entries after a while."""
+        return any(_CLOCK_VERBS & set(statement.words) for statement in self.statements)
+
 
 def load_scripts(folder: Path) -> list[Script]:
     """Return the scripts in all `*.txt` files of a folder, sorted by name."""
@@ -118,9 +124,8 @@ _SESSION_VERBS: Final = frozenset(
     {"begin", "get", "scan", "open", "next", "rest", "put", "delete", "claim", "flush", "save", "back"}
     | {"doom", "commit", "rollback"}
 )
-_STAGE_VERBS: Final = frozenset(
-    {"settle", "time", "compact", "sanitize", "sanitise", "verify", "cells", "commit", "history"}
-)
+_STAGE_VERBS: Final = frozenset({"settle", "time", "compact", "sanitize", "verify", "cells", "commit", "history"})
+_CLOCK_VERBS: Final = frozenset({"time", "compact", "sanitize", "dies", "table"})
 
 
 # ---------------------------------------------------------------- the interface of a stage
