@@ -28,7 +28,7 @@ WAIT_S = 30.0
 
 @pytest.fixture
 def url(folder: Path) -> str:
-    return f"omid://{folder}?idleExitSeconds=20&commitRetrySeconds=5"
+    return f"omid://{folder}?tsoIdleExitSeconds=20&commitRetrySeconds=5"
 
 
 def put_one(db: pyomid.Database, key: bytes) -> None:

@@ -170,7 +170,7 @@ class LocalStage:
             conflict_map_entries=4096,
             window_starts=16,
             max_transaction_age_s=AGE_S,
-            lease_term_s=LEASE_S,
+            lease_seconds=LEASE_S,
             ceiling_step=1_000_000,
             ceiling_renew_remaining=100_000,
         )
