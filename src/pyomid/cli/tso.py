@@ -276,7 +276,7 @@ def _become_service(
         pipe.close()
 
     try:
-        log_to(folder / LOG_FILE, level=options["log-level"], standard_too=True)
+        log_to(folder / LOG_FILE, level=options["log-level"])
         faulthandler.enable()
         os.chdir("/")  # the client's working folder may be removed or unmounted
         lock.sign_again()
