@@ -74,8 +74,9 @@ def database(folder: Path) -> Iterator[str]:
         create_database(cluster)
         cluster.close()
         url = f"omid+hbase://{server.quorum}/hbase"
-        with our_tso(url, folder / "tso.log", "--max-transaction-age", "1"):
-            yield f"{url}?maxTransactionAgeSeconds=1&leaseSeconds=60"
+        url += "?maxTransactionAgeSeconds=1&leaseSeconds=60"
+        with our_tso(url, folder / "tso.log"):
+            yield url
     finally:
         server.kill()
 

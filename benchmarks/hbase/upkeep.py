@@ -43,9 +43,18 @@ def main() -> None:
         server, cluster = started_hbase(stack, folder)
         create_database(cluster)
         url = f"omid+hbase://{server.quorum}/hbase"
-        command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url]
+        command = [
+            sys.executable,
+            "-m",
+            "pyomid",
+            "tso",
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            f"{url}?conflictMapEntries=1000000",
+        ]
         tso = subprocess.Popen(
-            [*command, "--conflict-map-entries", "1000000", "--leader-lease", "5", "--timestamps", "world-time"],
+            [*command, "--leader-lease", "5", "--timestamps", "world-time"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )

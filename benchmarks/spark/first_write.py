@@ -110,7 +110,7 @@ def taken_s(step: str) -> tuple[float, float]:
         taken = []
         for _ in range(1 + WARM_UP + AGAIN):
             began = time.perf_counter()
-            STEPS[step](rows, f"omid://{name}/db?idleExitSeconds=1")
+            STEPS[step](rows, f"omid://{name}/db?tsoIdleExitSeconds=1")
             taken.append(time.perf_counter() - began)
         pyomid.spark.close_connections()
         spark.stop()

@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 from benchmarks._report import machine_lines
 
+from changed_tso import changed_tso
 from pyomid.errors import Unavailable
 from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake, encode_request
@@ -327,13 +328,13 @@ def memory_mb(pid: int, name: str = "VmRSS") -> int:
 
 
 @contextmanager
-def tso(folder: Path, store: str, *options: str) -> Iterator[tuple[int, str, str]]:
+def tso(folder: Path, store: str, *, is_compiled: bool) -> Iterator[tuple[int, str, str]]:
     """Its process, its address, and that of its metrics."""
-    program = Path(sys.executable).with_name("pyomid")
-    command = [program, "tso", "--listen", "127.0.0.1:0", "--store", store, "--conflict-map-entries", "8000000"]
+    program = changed_tso(compiled=is_compiled)
+    command = [*program, "tso", "--listen", "127.0.0.1:0", "--store", f"{store}?conflictMapEntries=8000000"]
     command += ["--metrics", "127.0.0.1:0"]
     with open(folder / "abused.log", "w") as log:
-        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -349,8 +350,8 @@ def tso(folder: Path, store: str, *options: str) -> Iterator[tuple[int, str, str
 
 def row(kind: str, folder: Path, arguments: argparse.Namespace) -> bool:
     """Whether the victim's p99 stayed below the goal."""
-    store = "memory" if arguments.store == "memory" else f"omid://{folder / kind}"
-    with tso(folder, store, "--kernel", arguments.kernel) as (pid, address, metrics):
+    store = "omid-memory:tso" if arguments.store == "memory" else f"omid://{folder / kind}"
+    with tso(folder, store, is_compiled=not arguments.plain) as (pid, address, metrics):
         victim = Peer(address)
         until_s = time.monotonic() + arguments.seconds
         alone = transactions(victim, lambda: time.monotonic() < until_s)
@@ -381,7 +382,7 @@ def main() -> None:
     parser.add_argument("--rest", type=float, default=60.0)
     parser.add_argument("--peers", type=int, default=1, help="abusers at once")
     parser.add_argument("--store", default="embedded", help="embedded or memory")
-    parser.add_argument("--kernel", default="on")
+    parser.add_argument("--plain", action="store_true", help="the reference implementation decides")
     parser.add_argument("--only", default=",".join((*ABUSERS, *STORMS)))
     arguments = parser.parse_args()
     print("\n".join(machine_lines()))

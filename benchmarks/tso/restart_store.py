@@ -55,8 +55,7 @@ def first_begin(folder: Path) -> str:
     leave_pending(folder)
     program = Path(sys.executable).with_name("pyomid")
     command = [
-        program, "tso", "--listen", "127.0.0.1:0", "--store", f"omid://{folder}", "--conflict-map-entries", str(SLOTS),
-        "--kernel", "on",
+        program, "tso", "--listen", "127.0.0.1:0", "--store", f"omid://{folder}?conflictMapEntries={SLOTS}",
     ]  # fmt: skip
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks._report import machine_lines
 
+from changed_tso import changed_tso
 from java_omid import JavaTso
 from pyomid.errors import Unavailable
 from pyomid.protocol.hashing import table_id
@@ -91,7 +92,7 @@ class Bench:
         print("\ncommit table in memory, TCP; 2-10 cells a transaction; maps of 16 M slots, Omid's heap 2 GB")
         best = self.omid_settings() if self.with_java else {}
         for load in self.loads:
-            contenders: dict[str, Callable[[], Any]] = {"pyomid": lambda: self.pyomid_tcp("--store", "memory")}
+            contenders: dict[str, Callable[[], Any]] = {"pyomid": lambda: self.pyomid_tcp()}
             spins = {"pyomid": SPIN_US}
             if load in best:
                 name, spin_us = best[load]
@@ -141,7 +142,7 @@ class Bench:
             results = []
             for round_ in range(self.rounds):
                 store = self.folder / f"embedded-{load[0]}x{load[1]}-{round_}"
-                with self.pyomid_tcp("--store", f"omid://{store}", "--kernel", "on", "--idle-exit", "0") as (
+                with self.pyomid_tcp("--store", f"omid://{store}") as (
                     pid,
                     where,
                 ):
@@ -201,7 +202,7 @@ class Bench:
     def zipf(self) -> None:
         """Who aborts, and why."""
         print("\nzipf 0.99 over 1 M keys, 10 % transactions of 100 ms, map of 1 M slots")
-        with self.pyomid_tcp("--store", "memory", "--conflict-map-entries", "1000000") as (pid, where):
+        with self.pyomid_tcp("--store", "omid-memory:tso?conflictMapEntries=1000000") as (pid, where):
             results = [
                 self.load(
                     pid, *where, "--extended", "--keys", "1000000", "--zipf", "0.99", "--long-share", "0.1",
@@ -251,8 +252,8 @@ class Bench:
 
     @contextmanager
     def pyomid_tcp(self, *options: str) -> Iterator[tuple[int, list[str]]]:
-        program = Path(sys.executable).with_name("pyomid")
-        command = [program, "tso", "--listen", "127.0.0.1:0", "--window-starts", "65536", *options]
+        program = changed_tso(settings={"window_starts": 65_536})
+        command = [*program, "tso", "--listen", "127.0.0.1:0", *options]
         with open(self.folder / "server.log", "a") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

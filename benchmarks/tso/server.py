@@ -47,7 +47,7 @@ def main() -> None:
     for name in sys.argv[4:]:
         stores.catalog.change_entry(None, TableEntry(TableInfo(name, (b"f",)), TableState.PRESENT, name))
     settings = TsoSettings(conflict_map_entries=1 << 20, window_starts=1 << 16, flushes_in_flight_max=4)
-    options = ServiceOptions(settings=settings, kernel=kernel == "on")
+    options = ServiceOptions(settings=settings, compiled=kernel == "on")
     uvloop.run(
         serve(stores, options, [(sock, None)], ready=lambda: print("ready", flush=True), stop_signals=[signal.SIGTERM])
     )

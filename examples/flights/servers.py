@@ -33,11 +33,10 @@ from pyomid.row_codec.row_key import key_layout
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
 from pyomid.storage.hbase.coordination import find_tso
-from pyomid.storage.hbase.deployment import create_database, open_cluster
+from pyomid.storage.hbase.deployment import create_database, hbase_options, open_cluster
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.wiring import hbase_options
 
 LEADER_LEASE_SECONDS = 6
 """A standby replaces a killed leader after this long (default: 10)."""
@@ -186,13 +185,8 @@ class Servers:
         said = settings.LOGS / f"tso-{number}.address"
         options = {
             "--listen": "127.0.0.1:0",
-            "--store": self.url,
+            "--store": f"{self.url}&conflictMapEntries={1 << 20}",
             "--leader-lease": LEADER_LEASE_SECONDS,
-            "--max-transaction-age": settings.MAX_AGE_SECONDS,
-            "--lease-term": settings.LEASE_SECONDS,
-            "--commit-retry": settings.COMMIT_RETRY_SECONDS,
-            "--conflict-map-entries": 1 << 20,
-            "--log-file": settings.LOGS / f"tso-{number}.log",
             **({} if self._security is None else self._security.tso_options()),
         }
         command = [sys.executable, "-m", "pyomid", "tso", *(str(word) for pair in options.items() for word in pair)]

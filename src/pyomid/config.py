@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.scalars import python_scalar
+from pyomid.types import python_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ Address = EmbeddedAddress | HBaseAddress | MemoryAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The options, each with its default. Seconds unless a name says otherwise."""
+class CommonSettings:
+    """The options of every kind of database, each with its default. Seconds unless a name says otherwise."""
 
     lease_seconds: float = 300.0
     """Term of a lease; its holder renews it every third of the term. A driver that died holds the watermark back at
@@ -74,8 +74,8 @@ class Settings:
     """A folder's TSO exits this long after its last connection and lease ended."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has 16
-    M."""
+    """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has 16 M by
+    default."""
 
     flush_bytes: int = 4 << 20
     """Size of the write buffer, in bytes of keys and values. A full buffer goes to the store as one batch. In a folder,
@@ -124,8 +124,8 @@ class Settings:
 
     retention: str = ""
     """Embedded: how long history is kept for reads of the past: `7d`, `12h`, `30m`; `0`: only as long as a reader needs
-    it. The folder remembers the last value; its TSO applies it from its next start on. Over HBase it is an option of
-    `pyomid tso`."""
+    it. The folder remembers the last value; its TSO applies it from its next start on. Over HBase only the URL of the
+    TSO has it."""
 
     transaction_id_days: float = 30.0
     """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start. Then upkeep leaves
@@ -135,6 +135,11 @@ class Settings:
     upkeep_share: float = 0.1
     """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep in the background; 0
     turns it off. A tenth cleans some ten thousand versions a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(CommonSettings):
+    """All options: the common ones, and those of a database over HBase."""
 
     ceiling: str = "hbase"
     """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
@@ -222,6 +227,15 @@ def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
 
     `Misuse` names the value and the rule that it breaks.
     """
+    return _parsed(url, options, None)
+
+
+def parse_tso_url(url: str, defaults: Settings) -> tuple[Address, Settings]:
+    """As `parse_url`, for the URL of a TSO: what it omits is as in `defaults`."""
+    return _parsed(url, {}, defaults)
+
+
+def _parsed(url: str, options: Mapping[str, object], defaults: Settings | None) -> tuple[Address, Settings]:
     if not isinstance(url, str):
         raise MisuseType(f"url {url!r} is {type(url).__name__}, not a string", value=url)
     _check_text(f"url {url!r}", url)
@@ -246,13 +260,11 @@ def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
         if known in given and given[known] != value:
             raise Misuse(f"option {known} is given twice, as {given[known]!r} and {value!r}", option=known)
         given[known] = value
-    settings = make_settings(given, base=_base(address))
+    settings = make_settings(given, base=defaults or _base(address))
     if not isinstance(address, HBaseAddress):
         for known in _OF_HBASE:
             if known in given:
                 raise Misuse(f"option {camel_case(known)} is for omid+hbase:// only, not for {url!r}", option=known)
-    elif settings.retention:
-        raise Misuse("option retention is for folders: over HBase use `pyomid tso --retention`", option="retention")
     return address, settings
 
 
@@ -336,11 +348,7 @@ def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-_SHORTHANDS: Final = {
-    "maxtransactionage": "max_transaction_age_seconds",
-    "idleexitseconds": "tso_idle_exit_seconds",
-}
-_OPTIONS: Final[dict[str, str]] = {_folded(option.name): option.name for option in fields(Settings)} | _SHORTHANDS
+_OPTIONS: Final[dict[str, str]] = {_folded(option.name): option.name for option in fields(Settings)}
 _TYPES: Final[dict[str, type]] = {option.name: type(option.default) for option in fields(Settings)}
 
 _LOWEST: Final[dict[str, float]] = {
@@ -367,28 +375,8 @@ _CHOICES: Final = {
 }
 """The values of options that accept one of a few words."""
 
-_OF_HBASE: Final = (
-    "ceiling",
-    "durability",
-    "others_seal",
-    "store_retry_seconds",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "token_file",
-    "authentication",
-    "principal",
-    "keytab",
-    "hbase_principal",
-    "zookeeper_principal",
-    "rpc_protection",
-    "run_as",
-    "hbase_tls_ca",
-    "hbase_tls_cert",
-    "hbase_tls_key",
-    "zookeeper_tls_ca",
-    "zookeeper_tls_cert",
-    "zookeeper_tls_key",
+_OF_HBASE: Final = tuple(
+    option.name for option in fields(Settings) if option.name not in CommonSettings.__dataclass_fields__
 )
 """Refused for other stores, where they have no meaning."""
 

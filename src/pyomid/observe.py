@@ -7,8 +7,6 @@ db = pyomid.connect("omid:///path/to/folder", observers=[Metrics(), Spans()])
 
 from __future__ import annotations
 
-from pyomid.client.observers.metrics import Metrics
-from pyomid.client.observers.observer import Kind, Observer, Operation
-from pyomid.client.observers.spans import Spans
+from pyomid.client.observers import Kind, Metrics, Observer, Operation, Spans
 
 __all__ = ["Kind", "Metrics", "Observer", "Operation", "Spans"]

@@ -36,6 +36,15 @@ def trusting(authority: str, certificate: str = "", key: str = "", *, names: str
     return context
 
 
+def client_context(names: str, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
+    """Return the context of the options that begin with `names`; None without an authority."""
+    if not authority:
+        if certificate or key:
+            raise Misuse(f"options {names}Cert and {names}Key need {names}Ca")
+        return None
+    return trusting(authority, certificate, key, names=names)
+
+
 def _check_readable(option: str, path: str) -> None:
     try:
         with open(path, "rb"):

@@ -16,8 +16,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
+from urllib.parse import quote, urlencode
 
-from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, duration_s, parse_url
+from pyomid.config import (
+    Address,
+    EmbeddedAddress,
+    HBaseAddress,
+    MemoryAddress,
+    Settings,
+    camel_case,
+    duration_s,
+    parse_url,
+)
 from pyomid.errors import Misuse, Unavailable
 from pyomid.platforms import python_program
 from pyomid.ports import Deployment, boot_clock
@@ -27,16 +37,13 @@ if TYPE_CHECKING:
 
     from pyomid.client.aio import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.client.observers.observer import Observer
+    from pyomid.client.observers import Observer
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
     from pyomid.client.upkeep.background import BackgroundUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
-    from pyomid.storage.hbase.coordination import AnnouncedTso
-    from pyomid.storage.hbase.deployment import HBaseOptions
-    from pyomid.storage.hbase.security.kerberos import KerberosOptions
-    from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
+    from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
     from pyomid.storage.hbase.zookeeper import ZooKeeper
     from pyomid.types import Backup, BackupMoment, Status, TaskToken
 
@@ -68,8 +75,6 @@ def tso_folder(store: str) -> Path | None:
 
     Creates a missing folder. `Misuse` if it cannot be created or used (`open_folder`).
     """
-    if store == "memory":
-        return None
     address, settings = parse_url(store)
     return _open_folder(address, settings) if isinstance(address, EmbeddedAddress) else None
 
@@ -82,15 +87,15 @@ def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
-    """Return the stores of a TSO at the URL `store` ("memory": nothing is kept), and a function that closes them."""
+    """Return the stores of a TSO at the URL `store`, and a function that closes them."""
     from pyomid.server.store_calls import TsoStores
 
-    if store == "memory":
-        from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-
-        return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
     address, settings = parse_url(store)
     match address:
+        case MemoryAddress():
+            from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+
+            return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
         case EmbeddedAddress(folder):
             from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
             from pyomid.storage.embedded.copies.files_note import has_note, note_files
@@ -111,7 +116,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
             return TsoStores(commit_table, leader_state, catalog, changed_ms=leader_state.changed_ms()), close
         case HBaseAddress(quorum, znode):
-            from pyomid.storage.hbase.deployment import check_database, open_hbase
+            from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=hbase_options(settings))
             stores = TsoStores(
@@ -122,20 +127,16 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
                 check=partial(check_database, database.cluster),
             )
             return stores, database.close
-        case _:
-            raise Misuse(f"a TSO cannot serve {store!r}: give memory, omid:///folder or omid+hbase://…", store=store)
 
 
 def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership | None:
     """Return the leader election of the TSO of `store`, reached at `address`. None if there is none: a folder's lock
     decides, or nothing."""
-    if store == "memory":
-        return None
     place, settings = parse_url(store)
     if not isinstance(place, HBaseAddress):
         return None
     from pyomid.storage.hbase.coordination import LeaderLease
-    from pyomid.storage.hbase.deployment import open_zookeeper
+    from pyomid.storage.hbase.deployment import hbase_options, open_zookeeper
 
     zookeeper = open_zookeeper(place.quorum, place.znode, hbase_options(settings), session_s=lease_s)
     return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
@@ -151,8 +152,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
             "it in the background (option upkeepShare)",
             url=url,
         )
-    from pyomid.storage.hbase.deployment import open_zookeeper
-    from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
+    from pyomid.storage.hbase.coordination import UpkeepTurn
+    from pyomid.storage.hbase.deployment import hbase_options, open_zookeeper
 
     return UpkeepTurn(open_zookeeper(place.quorum, place.znode, hbase_options(settings)), name)
 
@@ -200,9 +201,8 @@ def _restore_tables(
     tables: Mapping[str, str] | Iterable[str] | None,
 ) -> Backup:
     from pyomid.client.upkeep.backups import restore
-    from pyomid.storage.hbase.copies.backup import described
-    from pyomid.storage.hbase.copies.restore import HBaseRestore
-    from pyomid.storage.hbase.deployment import open_cluster
+    from pyomid.storage.hbase.backup import HBaseRestore, described
+    from pyomid.storage.hbase.deployment import hbase_options, open_cluster
 
     with ExitStack() as last_first:
         deadline_s = settings.store_retry_seconds
@@ -240,14 +240,17 @@ def deployment_at(address: Address, settings: Settings) -> Deployment:
             return _embedded_deployment(address, settings)
 
 
-def tso_settings(settings: Settings) -> TsoSettings:
-    """Return the settings of a database that concern its TSO."""
+def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
+    """Return `base` with the settings of a database that concern its TSO."""
     from pyomid.oracle.settings import TsoSettings
 
-    return TsoSettings(
+    base = base or TsoSettings()
+    return replace(
+        base,
         conflict_map_entries=settings.conflict_map_entries,
         max_transaction_age_s=settings.max_transaction_age_seconds,
-        lease_term_s=settings.lease_seconds,
+        lease_seconds=settings.lease_seconds,
+        commit_retry_s=max(settings.commit_retry_seconds, base.commit_retry_s),
         retention_s=duration_s(settings.retention) if settings.retention else None,
     )
 
@@ -314,7 +317,7 @@ def _check_retention(status: Status, settings: Settings) -> None:
         )
 
 
-def folder_upkeep(folder: Path, share: float, retry_s: float, keep_keys_s: float) -> BackgroundUpkeep:
+def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
     """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
@@ -342,7 +345,14 @@ def folder_upkeep(folder: Path, share: float, retry_s: float, keep_keys_s: float
         finally:
             store.close()
 
-    return BackgroundUpkeep(folder, opened, records, share=share, retry_s=retry_s, keep_keys_s=keep_keys_s)
+    return BackgroundUpkeep(
+        folder,
+        opened,
+        records,
+        share=settings.upkeep_share,
+        retry_s=settings.commit_retry_seconds,
+        keep_keys_s=86_400 * settings.transaction_id_days,
+    )
 
 
 class _Patience(TypedDict):
@@ -362,23 +372,24 @@ def folder_connector(folder: Path, settings: Settings) -> Callable[[], socket.so
 def tso_command(folder: Path, settings: Settings) -> list[str]:
     """Return the command that starts the folder's TSO. It uses this interpreter, so that client and TSO have the same
     version, and -P, so that no file in the client's working directory shadows a module of the TSO."""
-    options: dict[str, object] = {
-        "--idle-exit": settings.tso_idle_exit_seconds,
-        "--conflict-map-entries": settings.conflict_map_entries,
-        "--max-transaction-age": settings.max_transaction_age_seconds,
-        "--lease-term": settings.lease_seconds,
-        "--commit-retry": settings.commit_retry_seconds,
-        "--upkeep": settings.upkeep_share,
-        "--transaction-id-days": settings.transaction_id_days,
-    }
+    options = {camel_case(name): getattr(settings, name) for name in _OF_THE_TSO}
     if settings.map_size_gib > MAP_SIZE_GIB:  # a client with a smaller map enforces it itself (`pack_cells`)
-        options["--map-size-gib"] = settings.map_size_gib
+        options["mapSizeGib"] = settings.map_size_gib
     if settings.retention:
-        options["--retention"] = settings.retention
-    command = [python_program(), "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
-    return command + [text for name, value in options.items() for text in (name, str(value))]
+        options["retention"] = settings.retention
+    url = f"omid://{quote(str(folder))}?{urlencode(options)}"
+    return [python_program(), "-P", "-m", "pyomid", "tso", "--on-demand", url]
 
 
+_OF_THE_TSO: Final = (
+    "tso_idle_exit_seconds",
+    "conflict_map_entries",
+    "max_transaction_age_seconds",
+    "lease_seconds",
+    "commit_retry_seconds",
+    "upkeep_share",
+    "transaction_id_days",
+)
 MAP_SIZE_GIB: Final = Settings().map_size_gib
 
 
@@ -418,54 +429,12 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
     return Deployment(store, commit_table, leader_state, catalog, tso, settings)
 
 
-def hbase_options(settings: Settings) -> HBaseOptions:
-    """Return the settings for the connection to HBase. `Misuse` if one needs another that is missing."""
-    from pyomid.storage.hbase.deployment import HBaseOptions
-
-    return HBaseOptions(
-        settings.ceiling,
-        settings.durability,
-        settings.others_seal,
-        _kerberos_options(settings),
-        _trusted("hbaseTls", settings.hbase_tls_ca, settings.hbase_tls_cert, settings.hbase_tls_key),
-        _trusted("zookeeperTls", settings.zookeeper_tls_ca, settings.zookeeper_tls_cert, settings.zookeeper_tls_key),
-    )
-
-
-def _kerberos_options(settings: Settings) -> KerberosOptions | None:
-    if settings.authentication != "kerberos":
-        if settings.principal or settings.keytab or settings.rpc_protection or settings.run_as:
-            raise Misuse("options principal, keytab, rpcProtection and runAs need authentication=kerberos")
-        return None
-    from pyomid.storage.hbase.security.kerberos import KerberosOptions
-    from pyomid.storage.hbase.security.sasl import Protection
-
-    return KerberosOptions(
-        settings.principal,
-        settings.keytab,
-        settings.hbase_principal,
-        "" if settings.zookeeper_principal == "none" else settings.zookeeper_principal,
-        Protection[settings.rpc_protection.upper()] if settings.rpc_protection else None,
-        settings.run_as or None,
-    )
-
-
-def _trusted(names: str, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """Return the TLS context; None without an authority. `Misuse` before anything is connected."""
-    from pyomid.tls import trusting
-
-    if not authority:
-        if certificate or key:
-            raise Misuse(f"options {names}Cert and {names}Key need {names}Ca")
-        return None
-    return trusting(authority, certificate, key, names=names)
-
-
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     """Return the TLS context for a cluster's TSO, and the token to send. `Misuse` before anything is connected."""
     from pyomid.client.session.connecting import read_token
+    from pyomid.tls import client_context
 
-    tls = _trusted("tls", settings.tls_ca, settings.tls_cert, settings.tls_key)
+    tls = client_context("tls", settings.tls_ca, settings.tls_cert, settings.tls_key)
     return tls, read_token(settings.token_file) if settings.token_file else b""
 
 
@@ -509,8 +478,10 @@ def _hbase_deployment(
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.session.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.coordination import find_tso
-    from pyomid.storage.hbase.deployment import check_database, open_hbase, task_tokens
+    from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
+    if settings.retention:
+        raise Misuse("option retention over HBase is for the URL of its TSO (pyomid tso --store)", option="retention")
     tls, token = _credentials(settings)
     retry_s, chosen = settings.store_retry_seconds, replace(hbase_options(settings), token=sent_token)
     database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=chosen)
@@ -542,7 +513,7 @@ def _hbase_deployment(
         )
 
     def back_up(name: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None) -> Backup:
-        from pyomid.storage.hbase.copies.backup import HBaseBackup
+        from pyomid.storage.hbase.backup import HBaseBackup
 
         if since is not None:
             raise Misuse(

@@ -294,7 +294,7 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
 @pytest.mark.timeout(120)
 def test_a_folder_is_cleaned_while_its_tso_is_killed(tmp_path: Path) -> None:
     """No command runs. Each TSO goes on where the killed one was; readers see the last value and nothing else."""
-    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=0.2&upkeepShare=1&idleExitSeconds=2"
+    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=0.2&upkeepShare=1&tsoIdleExitSeconds=2"
     killed_at: int | None = None
     with pyomid.connect(url) as db:
         db.create_table("t", families=["f"])

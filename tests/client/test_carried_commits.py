@@ -59,7 +59,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
-    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
         db.create_table("t", families=["f"])
         db.create_table("short", families=["f"], ttl_seconds=100)
         db.create_table("orders", families=["f"])
@@ -170,7 +170,7 @@ def test_asyncio_commits_go_the_same_way(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(AsyncTsoSession, "commit", recording)
 
     async def main() -> None:
-        async with await pyomid.aio.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+        async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
             await db.create_table("t", families=["f"])
             async with db.begin() as tx:
                 await (await tx.table("t")).put(b"a", {b"f:x": b"1"})

@@ -7,12 +7,13 @@ import inspect
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import pyomid
-from pyomid.config import Settings, camel_case
+from pyomid.config import CommonSettings, Settings, camel_case
 
 pytestmark = pytest.mark.process
 
@@ -46,9 +47,12 @@ def test_the_bank_keeps_its_sum(tmp_path: Path) -> None:
 
 def test_the_table_of_options_is_that_of_the_settings() -> None:
     guide = (REPOSITORY / "docs" / "options.md").read_text()
-    (settings,) = ast.parse(inspect.getsource(Settings)).body
-    assert isinstance(settings, ast.ClassDef)
-    for field, text in zip(settings.body, settings.body[1:], strict=False):
+    body = []
+    for kind in (CommonSettings, Settings):
+        (settings,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(settings, ast.ClassDef)
+        body += settings.body
+    for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign):
             assert isinstance(field.target, ast.Name)
             assert isinstance(text, ast.Expr)
@@ -62,7 +66,7 @@ def test_the_table_of_options_is_that_of_the_settings() -> None:
 
 
 def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path: Path) -> None:
-    url = f"omid://{tmp_path}/db?idleExitSeconds=1"
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
     program = tmp_path / "program.py"
     program.write_text(
         "import pyomid, sys\n"

@@ -45,7 +45,7 @@ def small_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     options = f"conflictMapEntries={4 * MOST}"
     if request.param == "memory":
         return f"omid-memory:{tmp_path.name}?{options}"
-    return f"omid://{tmp_path / 'db'}?{options}&idleExitSeconds=1"
+    return f"omid://{tmp_path / 'db'}?{options}&tsoIdleExitSeconds=1"
 
 
 @pytest.fixture(params=["cell", "row"])

@@ -31,7 +31,7 @@ class Dial:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     made = [tmp_path_factory.mktemp(name) / "db" for name in ("former", "present")]
     for folder in made:
-        pyomid.connect(f"omid://{folder}?idleExitSeconds=1").close()
+        pyomid.connect(f"omid://{folder}?tsoIdleExitSeconds=1").close()
     return made
 
 

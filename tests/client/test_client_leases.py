@@ -171,7 +171,7 @@ def test_a_long_lease_is_renewed_in_time_for_a_tso_that_took_over() -> None:
 
 
 def test_a_leased_transaction_holds_the_watermark_below_it_until_its_end(memory_url: str) -> None:
-    with pyomid.connect(memory_url, max_transaction_age=0.1) as db:
+    with pyomid.connect(memory_url, max_transaction_age_seconds=0.1) as db:
         db.create_table("t", families=["f"])
         tx = db.begin(lease=True)
         tx.table("t").put(b"k", {b"f:x": b"1"})
@@ -207,7 +207,7 @@ def test_a_transaction_whose_lease_is_gone_raises_at_its_next_use_and_cannot_com
 def test_a_transaction_without_a_lease_that_grew_too_old_says_so_at_its_next_read_and_cannot_commit(
     memory_url: str,
 ) -> None:
-    with pyomid.connect(memory_url, max_transaction_age=0.1) as db:
+    with pyomid.connect(memory_url, max_transaction_age_seconds=0.1) as db:
         db.create_table("t", families=["f"])
         old, writer, leased = db.begin(), db.begin(), db.begin(lease=True)
         writer.table("t").put(b"k", {b"f:x": b"1"})

@@ -122,7 +122,7 @@ def test_the_end_of_one_reader_leaves_the_lease_to_the_others(kept: Database) ->
 
 
 def test_history_is_kept_for_as_long_as_the_url_says(memory_url: str) -> None:
-    with pyomid.connect(f"{memory_url}?retention=1h&maxTransactionAge=0.1") as db:
+    with pyomid.connect(f"{memory_url}?retention=1h&maxTransactionAgeSeconds=0.1") as db:
         db.create_table("t", families=["f"])
         first = put(db, b"1")
         put(db, b"2")

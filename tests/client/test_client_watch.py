@@ -193,7 +193,7 @@ def test_who_is_in_a_watch_that_is_closed_is_told(memory_db: Database, where: st
 
 
 def test_a_watch_that_looks_too_seldom_is_refused(memory_url: str) -> None:
-    with pyomid.connect(memory_url, max_transaction_age=1) as db:
+    with pyomid.connect(memory_url, max_transaction_age_seconds=1) as db:
         db.create_table("t", ["f"])
         with pytest.raises(Misuse, match="poll_seconds 1 is not below maxTransactionAgeSeconds"):
             db.watch("t", poll_seconds=1)

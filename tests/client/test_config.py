@@ -37,7 +37,7 @@ def test_each_scheme_names_its_address(url: str, address: object) -> None:
 
 
 def test_options_come_from_the_query_and_from_keywords_in_any_spelling() -> None:
-    _, settings = parse_url("omid:///db?leaseSeconds=7&maxTransactionAge=9", flush_bytes=5, SCANBATCHROWS="3")
+    _, settings = parse_url("omid:///db?leaseSeconds=7&maxTransactionAgeSeconds=9", flush_bytes=5, SCANBATCHROWS="3")
     assert settings == Settings(lease_seconds=7.0, max_transaction_age_seconds=9.0, flush_bytes=5, scan_batch_rows=3)
 
 

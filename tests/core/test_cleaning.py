@@ -10,7 +10,7 @@ from plain_cleaning import plan_cleaning_plain
 
 from portions import examples
 from pyomid.cells import CellBatch, batch_of
-from pyomid.protocol.version_cleanup import plan_cleaning
+from pyomid.protocol.compaction import plan_cleaning
 from pyomid.protocol.visibility import visible_point
 from pyomid.types import Cell, start_of
 

@@ -718,7 +718,7 @@ def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() 
 
 
 def test_t12_w_stays_below_a_large_commit_until_its_record_is_gone() -> None:
-    tso = Script(max_transaction_age_s=16.0, lease_term_s=20.0)
+    tso = Script(max_transaction_age_s=16.0, lease_seconds=20.0)
     start_ts, branches, table = _large(tso)
     lease = tso.ask(GrantLease(start_ts))
     tso.settle()
@@ -739,7 +739,7 @@ def test_t12_w_stays_below_a_large_commit_until_its_record_is_gone() -> None:
 
 
 def test_t12_a_table_level_commit_goes_by_the_highest_w_ever_sent_not_by_lwm() -> None:
-    tso = Script(max_transaction_age_s=16.0, lease_term_s=10_000.0)
+    tso = Script(max_transaction_age_s=16.0, lease_seconds=10_000.0)
     table = _register(tso, "t")
     job = tso.begin()
     tso.ask_settled(GrantLease(job))
@@ -886,7 +886,7 @@ def test_a_flush_goes_beside_another_one_only_if_it_is_about_as_large_and_at_onc
 
 
 def test_a_lease_is_answered_when_its_row_is_durable_and_holds_w_back_from_its_first_moment() -> None:
-    tso = Script(max_transaction_age_s=16.0, lease_term_s=1000.0)
+    tso = Script(max_transaction_age_s=16.0, lease_seconds=1000.0)
     start_ts = tso.begin()
     lease = tso.ask(GrantLease(start_ts))
     tso.tick(100.0)
@@ -898,7 +898,7 @@ def test_a_lease_is_answered_when_its_row_is_durable_and_holds_w_back_from_its_f
 
 
 def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
-    tso = Script(max_transaction_age_s=16.0, lease_term_s=20.0)
+    tso = Script(max_transaction_age_s=16.0, lease_seconds=20.0)
     start_ts = tso.begin()
     tso.ask_settled(GrantLease(start_ts))
     tso.tick(19.0)
@@ -915,7 +915,7 @@ def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
 
 
 def test_a_renewed_lease_lives_on_and_an_ended_one_is_gone_durably() -> None:
-    tso = Script(lease_term_s=20.0)
+    tso = Script(lease_seconds=20.0)
     start_ts = tso.begin()
     tso.ask_settled(GrantLease(start_ts))
     for _ in range(5):
@@ -938,7 +938,7 @@ def test_no_lease_at_or_below_the_highest_w_ever_sent_durable_or_not() -> None:
 
 def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at_or_below_w() -> None:
     stores = memory_stores(LeaderRecord(epoch=50, ceiling=2000, watermark=300, leases=frozenset((200, 300, 500, 900))))
-    tso = Script(stores, lease_term_s=20.0)
+    tso = Script(stores, lease_seconds=20.0)
     assert stores.leader_state.read().leases == {500, 900}
     assert stores.leader_state.read().watermark == 499
     assert tso.machine.watermarks.published == 499
@@ -979,7 +979,7 @@ def test_t15_a_commit_in_flight_when_a_start_was_drawn_falls_below_w_too() -> No
 
 
 def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> None:
-    tso = Script(max_transaction_age_s=16.0, lease_term_s=10_000.0)
+    tso = Script(max_transaction_age_s=16.0, lease_seconds=10_000.0)
     older, job = tso.begin(), tso.begin()
     tso.ask_settled(GrantLease(job))
     for _ in range(60):

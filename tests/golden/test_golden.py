@@ -37,7 +37,7 @@ def folder_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One folder and one real TSO for all scripts, kept alive between them."""
     import pyomid
 
-    url = f"omid://{tmp_path_factory.mktemp('golden')}/db?idleExitSeconds=1"
+    url = f"omid://{tmp_path_factory.mktemp('golden')}/db?tsoIdleExitSeconds=1"
     with pyomid.connect(url):
         yield url
 

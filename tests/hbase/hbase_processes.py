@@ -42,6 +42,11 @@ def forget_others(database: Database) -> None:
             catalog.remove_unknown_mark(number, nonce)
 
 
+def with_options(url: str, options: str) -> str:
+    """The URL with more options."""
+    return f"{url}{'&' if '?' in url else '?'}{options}"
+
+
 class TsoProcess:
     """`pyomid tso` over HBase on a free port. `wait_until_leading` returns its address.
 
@@ -71,8 +76,9 @@ class TsoProcess:
                 "PYOMID_CRASH_HOW": "stop",
                 "PYOMID_CRASH_NOTE": str(self._note),
             }
+        url = with_options(url, "conflictMapEntries=100000")
         command = [sys.executable, *python, "tso", "--listen", "127.0.0.1:0", "--store", url]
-        command += ["--leader-lease", str(lease_s), "--conflict-map-entries", "100000", *options]
+        command += ["--leader-lease", str(lease_s), *options]
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment

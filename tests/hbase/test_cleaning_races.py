@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables
+from hbase_processes import TsoProcess, confirm_tables, with_options
 
 import pyomid
 from pyomid.client.database import Database
@@ -39,8 +39,8 @@ DEADLINE_S = 240.0
 def database(url: str, tmp_path: Path) -> Iterator[Database]:
     """A TSO whose W moves within seconds."""
     # A lease that an earlier test left behind would hold W back for its whole term.
-    options = ("--max-transaction-age", str(AGE_S), "--lease-term", "5")
-    with TsoProcess(url, tmp_path / "tso.log", options=options) as tso:
+    options = f"maxTransactionAgeSeconds={AGE_S}&leaseSeconds=5"
+    with TsoProcess(with_options(url, options), tmp_path / "tso.log") as tso:
         tso.wait_until_leading()
         with pyomid.connect(url) as opened:
             confirm_tables(opened)

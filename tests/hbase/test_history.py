@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, with_options
 
 import pyomid
 
@@ -17,14 +17,15 @@ def test_history_is_kept_through_a_fail_over(url: str, tmp_path: Path, table_nam
     """Three TSOs, one after the other; the last one ends the retention, for the tests behind this one."""
 
     @contextmanager
-    def tso(*options: str) -> Iterator[None]:
-        with TsoProcess(url, tmp_path / "tso.log", options=("--max-transaction-age", "1", *options)) as process:
+    def tso(options: str = "") -> Iterator[None]:
+        served = with_options(url, f"maxTransactionAgeSeconds=1{options}")
+        with TsoProcess(served, tmp_path / "tso.log") as process:
             process.wait_until_leading()
             yield
             process.stop()
 
     try:
-        with tso("--retention", "1h"), pyomid.connect(url) as db:
+        with tso("&retention=1h"), pyomid.connect(url) as db:
             db.create_table(table_name, families=["f"])
             commits = []
             for value in (b"1", b"2", b"3"):
@@ -39,6 +40,6 @@ def test_history_is_kept_through_a_fail_over(url: str, tmp_path: Path, table_nam
                 with db.snapshot(at=commit_ts) as past:
                     assert past.table(table_name).get(KEY) == {COLUMN: value}
     finally:
-        with tso("--retention", "0"), pyomid.connect(url) as db:
+        with tso("&retention=0"), pyomid.connect(url) as db:
             assert not db.status().tso.retention_s
             db.drop_table(table_name)

@@ -100,7 +100,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         url = f"omid+hbase://{server.quorum}/hbase"
         assert main(["init", url, "--commit-table-regions", "2", "--conflict-level", "row"]) == 0
         with TsoProcess(
-            url, folder / "tso.log", options=("--timestamps", "world-time", "--max-transaction-age", "20")
+            f"{url}?maxTransactionAgeSeconds=20", folder / "tso.log", options=("--timestamps", "world-time")
         ) as tso:
             address = tso.wait_until_leading()
             with Sql(folder / "client", server, address) as sql:

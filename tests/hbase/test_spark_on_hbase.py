@@ -65,8 +65,7 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
     """A database without tables, and a TSO with the terms of tests/spark; its tables go afterwards."""
     options = "leaseSeconds=120&commitRetrySeconds=10&maxTransactionAgeSeconds=2"
     found = f"omid+hbase://{hbase.quorum}/hbase?{options}"
-    terms = ("--max-transaction-age", "2", "--lease-term", "120", "--commit-retry", "10")
-    with TsoProcess(found, tmp_path_factory.mktemp("tso") / "tso.log", options=terms) as tso:
+    with TsoProcess(found, tmp_path_factory.mktemp("tso") / "tso.log") as tso:
         tso.wait_until_leading()
         drop_all(found)
         yield found

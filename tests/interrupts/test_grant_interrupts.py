@@ -129,7 +129,7 @@ def test_a_cancelled_grant_is_given_back(
         return False
 
     async def scenario() -> None:
-        async with await pyomid.aio.connect(f"omid://{tmp_path}/db?idleExitSeconds=1") as db:
+        async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
             await db.create_table("t", ["f"])
             sessions = [db.blocking.deployment.tso, db._session]
             number = 0

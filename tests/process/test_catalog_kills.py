@@ -47,7 +47,7 @@ def test_a_change_whose_process_was_killed_is_ended_by_the_same_call(
     processes: Processes, tmp_path: Path, name: str
 ) -> None:
     (change,) = (change for change in CHANGES if change.name == name)
-    url = f"omid://{tmp_path}/db?idleExitSeconds=1"
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
     with pyomid.connect(url) as db:
         for number, point in enumerate(PASSED[name]):
             table, note = f"t{number}", tmp_path / f"note-{number}"

@@ -83,7 +83,7 @@ CONNECTS = "db = await pyomid.aio.connect(url)"
 )
 def test_a_program_ends_though_a_call_that_it_gave_up_still_waits(tmp_path: Path, before: str, call: str) -> None:
     """The thread of the call would wait for an hour for the TSO, which is stopped."""
-    url = f"omid://{tmp_path}/db?idleExitSeconds=1&commitRetrySeconds=3600"
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&commitRetrySeconds=3600"
     with pyomid.connect(url):
         pid = json.loads((tmp_path / "db" / "tso.lock").read_text())["pid"]
         code = GIVES_UP.format(before=before, call=call)

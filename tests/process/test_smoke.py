@@ -25,7 +25,7 @@ WAIT_S = 30.0
 
 
 def url_of(tmp_path: Path, idle_s: float = IDLE_S) -> str:
-    return f"omid://{tmp_path}/db?idleExitSeconds={idle_s}"
+    return f"omid://{tmp_path}/db?tsoIdleExitSeconds={idle_s}"
 
 
 def is_alive(pid: int) -> bool:
@@ -105,12 +105,8 @@ def test_asyncio_clients_use_the_same_tso(tmp_path: Path) -> None:
 
 
 def test_a_tso_by_hand_serves_tcp_and_the_folder(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--kernel", "off"]
-    process = subprocess.Popen(
-        [*command, "--store", f"omid://{tmp_path}/db", "--log-file", str(tmp_path / "log")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", f"omid://{tmp_path}/db"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("serving on 127.0.0.1:")

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,18 @@ from test_client_stops import wait_for_stop
 
 import pyomid
 import pyomid.aio
+from changed_tso import changed_tso
 from portions import first
+from pyomid import wiring
 from pyomid.client.database import Database
 from pyomid.client.session.blocking import TsoSession
+from pyomid.config import Settings
 from pyomid.errors import SnapshotTooOld
 from pyomid.platforms import peer_process
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import Handshake, encode_handshake, encode_request
 from pyomid.wire.messages import Begin
-from pyomid.wiring import folder_connector
+from pyomid.wiring import folder_connector, tso_command
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -44,7 +48,7 @@ def tells_of_processes() -> bool:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"omid://{tmp_path}/db?idleExitSeconds=1"
+    return f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
 
 
 @pytest.fixture
@@ -157,7 +161,7 @@ def read_stopped(url: str, begun: str, ended: str) -> None:
 def test_a_stopped_reader_is_waited_for_or_told_never_shown_a_hole(
     processes: Processes, tmp_path: Path, age_s: float
 ) -> None:
-    url = f"omid://{tmp_path}/db?idleExitSeconds=1&maxTransactionAgeSeconds={age_s}"
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&maxTransactionAgeSeconds={age_s}"
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
@@ -188,14 +192,18 @@ def read_for_ever(url: str, begun: str) -> None:
         reader.rollback()
 
 
+def changed_command(folder: Path, settings: Settings, *, compiled: bool) -> list[str]:
+    return [*changed_tso(compiled=compiled), *tso_command(folder, settings)[4:]]
+
+
 @pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
-@pytest.mark.parametrize("kernel", first(1, ["on", "off"]))
+@pytest.mark.parametrize("is_compiled", first(1, [True, False]))
 def test_w_passes_what_a_killed_process_held(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
 ) -> None:
     """Whether compiled code hands out its start or the machine."""
-    monkeypatch.setenv("PYOMID_TSO_KERNEL", kernel)
-    url, begun = f"omid://{tmp_path}/db?idleExitSeconds=1", tmp_path / "begun"
+    monkeypatch.setattr(wiring, "tso_command", partial(changed_command, compiled=is_compiled))
+    url, begun = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1", tmp_path / "begun"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
         reader = processes.start(read_for_ever, url, str(begun))
@@ -239,7 +247,7 @@ def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
     processes: Processes, tmp_path: Path, asynchronous: bool
 ) -> None:
     """C5: the child has no copy of the connection."""
-    url, begun = f"omid://{tmp_path}/db?idleExitSeconds=1", tmp_path / "begun"
+    url, begun = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1", tmp_path / "begun"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
         reader = processes.start(fork_and_wait, url, str(begun), asynchronous)

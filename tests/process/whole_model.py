@@ -139,7 +139,7 @@ class WholePlay(Play):
             return
         made, states = self._draw.choice(self._backups)
         to = self._folder / f"restored-{next(self._numbers)}"
-        url = f"omid://{to}?idleExitSeconds=0.1"
+        url = f"omid://{to}?tsoIdleExitSeconds=0.1"
         pyomid.restore(made, url)
         with pyomid.connect(url) as restored:
             assert restored.verify().ok

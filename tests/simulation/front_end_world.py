@@ -86,7 +86,7 @@ class FrontWorld(World):
         self.settings = Settings(
             catalog_cache_seconds=catalog_cache_s,
             commit_retry_seconds=RETRY_BOUND_S,
-            lease_seconds=plan.settings["lease_term_s"],
+            lease_seconds=plan.settings["lease_seconds"],
             retries=3,
         )
         self.databases: list[Database] = []

@@ -47,7 +47,7 @@ def _bank_scans(history: History) -> History:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"omid://{tmp_path}/db?idleExitSeconds=1"
+    return f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
 
 
 @pytest.mark.long

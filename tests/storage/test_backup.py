@@ -40,7 +40,7 @@ def disarmed() -> Iterator[None]:
 
 
 def url_of(folder: Path) -> str:
-    return f"omid://{folder}?idleExitSeconds=1"
+    return f"omid://{folder}?tsoIdleExitSeconds=1"
 
 
 def restored(tmp_path: Path, backup: Path) -> Path:

@@ -637,11 +637,6 @@ def test_samples_cut_regions_evenly() -> None:
     assert regions.cuts([], 4) == []
 
 
-def test_split_region_begins_where_it_is_told(store: EmbeddedStore) -> None:
-    store.split_region("t", b"m")
-    assert store.regions("t") == [KeyRange(b"", b"m"), KeyRange(b"m", None)]
-
-
 def test_sweep_of_a_drop_that_was_cut_short_is_finished_by_the_next(store: EmbeddedStore) -> None:
     write_keys(store, range(5000))
     environment = store._environment

@@ -62,7 +62,7 @@ def check_upgraded(folder: Path) -> None:
     state.close()
     assert (folder / "LAYOUT").read_text() == "pyomid embedded layout 3\n"
     assert not (folder / "commits").exists()
-    with pyomid.connect(f"omid://{folder}?idleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{folder}?tsoIdleExitSeconds=1") as db:
         with db.begin() as tx:
             rows = dict(tx.table("t").scan())
             assert rows[b"00"] == {b"f:v": b"second"}
@@ -175,7 +175,7 @@ def test_a_backup_of_layout_1_is_restored(recorded: Path, name: str, row: bytes)
     restore(recorded / name, recorded / "again")
     assert (recorded / "again" / "LAYOUT").read_text() == "pyomid embedded layout 3\n"
     assert not (recorded / "again" / "commits").exists()
-    with pyomid.connect(f"omid://{recorded}/again?idleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{recorded}/again?tsoIdleExitSeconds=1") as db:
         with db.begin() as tx:
             assert tx.table("t").get(b"00") == {b"f:v": row}
             assert bool(tx.table("t").get(b"39")) == (name == "whole")

@@ -26,8 +26,7 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.region_watermarks import covered_watermark
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import covered_watermark, sanitize_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
@@ -170,7 +169,7 @@ class LocalStage:
             conflict_map_entries=4096,
             window_starts=16,
             max_transaction_age_s=AGE_S,
-            lease_term_s=LEASE_S,
+            lease_seconds=LEASE_S,
             ceiling_step=1_000_000,
             ceiling_renew_remaining=100_000,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from changed_tso import changed_tso
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.connecting import tcp_connector
 from pyomid.server.leadership import holder
@@ -94,18 +95,27 @@ class RawPeer:
 
 
 @contextlib.contextmanager
-def served(tmp_path: Path, *options: str, store: str = "memory", before: Sequence[str] = ()) -> Iterator[Service]:
-    """A service on a free port; killed at the end if it still runs. `before`: words before the command's own."""
+def served(
+    tmp_path: Path,
+    *options: str,
+    store: str = "omid-memory:tso",
+    conflict_map_entries: int = 65_536,
+    before: Sequence[str] = (),
+    **changes: Any,
+) -> Iterator[Service]:
+    """A service on a free port; killed at the end if it still runs. `before`: words before the command's own;
+    `changes`: what no option sets (`changed_tso`)."""
     log = tmp_path / "service.log"
-    command = [*before, *COMMAND, "--listen", "127.0.0.1:0", "--store", store, "--log-file", str(log), *options]
-    if "--conflict-map-entries" not in options:
-        command += ["--conflict-map-entries", "65536"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = changed_tso(**changes) if changes else [sys.executable, "-m", "pyomid"]
+    url = f"{store}?conflictMapEntries={conflict_map_entries}"
+    command = [*before, *program, "tso", "--listen", "127.0.0.1:0", "--store", url, *options]
+    with open(log, "ab") as lines:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("serving on "):
-            raise AssertionError(f"exit {process.wait()}: {process.stderr.read() if process.stderr else ''}")
+            raise AssertionError(f"exit {process.wait()}: {log.read_text()}")
         yield Service(process, line.split()[2], log)
     finally:
         if process.poll() is None:

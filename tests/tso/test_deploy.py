@@ -31,7 +31,6 @@ def options(*arguments: str, environment: dict[str, str] | None = None) -> dict[
 def test_the_config_files_are_understood(config: str, store: str) -> None:
     read = options("--config", str(DEPLOY / config))
     assert read["store"] == store
-    assert read["conflict-map-entries"] == 16_000_000
 
 
 def test_a_cluster_is_shipped_as_adoption_needs_it() -> None:

@@ -119,7 +119,6 @@ def test_every_option_that_the_chart_sets_is_one_of_the_tso(case: str) -> None:
     read = tso_options.read_options(parser.parse_args(["tso"]), given)
     assert read["store"] == URL
     assert parse_url(read["store"])
-    assert read["conflict-map-entries"] == 16_000_000
     assert read["announce"] == "$(POD_NAME).shop-tso.data.svc:24758"
     known = {tso_options.ENVIRONMENT_PREFIX + option.attribute.upper() for option in tso_options.OPTIONS}
     assert {name for name in given if name.startswith("PYOMID_")} <= known

@@ -52,11 +52,10 @@ def many_files() -> None:
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    kernel = "on" if request.param == "compiled" else "off"
-    options = ("--kernel", kernel, "--handshake-timeout", "5", "--frame-timeout", "5", "--metrics", "127.0.0.1:0")
-    folder = tmp_path_factory.mktemp("hostile")
-    store = f"omid://{folder / 'store'}" if request.param == "compiled" else "memory"
-    with served(folder, *options, store=store) as running:
+    folder, is_compiled = tmp_path_factory.mktemp("hostile"), request.param == "compiled"
+    store = f"omid://{folder / 'store'}" if is_compiled else "omid-memory:tso"
+    limits = {"handshake_s_max": 5.0, "frame_s_max": 5.0}
+    with served(folder, "--metrics", "127.0.0.1:0", store=store, limits=limits, compiled=is_compiled) as running:
         yield running
 
 
@@ -141,7 +140,7 @@ def test_a_process_that_may_open_few_files_serves_as_many_peers_as_it_can(tmp_pa
 
 
 def test_half_open_connections_are_noticed_though_nobody_says_goodbye(tmp_path: Path) -> None:
-    with served(tmp_path, "--keepalive", "2", "--metrics", "127.0.0.1:0") as running:
+    with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"keepalive_s": 2.0}) as running:
         with CheckedWorkload(running.connect):
             for _ in range(20):
                 peer = running.raw()
@@ -156,7 +155,7 @@ def test_half_open_connections_are_noticed_though_nobody_says_goodbye(tmp_path: 
 
 
 def test_peers_that_are_silent_for_too_long_are_cut_off_where_told(tmp_path: Path) -> None:
-    with served(tmp_path, "--idle-timeout", "6", "--metrics", "127.0.0.1:0") as running:
+    with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"idle_s_max": 6.0}) as running:
         with CheckedWorkload(running.connect):
             peers = [running.raw() for _ in range(20)]
             for peer in peers:
@@ -215,7 +214,7 @@ def test_a_peer_that_was_silent_for_long_may_send_a_frame_in_two_halves(service:
     """The time of half a frame counts from its own first byte, not from the last request."""
     peer = service.raw()
     peer.greet()
-    time.sleep(5.5)  # longer than --frame-timeout
+    time.sleep(5.5)  # longer than `frame_s_max`
     for request in (Begin(), CommitRequest(50, tuple(range(5000)))):
         data = encode_request(request, request_id=3)
         peer.send(data[:5])
@@ -226,7 +225,7 @@ def test_a_peer_that_was_silent_for_long_may_send_a_frame_in_two_halves(service:
 
 
 def test_slow_readers_are_cut_off_and_nobody_waits_for_them(tmp_path: Path) -> None:
-    with served(tmp_path, "--unread-bytes", "65536", "--metrics", "127.0.0.1:0") as running:
+    with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"unread_bytes_max": 65_536}) as running:
         with CheckedWorkload(running.connect) as load:
             for _ in range(3):
                 slow = running.raw()
@@ -243,7 +242,7 @@ def test_slow_readers_are_cut_off_and_nobody_waits_for_them(tmp_path: Path) -> N
 
 
 def test_who_holds_most_unfinished_bytes_goes_first(tmp_path: Path) -> None:
-    with served(tmp_path, "--held-bytes", "2000000", "--metrics", "127.0.0.1:0") as running:
+    with served(tmp_path, "--metrics", "127.0.0.1:0", held_bytes_max=2_000_000) as running:
         with CheckedWorkload(running.connect):
             small = running.raw()
             small.greet()
@@ -511,10 +510,10 @@ def test_sigterm_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) 
 # ── what a person sees ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=["on", "off"])
+@pytest.fixture(params=["compiled", "plain"])
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     """One whose conflict map nobody has filled."""
-    with served(tmp_path, "--kernel", request.param, "--metrics", "127.0.0.1:0") as running:
+    with served(tmp_path, "--metrics", "127.0.0.1:0", compiled=request.param == "compiled") as running:
         yield running
 
 

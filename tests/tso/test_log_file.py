@@ -16,7 +16,7 @@ import logging, os, sys
 from pathlib import Path
 from pyomid.server import logs
 logs.LOG_BYTES_MAX = 10_000
-logs.log_to(Path(sys.argv[1]), standard_too=True)
+logs.log_to(Path(sys.argv[1]))
 for number in range(1000):
     logging.getLogger("x").info("line %d", number)
 os.write(2, b"the end\\n")

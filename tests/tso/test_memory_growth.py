@@ -57,7 +57,7 @@ def run_until(running: Service, generator: Path, total: float, *options: str) ->
 
 def check_growth(tmp_path: Path, generator: Path, count: int, *options: str) -> None:
     options = (*options, "--complete")
-    with served(tmp_path, "--conflict-map-entries", "500000", "--metrics", "127.0.0.1:0") as running:
+    with served(tmp_path, "--metrics", "127.0.0.1:0", conflict_map_entries=500_000) as running:
         run_until(running, generator, WARM_UP, *options)
         before, seen_before = resident_bytes(running.process.pid), transactions(running)
         for share in (0.1, 0.5, 1.0):

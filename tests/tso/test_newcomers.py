@@ -51,7 +51,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: Path) -> None:
     """They fill the table of descriptors, and no rightful client is accepted until they time out."""
     options = ("--tls-cert", str(certificate / "server.pem"), "--tls-key", str(certificate / "server.key"))
-    with served(tmp_path, *options, "--handshake-timeout", "60", before=FEW_FILES) as running:
+    with served(tmp_path, *options, before=FEW_FILES, limits={"handshake_s_max": 60.0}) as running:
         context = ssl.create_default_context(cafile=str(certificate / "server.pem"))
         with silent(running.address):
             tso = TsoSession(tcp_connector(running.address, tls=context, timeout_s=20.0), request_s=20.0, retry_s=20.0)
@@ -63,7 +63,7 @@ def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: 
 
 
 def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
-    with served(tmp_path, "--handshake-timeout", "60", before=FEW_FILES) as running:
+    with served(tmp_path, before=FEW_FILES, limits={"handshake_s_max": 60.0}) as running:
         with silent(running.address):
             tso = running.session()
             for _ in range(3):

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    options = ("--kernel", "on", "--frame-timeout", "20", "--metrics", "127.0.0.1:0")
-    with served(tmp_path_factory.mktemp("streams"), *options) as running:
+    folder = tmp_path_factory.mktemp("streams")
+    with served(folder, "--metrics", "127.0.0.1:0", limits={"frame_s_max": 20.0}) as running:
         yield running
 
 
@@ -173,7 +173,7 @@ def test_answers_due_to_a_peer_that_left_go_to_nobody_else(service: Service) -> 
 
 
 def test_a_thousand_peers_are_served(tmp_path: Path) -> None:
-    with served(tmp_path, "--kernel", "on") as service:
+    with served(tmp_path) as service:
         peers = [greeted(service) for _ in range(1100)]
         for _ in range(3):
             for peer in peers:

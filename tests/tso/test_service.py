@@ -36,9 +36,9 @@ def cell(number: int) -> int:
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    kernel = "on" if request.param == "compiled" else "off"
-    options = ("--kernel", kernel, "--frame-bytes", "4096", "--handshake-timeout", "1", "--frame-timeout", "1")
-    with served(tmp_path_factory.mktemp("service"), *options) as running:
+    limits = {"frame_bytes_max": 4096, "handshake_s_max": 1.0, "frame_s_max": 1.0}
+    folder = tmp_path_factory.mktemp("service")
+    with served(folder, limits=limits, compiled=request.param == "compiled") as running:
         yield running
 
 
@@ -160,7 +160,7 @@ def test_a_thousand_connections_at_once(service: Service) -> None:
 
 
 def test_a_slow_reader_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
-    with served(tmp_path, "--unread-bytes", "65536") as running:
+    with served(tmp_path, limits={"unread_bytes_max": 65_536}) as running:
         slow, good = running.raw(), running.session()
         slow.greet()
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -259,15 +259,15 @@ def test_options_come_from_file_environment_and_command_line(tmp_path: Path) -> 
     from pyomid.cli import tso, tso_options
 
     config = tmp_path / "tso.yaml"
-    config.write_text("flushes-in-flight: 3\nlisten: 1.2.3.4:5\nconflict-map-entries: 1000\n")
+    config.write_text("flushes-in-flight: 3\nlisten: 1.2.3.4:5\nconnections: 1000\n")
     parser = ArgumentParser()
     tso.add_command(parser.add_subparsers())
     arguments = parser.parse_args(["tso", "--config", str(config), "--listen", "9.9.9.9:9"])
     options = tso_options.read_options(
         arguments, {"PYOMID_TSO_FLUSHES_IN_FLIGHT": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"}
     )
-    assert (options["listen"], options["flushes-in-flight"], options["conflict-map-entries"]) == ("9.9.9.9:9", 4, 1000)
-    assert options["lease-term"] == 300.0
+    assert (options["listen"], options["flushes-in-flight"], options["connections"]) == ("9.9.9.9:9", 4, 1000)
+    assert options["leader-lease"] == 10.0
     config.write_text("flight: 3\n")
     with pytest.raises(Misuse, match="unknown option 'flight'"):
         tso_options.read_options(arguments, {})

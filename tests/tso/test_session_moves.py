@@ -68,7 +68,7 @@ def services(tmp_path: Path) -> Iterator[tuple[Service, Service]]:
     folders = tmp_path / "one", tmp_path / "two"
     for folder in folders:
         folder.mkdir()
-    with served(folders[0], "--kernel", "off") as one, served(folders[1], "--kernel", "off") as two:
+    with served(folders[0], compiled=False) as one, served(folders[1], compiled=False) as two:
         yield one, two
 
 

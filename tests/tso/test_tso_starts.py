@@ -60,7 +60,7 @@ def test_death_by_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_program_that_embeds_python_starts_the_tso_by_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In uWSGI the executable is uWSGI."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "uwsgi"))
-    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=0.5") as db:
+    with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=0.5") as db:
         assert db.tables() == []
 
 
@@ -74,7 +74,7 @@ def test_a_stray_module_beside_the_client_is_not_the_tsos(tmp_path: Path, monkey
     """It would run as part of the TSO, or keep it from starting."""
     (tmp_path / "uvloop.py").write_text("raise RuntimeError('stray')\n")
     monkeypatch.chdir(tmp_path)
-    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=0.5&commitRetrySeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=0.5&commitRetrySeconds=1") as db:
         assert db.tables() == []
 
 

@@ -53,8 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("nothing to do: the first client creates this kind of database")
         return 0
     from pyomid.storage.hbase.catalog import HBaseCatalog
-    from pyomid.storage.hbase.deployment import chosen_ceiling, create_database, open_cluster
-    from pyomid.wiring import hbase_options
+    from pyomid.storage.hbase.deployment import chosen_ceiling, create_database, hbase_options, open_cluster
 
     deadline_s = settings.store_retry_seconds
     cluster = open_cluster(address.quorum, address.znode, hbase_options(settings), deadline_s=deadline_s)
@@ -75,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
     """Move epoch and ceiling as a TSO does at takeover; a TSO that still serves is deposed by that."""
     from pyomid.errors import Unavailable
-    from pyomid.storage.hbase.copies.restore import HBaseRestore
+    from pyomid.storage.hbase.backup import HBaseRestore
     from pyomid.storage.hbase.deployment import chosen_ceiling
     from pyomid.storage.hbase.leader_state import HBaseLeaderState
 

@@ -7,37 +7,46 @@ import contextlib
 import faulthandler
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyomid.cli.tso_options import OPTIONS, read_options
+from pyomid.config import EmbeddedAddress, Settings, parse_tso_url, parse_url
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.server.launcher import ERROR_EXIT_CODE, LOST_EXIT_CODE
 from pyomid.server.leadership import DOUBT_EXIT_CODE
 
+if TYPE_CHECKING:
+    from pyomid.server.startup import ServiceOptions
+
 log = logging.getLogger(__name__)
+
+BY_HAND: Final = Settings(conflict_map_entries=16_000_000)
+"""Defaults for a TSO that an operator starts, with memory for more conflict checks."""
 
 EPILOG: Final = """\
 examples:
-  pyomid tso --listen 127.0.0.1:24758 --store memory
+  pyomid tso --listen 127.0.0.1:24758
         a TSO whose commit table exists only in its memory, to try a client
   pyomid tso --store omid:///var/lib/shop --metrics 127.0.0.1:9180
         a permanent, monitored TSO of a folder; clients connect by the socket in the folder
   pyomid tso --listen 0.0.0.0:24758 --store omid+hbase://zk1:2181,zk2:2181/hbase --metrics 127.0.0.1:9180
         one of the TSOs of a cluster: it stands by until it leads; clients find the leader through ZooKeeper
   pyomid tso --config /etc/pyomid/tso.yaml
-        all options from a file; a key is an option without its dashes (conflict-map-entries: 100000000)
+        all options from a file; a key is an option without its dashes (leader-lease: 5)
 
-Every option may also be given as an environment variable, PYOMID_TSO_CONFLICT_MAP_ENTRIES=… . The command line
-overrides the environment, the environment the file, the file the default.
+Every option may also be given as an environment variable, PYOMID_TSO_LEADER_LEASE=… . The command line overrides the
+environment, the environment the file, the file the default. Options of the database stand in the URL of --store, as for
+clients: omid:///var/lib/shop?conflictMapEntries=100000000&retention=7d; docs/options.md lists them.
 
 The process serves until SIGTERM or SIGINT. Whatever it has acknowledged is durable; a kill loses nothing.
 Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 exited because another TSO may lead,
@@ -56,7 +65,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--on-demand", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--on-demand", metavar="URL", help=argparse.SUPPRESS)
     groups: dict[str, Any] = {}
     for option in OPTIONS:
         group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
@@ -66,27 +75,29 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, base: ServiceOptions | None = None) -> int:
+    """`base` has what no option sets."""
     try:
         options = read_options(arguments, os.environ)
     except Misuse as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return 2
     if arguments.on_demand:
-        return serve_on_demand(Path(arguments.on_demand), options)
-    return serve_standalone(options)
+        return serve_on_demand(arguments.on_demand, options, base)
+    return serve_standalone(options, base)
 
 
 # ── standalone ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def serve_standalone(options: dict[str, Any]) -> int:
+def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None) -> int:
     from pyomid.server.leadership import FolderLock, holder
     from pyomid.server.logs import log_to
     from pyomid.wiring import tso_folder
 
     try:
-        log_to(Path(options["log-file"]) if options["log-file"] else None, level=options["log-level"])
+        log_to(None, level=options["log-level"])
+        _, settings = parse_tso_url(options["store"], BY_HAND)
         with contextlib.ExitStack() as stack:
             listeners = list(_listeners(options, stack))
             lock: FolderLock | None = None
@@ -101,9 +112,10 @@ def serve_standalone(options: dict[str, Any]) -> int:
                 listeners.append((lock.listen(), None))
             stores = _stores(options["store"], stack)
             if not listeners:
-                raise Misuse("no address to serve on: give --listen HOST:PORT or --unix PATH")
+                raise Misuse("no address to serve on: give --listen HOST:PORT")
             leadership = _leadership(options, listeners)
-            _serve(options, stores, listeners, ready=_say_ready, leadership=leadership, lock=lock)
+            service = _service_options(options, settings, base)
+            _serve(service, settings, stores, listeners, ready=_say_ready, leadership=leadership, lock=lock)
     except OmidError as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return ERROR_EXIT_CODE
@@ -127,8 +139,6 @@ def _listeners(
         sock, tls = _tcp_listener(options["listen"], stack), _tls(options)
         _check_token_is_safe(options, sock.getsockname()[0], tls)
         yield sock, tls
-    if options["unix"]:
-        yield _unix_listener(Path(options["unix"]), stack), None
 
 
 def _tcp_listener(address: str, stack: contextlib.ExitStack) -> socket.socket:
@@ -155,17 +165,6 @@ def _check_token_is_safe(options: dict[str, Any], host: str, tls: ssl.SSLContext
 
 def _is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-
-
-def _unix_listener(path: Path, stack: contextlib.ExitStack) -> socket.socket:
-    from pyomid.server.leadership import SOCKET_FILE, listening_at
-
-    if path.name == SOCKET_FILE:
-        raise Misuse(f"--unix {path}: this name is reserved for a folder's own socket")
-    try:
-        return stack.enter_context(listening_at(path))
-    except OSError as error:
-        raise Misuse(f"--unix {path}: {error.strerror}", path=str(path)) from error
 
 
 def _tls(options: dict[str, Any]) -> ssl.SSLContext | None:
@@ -210,8 +209,9 @@ def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ss
 # ── on demand ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
-    """Start the TSO of `folder` in a child process that outlives this one; return when it serves, or has failed.
+def serve_on_demand(url: str, options: dict[str, Any], base: ServiceOptions | None = None) -> int:
+    """Start the TSO of the folder at `url` in a child process that outlives this one; return when it serves, or has
+    failed.
 
     The parent keeps no resource of it. An error goes to standard error as one line of JSON.
     """
@@ -219,6 +219,9 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
     from pyomid.server.leadership import FolderLock
 
     try:
+        address, _ = parse_url(url)
+        assert isinstance(address, EmbeddedAddress), url
+        folder = Path(address.folder)
         lock = FolderLock(folder)
         if not lock.acquire():
             return LOST_EXIT_CODE
@@ -233,7 +236,7 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
         return _report(folder, read_end, child)
     os.close(read_end)
     os.setsid()
-    _become_service(folder, options, lock, listener, write_end)
+    _become_service(url, options, base, lock, listener, write_end)
 
 
 def _report(folder: Path, read_end: int, child: int) -> int:
@@ -256,12 +259,13 @@ def _report(folder: Path, read_end: int, child: int) -> int:
 
 
 def _become_service(
-    folder: Path, options: dict[str, Any], lock: Any, listener: socket.socket, write_end: int
+    url: str, options: dict[str, Any], base: ServiceOptions | None, lock: Any, listener: socket.socket, write_end: int
 ) -> NoReturn:
     """Run the child. Its standard output and error go to the log file, so that it does not hold the parent's pipes."""
     from pyomid.server.launcher import error_line
     from pyomid.server.logs import LOG_FILE, log_to
 
+    folder: Path = lock.folder
     code, died_of = DOUBT_EXIT_CODE, ""
     # Close it right after the first write: later its number may belong to another file.
     pipe = os.fdopen(write_end, "wb", buffering=0)
@@ -272,13 +276,16 @@ def _become_service(
         pipe.close()
 
     try:
-        log_to(folder / LOG_FILE, level=options["log-level"], standard_too=True)
+        log_to(folder / LOG_FILE, level=options["log-level"])
         faulthandler.enable()
         os.chdir("/")  # the client's working folder may be removed or unmounted
         lock.sign_again()
         with contextlib.ExitStack() as stack:
-            stores = _stores(f"omid://{quote(str(folder))}?mapSizeGib={options['map-size-gib']}", stack)
-            _serve(options, stores, [(listener, None)], ready=lambda _: say("ready"), lock=lock)
+            _, settings = parse_url(url)
+            service = _service_options(options, settings, base)
+            service = replace(service, idle_exit_s=settings.tso_idle_exit_seconds or math.inf)
+            stores = _stores(url, stack)
+            _serve(service, settings, stores, [(listener, None)], ready=lambda _: say("ready"), lock=lock)
         code = 0
     except OmidError as error:
         log.exception("the TSO exits: %s", error)
@@ -297,8 +304,29 @@ def _become_service(
 # ── serving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _service_options(options: dict[str, Any], settings: Settings, base: ServiceOptions | None) -> ServiceOptions:
+    from pyomid.client.session.connecting import read_token
+    from pyomid.server.startup import ServiceOptions
+    from pyomid.wiring import tso_settings
+
+    base = base or ServiceOptions()
+    return replace(
+        base,
+        settings=replace(
+            tso_settings(settings, base.settings),
+            flushes_in_flight_max=options["flushes-in-flight"],
+            store_retry_s=options["store-retry"],
+            world_time=options["timestamps"] == "world-time",
+        ),
+        connections_max=options["connections"],
+        token=read_token(options["token-file"]) if options["token-file"] else b"",
+        metrics=options["metrics"],
+    )
+
+
 def _serve(
-    options: dict[str, Any],
+    service: ServiceOptions,
+    settings: Settings,
     stores: Any,
     listeners: list[tuple[socket.socket, ssl.SSLContext | None]],
     *,
@@ -307,30 +335,20 @@ def _serve(
     lock: Any = None,
 ) -> None:
     """Take over, serve until a stop signal, then drain."""
-    from pyomid.client.session.connecting import read_token
-    from pyomid.server.startup import ServiceOptions, serve
+    from pyomid.server.startup import serve
     from pyomid.wiring import folder_upkeep
 
-    token = read_token(options["token-file"]) if options["token-file"] else b""
-    service_options = ServiceOptions.from_options(options, token)
+    has_upkeep = lock is not None and settings.upkeep_share
     _run(
         serve(
             stores,
-            service_options,
+            service,
             listeners,
             ready=lambda: ready(listeners),
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
             folder_lock=lock,
-            upkeep=partial(
-                folder_upkeep,
-                lock.folder,
-                options["upkeep"],
-                options["commit-retry"],
-                86_400 * options["transaction-id-days"],
-            )
-            if lock is not None and options["upkeep"]
-            else None,
+            upkeep=partial(folder_upkeep, lock.folder, settings) if has_upkeep else None,
         )
     )
 

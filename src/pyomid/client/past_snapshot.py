@@ -102,8 +102,8 @@ def _too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
         kept_since = datetime.fromtimestamp(kept[0].wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
         since = f"history is kept since {kept_since}, timestamp {kept[0].start_ts}"
     return SnapshotTooOld(
-        f"the snapshot at {at} is no longer kept: {since} (`pyomid tso --retention` or the URL option retention "
-        "keeps more from now on)",
+        f"the snapshot at {at} is no longer kept: {since} (option retention in the URL of the folder, or "
+        "over HBase of the TSO, keeps more from now on)",
         at=str(at),
         watermark=watermark,
     )

@@ -3,6 +3,11 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 
+cdef enum:
+    VARINT = 0  # wire types of protobuf
+    BYTES = 2
+
+
 cdef inline int64_t big_endian(const uint8_t *data, int64_t size) noexcept nogil:
     cdef uint64_t number = 0
     cdef int64_t index

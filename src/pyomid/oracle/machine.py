@@ -124,12 +124,12 @@ class TsoMachine:
         self.rare_starts = rare_starts = RareStarts(self._all_rare_starts)
         """Starts whose commits compiled code must leave to `handle`: refused starts, and starts of large commits."""
         pending: dict[int, PendingCommit] = {}
-        self.leases = leases = Leases(taken_over.leases, term_s=settings.lease_term_s, now_s=now_s)
+        self.leases = leases = Leases(taken_over.leases, term_s=settings.lease_seconds, now_s=now_s)
         self.tables = known = KnownTables(known_tables)
         self.open_starts = open_starts = OpenStarts()
         self.begins = begins = Begins(step, windows, oracle, open_starts)
         self.ceiling = ceiling = Ceiling(step, store, settings, clock, resume=self._on_request)
-        self.time_line = time_line = TimeLine(step, store, settings, taken_over, windows)
+        self.time_line = time_line = TimeLine(step, store, taken_over, windows)
         self.watermarks = watermarks = Watermarks(
             step, store, settings, taken_over,
             windows=windows, oracle=oracle, begins=begins, leases=leases, pending=pending, rare_starts=rare_starts,

@@ -21,13 +21,10 @@ class TsoSettings:
     max_transaction_age_s: float = 600.0
     open_starts_interval_s: float = 2.0
     """How often E and LWM rise to just below the oldest open start."""
-    time_points_interval_s: float = 10.0
-    """How often a time point is noted, if a start was handed out since (`oracle.time_line`). With a retention, a
-    ten-thousandth of the retention, but at least a second."""
     retention_s: float | None = None
     """How long W stays below a past snapshot. None: as the leader state says, which keeps the last value given."""
-    lease_term_s: float = 300.0
-    lease_term_s_max: float = 24 * 3600.0
+    lease_seconds: float = 300.0
+    """Term of a lease whose request names none."""
     watermark_interval_s: float = 1.0
     """W is published at most this often."""
     tables_interval_s: float = 5.0
@@ -68,7 +65,7 @@ class TsoSettings:
             "batch_bytes_max",
         ):
             self._check(name, 1)
-        for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
+        for name in ("max_transaction_age_s", "lease_seconds", "stall_s_max"):
             self._check(name, 0.001)
         for name in (
             *("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max"),
@@ -81,7 +78,6 @@ class TsoSettings:
             "watermark_interval_s",
             "tables_interval_s",
             "open_starts_interval_s",
-            "time_points_interval_s",
         ):
             self._check(name, 0)
 

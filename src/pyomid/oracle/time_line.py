@@ -26,7 +26,6 @@ from typing import Final
 from pyomid.errors import Unavailable
 from pyomid.oracle.instructions import NoteTime
 from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
-from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
 from pyomid.oracle.windows import BeginWindows
 from pyomid.protocol.time_points import first_at, snapshot_after
@@ -50,6 +49,9 @@ POINTS_IN_RETENTION: Final = 10_000
 """A point per minute for a week: half a megabyte, which a new TSO reads."""
 POINTS_MAX: Final = 2 * POINTS_IN_RETENTION
 INTERVAL_S_MIN: Final = 1.0
+INTERVAL_S: Final = 10.0
+"""How often a time point is noted if a start was handed out since. With a retention: a ten-thousandth of the
+retention, but at least `INTERVAL_S_MIN`."""
 
 
 @dataclass(slots=True)
@@ -79,15 +81,13 @@ class _Asked:
 
 
 class TimeLine:
-    def __init__(
-        self, step: Step, store: StoreRequests, settings: TsoSettings, taken_over: TakenOver, windows: BeginWindows
-    ) -> None:
+    def __init__(self, step: Step, store: StoreRequests, taken_over: TakenOver, windows: BeginWindows) -> None:
         self._step = step
         self._store = store
         self._windows = windows
         self.retention_s: Final = taken_over.retention_s
         """0: history is kept only while a reader needs it."""
-        self._interval_s = settings.time_points_interval_s
+        self._interval_s = INTERVAL_S
         if self.retention_s:
             self._interval_s = max(self.retention_s / POINTS_IN_RETENTION, INTERVAL_S_MIN)
         self._points = list(taken_over.time_points)

@@ -115,8 +115,8 @@ class FolderLock:
 
     def listen(self) -> socket.socket:
         """Create the folder's socket and return it, listening."""
-        sock = _listen_at(self._folder_fd, SOCKET_FILE, self.folder, shared=is_shared(self.folder))
-        self._socket = _socket_id(self._folder_fd, SOCKET_FILE)
+        sock = _listen_in(self._folder_fd, self.folder, shared=is_shared(self.folder))
+        self._socket = _socket_id(self._folder_fd)
         return sock
 
     def is_in_place(self) -> bool:
@@ -128,7 +128,7 @@ class FolderLock:
 
     def has_socket(self) -> bool:
         """Return whether the socket file is still this process's, so that clients find it."""
-        return _socket_id(self._folder_fd, SOCKET_FILE) == self._socket
+        return _socket_id(self._folder_fd) == self._socket
 
     def release(self, died_of: str = "") -> None:
         """Remove the socket, then release the lock. The lock file stays and records how its holder ended."""
@@ -192,36 +192,20 @@ def owner_text(path: Path) -> str:
         return "an unknown user"
 
 
-@contextlib.contextmanager
-def listening_at(path: Path) -> Iterator[socket.socket]:
-    """Yield a listening Unix socket at `path`. Afterwards the path is removed, if it still is this socket's."""
-    folder = path.parent.absolute()
-    with _opened(folder) as fd:
-        sock = _listen_at(fd, path.name, folder, shared=False)
-        mine = _socket_id(fd, path.name)
-        try:
-            yield sock
-        finally:
-            sock.close()
-            if mine is not None and _socket_id(fd, path.name) == mine:
-                os.unlink(path.name, dir_fd=fd)
-
-
-def _listen_at(folder_fd: int, name: str, folder: Path, *, shared: bool) -> socket.socket:
-    """Return a listening socket to which only its owner (or the folder's group) may connect. A leftover socket is
-    removed; a file of another kind is not. Nor is a socket with a listener, except the folder's own: its lock is held.
-    """
+def _listen_in(folder_fd: int, folder: Path, *, shared: bool) -> socket.socket:
+    """Return a listening socket to which only its owner (or the folder's group) may connect. The lock is held, so an
+    earlier socket is a leftover and is removed; a file of another kind is not."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o777 & ~file_mode(shared))
     try:
-        _remove_leftover(folder_fd, name, folder)
-        with socket_path(folder_fd, folder, name) as path:
+        _remove_leftover(folder_fd, folder)
+        with socket_path(folder_fd, folder, SOCKET_FILE) as path:
             sock.bind(path)
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise Unavailable(f"cannot listen at {folder / name}: {error.strerror}", folder=str(folder)) from error
+        raise Unavailable(f"cannot listen at {folder / SOCKET_FILE}: {error.strerror}", folder=str(folder)) from error
     except BaseException:
         sock.close()
         raise
@@ -234,37 +218,23 @@ _SocketId = tuple[int, int, int]
 """Device, inode and time of bind: some systems reuse the inode of a removed socket."""
 
 
-def _socket_id(folder_fd: int, name: str) -> _SocketId | None:
+def _socket_id(folder_fd: int) -> _SocketId | None:
     try:
-        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        status = os.stat(SOCKET_FILE, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-def _remove_leftover(folder_fd: int, name: str, folder: Path) -> None:
+def _remove_leftover(folder_fd: int, folder: Path) -> None:
     try:
-        mode = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode
+        mode = os.stat(SOCKET_FILE, dir_fd=folder_fd, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise Misuse(f"{folder / name} exists and is not a socket: remove it", path=str(folder / name))
-    if name != SOCKET_FILE and _answers(folder_fd, folder, name):
-        raise Misuse(f"another process listens at {folder / name}", path=str(folder / name))
-    os.unlink(name, dir_fd=folder_fd)
-
-
-def _answers(folder_fd: int, folder: Path, name: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.setblocking(False)
-        try:
-            with socket_path(folder_fd, folder, name) as path:
-                sock.connect(path)
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-    return True
+        path = folder / SOCKET_FILE
+        raise Misuse(f"{path} exists and is not a socket: remove it", path=str(path))
+    os.unlink(SOCKET_FILE, dir_fd=folder_fd)
 
 
 def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:

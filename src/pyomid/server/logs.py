@@ -85,10 +85,9 @@ class BoundedLog:
         self._texts.clear()
 
 
-def log_to(path: Path | None, *, level: str = "info", standard_too: bool = False) -> None:
-    """Send all log lines to `path`, or to standard error. `standard_too`: redirect standard output and error to the
-    file too, and standard input from /dev/null."""
-    handler = logging.StreamHandler() if path is None else LogFile(path, standard_too=standard_too)
+def log_to(path: Path | None, *, level: str = "info") -> None:
+    """Send all log lines to standard error, or to the file at `path`, and then standard output and error too."""
+    handler = logging.StreamHandler() if path is None else LogFile(path, standard_too=True)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pyomid.server.metrics import Watched
 from pyomid.server.service import TsoService
-from pyomid.server.watched import Watched
 from pyomid.types import AbortReason
 
 PREFIX: Final = "pyomid_tso_"

@@ -12,24 +12,23 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pyomid.errors import Deposed, OmidError, Unavailable
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.conflict_map import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
-from pyomid.server.metrics import serve_metrics
+from pyomid.server.metrics import UpkeepReport, Watched, serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
-from pyomid.server.switch import ready_map
-from pyomid.server.watched import UpkeepReport, Watched
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """All options of a service."""
+    """All options of a service. `pyomid tso` sets some of them; the defaults of the others are constants."""
 
     settings: TsoSettings = field(default_factory=TsoSettings)
     limits: PeerLimits = field(default_factory=PeerLimits)
@@ -61,44 +60,8 @@ class ServiceOptions:
     idle_exit_s: float = float("inf")
     token: bytes = b""
     metrics: str = ""
-    kernel: bool = False
+    compiled: bool = True
     """Compiled code decides ordinary begins and commits; otherwise the reference implementation does."""
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], token: bytes) -> ServiceOptions:
-        """Return the options of `pyomid tso`, given by name."""
-        return cls(
-            TsoSettings(
-                conflict_map_entries=options["conflict-map-entries"],
-                window_starts=options["window-starts"],
-                batch_entries_max=options["batch-entries"],
-                flushes_in_flight_max=options["flushes-in-flight"],
-                max_transaction_age_s=options["max-transaction-age"],
-                lease_term_s=options["lease-term"],
-                commit_retry_s=options["commit-retry"],
-                store_retry_s=options["store-retry"],
-                stall_s_max=options["stall"],
-                world_time=options["timestamps"] == "world-time",
-                unknown_tables_max=options["unknown-tables"],
-                leases_max=options["leases"],
-                retention_s=options["retention"],
-            ),
-            PeerLimits(
-                frame_bytes_max=options["frame-bytes"],
-                requests_outstanding_max=options["outstanding"],
-                unread_bytes_max=options["unread-bytes"],
-                handshake_s_max=options["handshake-timeout"],
-                frame_s_max=options["frame-timeout"],
-                idle_s_max=options["idle-timeout"] or float("inf"),
-                keepalive_s=options["keepalive"],
-            ),
-            connections_max=options["connections"],
-            held_bytes_max=options["held-bytes"],
-            idle_exit_s=options["idle-exit"] or float("inf"),
-            token=token,
-            metrics=options["metrics"],
-            kernel=options["kernel"] == "on",
-        )
 
 
 def connections_possible(wanted: int) -> int:
@@ -119,7 +82,11 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
     """Return an empty conflict map. Allocating a compiled map of several gigabytes takes seconds; a standby does it
     before the leader dies. Blocking."""
     entries_max = options.settings.conflict_map_entries
-    return ready_map(entries_max) if options.kernel else BucketMap(entries_max)
+    if not options.compiled:
+        return BucketMap(entries_max)
+    made = CacheLineMap(entries_max)
+    populate(made.words)
+    return made
 
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
@@ -319,7 +286,7 @@ async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce:
         loop.add_signal_handler(each, service.stop)
     if duty.stop.is_set():
         service.stop()
-    if options.kernel:
+    if options.compiled:
         service.switch_to_native(wait_for_memory=True)
     service.feed([])
     announce(machine.epoch)

@@ -41,7 +41,7 @@ SETTINGS: Final = {
     "conflict_map_entries": 64,
     "window_starts": 8,
     "max_transaction_age_s": 2.0,
-    "lease_term_s": 1_000.0,
+    "lease_seconds": 1_000.0,
     "watermark_interval_s": 0.0,
     "tables_interval_s": 1e9,
     "commit_retry_s": actors.RETRY_BOUND_S,

@@ -57,7 +57,7 @@ def _plan(choices: Choices) -> Plan:
         "batch_entries_max": choices.pick((1, 4, 100)),
         "flushes_in_flight_max": choices.pick((1, 2, 3)),
         "max_transaction_age_s": choices.pick((2.0, 10.0, 60.0)),
-        "lease_term_s": choices.pick((2.0, 10.0, 30.0)),
+        "lease_seconds": choices.pick((2.0, 10.0, 30.0)),
         "watermark_interval_s": choices.pick((0.0, 0.5)),
         "tables_interval_s": 5.0,
         "commit_retry_s": actors.RETRY_BOUND_S,

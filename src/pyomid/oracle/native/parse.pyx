@@ -11,10 +11,13 @@ Every read is bounded by the frame's end, and a frame yields at most one id per 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from pyomid.native.numbers cimport big_endian
+from pyomid.native.numbers cimport BYTES, VARINT, big_endian
+from pyomid.oracle.native.fields cimport (
+    COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
+    COMMIT_REQUEST_TABLE_ID, COMPLETE_REQUEST_START_TIMESTAMP, REQUEST_COMMIT_REQUEST, REQUEST_COMPLETE_REQUEST,
+    REQUEST_REQUEST_ID, REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
+)
 from pyomid.oracle.native.records cimport Op
-
-from pyomid.wire import omid_pb2 as pb
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long word) nogil
@@ -27,30 +30,6 @@ cpdef enum:
 
 cdef enum:
     VARINT_BYTES_MAX = 10
-    VARINT = 0  # wire types
-    BYTES = 2
-    TIMESTAMP_REQUEST = 1  # fields
-    COMMIT_REQUEST = 2
-    COMPLETE_REQUEST = 68
-    REQUEST_ID = 64
-    NOT_BEFORE = 64
-    START = 1
-    CELL_ID = 3
-    IS_RETRY = 2
-    TABLE_ID = 4
-    CELLS = 66
-    COMPLETED = 1
-
-assert (TIMESTAMP_REQUEST, COMMIT_REQUEST, COMPLETE_REQUEST, REQUEST_ID, NOT_BEFORE) == (
-    pb.Request.TIMESTAMP_REQUEST_FIELD_NUMBER, pb.Request.COMMIT_REQUEST_FIELD_NUMBER,
-    pb.Request.COMPLETE_REQUEST_FIELD_NUMBER, pb.Request.REQUEST_ID_FIELD_NUMBER,
-    pb.TimestampRequest.NOT_BEFORE_FIELD_NUMBER,
-)
-assert (START, CELL_ID, IS_RETRY, TABLE_ID, CELLS, COMPLETED) == (
-    pb.CommitRequest.START_TIMESTAMP_FIELD_NUMBER, pb.CommitRequest.CELL_ID_FIELD_NUMBER,
-    pb.CommitRequest.IS_RETRY_FIELD_NUMBER, pb.CommitRequest.TABLE_ID_FIELD_NUMBER,
-    pb.CommitRequest.CELLS_FIELD_NUMBER, pb.CompleteRequest.START_TIMESTAMP_FIELD_NUMBER,
-)
 
 
 cdef int64_t read_varint_at_end(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
@@ -113,7 +92,7 @@ cdef int64_t parse_begin(const uint8_t *data, int64_t at, int64_t end, Op *op) n
     op.ts = 0
     while at < end:
         at = read_key(data, at, end, &key)
-        if at < 0 or key != (NOT_BEFORE << 3 | VARINT):
+        if at < 0 or key != (TIMESTAMP_REQUEST_NOT_BEFORE << 3 | VARINT):
             return RARE
         at = read_varint(data, at, end, &op.ts)
         if at < 0:
@@ -152,19 +131,19 @@ cdef int64_t parse_commit(
         at = read_key(data, at, end, &key)
         if at < 0:
             return RARE
-        if key >> 3 == CELL_ID:
+        if key >> 3 == COMMIT_REQUEST_CELL_ID:
             at = parse_ids(data, at, end, key & 7, cells, &op.cell_end)
-        elif key >> 3 == TABLE_ID:
+        elif key >> 3 == COMMIT_REQUEST_TABLE_ID:
             at = parse_ids(data, at, end, key & 7, tables, &op.table_end)
-        elif key == (CELLS << 3 | BYTES):
+        elif key == (COMMIT_REQUEST_CELLS << 3 | BYTES):
             at = read_varint(data, at, end, &length)
             if at < 0 or length < 0 or length > end - at:
                 return RARE
             op.carried_at, op.carried_bytes = at, length
             at += length
-        elif key == (START << 3 | VARINT):
+        elif key == (COMMIT_REQUEST_START_TIMESTAMP << 3 | VARINT):
             at = read_varint(data, at, end, &op.ts)
-        elif key == (IS_RETRY << 3 | VARINT):
+        elif key == (COMMIT_REQUEST_IS_RETRY << 3 | VARINT):
             at = read_varint(data, at, end, &retried)
         else:
             return RARE
@@ -178,7 +157,7 @@ cdef int64_t parse_complete(const uint8_t *data, int64_t at, int64_t end, Op *op
     cdef int64_t key = 0
     while at < end:
         at = read_key(data, at, end, &key)
-        if at < 0 or key >> 3 != COMPLETED:
+        if at < 0 or key >> 3 != COMPLETE_REQUEST_START_TIMESTAMP:
             return RARE
         at = parse_ids(data, at, end, key & 7, starts, &op.cell_end)
         if at < 0:
@@ -201,16 +180,16 @@ cdef int64_t parse_one(
             at = read_varint(data, at, end, &length)
             if at < 0 or length < 0 or length > end - at or op.kind != RARE:
                 return RARE
-            if key >> 3 == TIMESTAMP_REQUEST:
+            if key >> 3 == REQUEST_TIMESTAMP_REQUEST:
                 op.kind = parse_begin(data, at, at + length, op)
-            elif key >> 3 == COMPLETE_REQUEST:
+            elif key >> 3 == REQUEST_COMPLETE_REQUEST:
                 op.kind = parse_complete(data, at, at + length, op, cells)
-            elif key >> 3 == COMMIT_REQUEST:
+            elif key >> 3 == REQUEST_COMMIT_REQUEST:
                 op.kind = parse_commit(data, at, at + length, op, cells, tables)
             if op.kind == RARE:
                 return RARE
             at += length
-        elif key == (REQUEST_ID << 3 | VARINT):
+        elif key == (REQUEST_REQUEST_ID << 3 | VARINT):
             at = read_varint(data, at, end, &op.tag)
         else:
             return RARE

@@ -33,6 +33,9 @@ from pyomid.oracle.watermarks import Watermarks
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Done, GrantLease, LeaseReply
 
+TERM_S_MAX: Final = 24 * 3600.0
+"""A request for a longer term gets this one."""
+
 SHARED_TERM_PARTS: Final = 10
 """Younger starts may share a lease during the first tenth of its term."""
 
@@ -290,7 +293,7 @@ class LeaseRequests:
                 f"the lease term of {request.term_s} s is invalid: it must be finite and 0 or more", start_ts=start_ts
             ))  # fmt: skip
             return
-        term_s = min(request.term_s or self._settings.lease_term_s, self._settings.lease_term_s_max)
+        term_s = min(request.term_s or self._settings.lease_seconds, TERM_S_MAX)
         if not self._begins.is_issued(start_ts):
             self._step.refuse(peer, tag, self._begins.not_a_start(start_ts))
         elif self._watermarks.may_have_passed(start_ts):
@@ -310,14 +313,11 @@ class LeaseRequests:
         holder gets one while holders are few."""
         left, held = self._settings.leases_max - len(self._leases), self._leases.held_by(holder)
         if left <= 0:
-            return (
-                f"all {len(self._leases)} leases are taken ({self._leases.most_held_by()}): end some, or start the TSO "
-                "with more --leases"
-            )
+            return f"all {len(self._leases)} leases are taken ({self._leases.most_held_by()}): end some"
         if held >= left:
             return (
                 f"{_cleaned(holder) or 'an unnamed client'} has {held} leases already, and the {left} that are left "
-                "are for others: end some, or start the TSO with more --leases"
+                "are for others: end some"
             )
         return ""
 

@@ -25,7 +25,7 @@ from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
-from pyomid.row_codec.sentinel import sentinel_column
+from pyomid.row_codec.schema import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.source.key_runs import in_runs
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches

@@ -49,10 +49,10 @@ class Regions:
 
         splits, grown = self._environment.read(read)
         if grown != splits:
-            splits = self.split_at(table, grown)
+            splits = self._split_at(table, grown)
         return _ranges([b"", *splits, None])
 
-    def split_at(self, table: str, keys: Sequence[bytes]) -> list[bytes]:
+    def _split_at(self, table: str, keys: Sequence[bytes]) -> list[bytes]:
         """Make a region begin at each of `keys`. Return all borders."""
 
         def add(transaction: Transaction) -> list[bytes]:

@@ -401,10 +401,6 @@ class EmbeddedStore(DataStore):
     def regions(self, table: str) -> list[KeyRange]:
         return self._regions.regions(table)
 
-    def split_region(self, table: str, key: bytes) -> None:
-        """Split a region: from now on one begins at `key`."""
-        self._regions.split_at(table, [key])
-
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
         return self._regions.split_points(table, key_range, partitions)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.catalog import HBaseCatalog
@@ -37,6 +38,7 @@ from pyomid.storage.hbase.security.sasl import Protection
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.tls import client_context
 from pyomid.types import TaskToken
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,35 @@ class HBaseOptions:
     token: Callable[[], TaskToken | None] | None = None
     """Returns the newest delegation token that this process was sent, used instead of Kerberos until it expires; then
     Kerberos is used. ZooKeeper gets no token."""
+
+
+def hbase_options(settings: Settings) -> HBaseOptions:
+    """Return the options of a URL. `Misuse` if one needs another that is missing."""
+    return HBaseOptions(
+        settings.ceiling,
+        settings.durability,
+        settings.others_seal,
+        _kerberos_options(settings),
+        client_context("hbaseTls", settings.hbase_tls_ca, settings.hbase_tls_cert, settings.hbase_tls_key),
+        client_context(
+            "zookeeperTls", settings.zookeeper_tls_ca, settings.zookeeper_tls_cert, settings.zookeeper_tls_key
+        ),
+    )
+
+
+def _kerberos_options(settings: Settings) -> KerberosOptions | None:
+    if settings.authentication != "kerberos":
+        if settings.principal or settings.keytab or settings.rpc_protection or settings.run_as:
+            raise Misuse("options principal, keytab, rpcProtection and runAs need authentication=kerberos")
+        return None
+    return KerberosOptions(
+        settings.principal,
+        settings.keytab,
+        settings.hbase_principal,
+        "" if settings.zookeeper_principal == "none" else settings.zookeeper_principal,
+        Protection[settings.rpc_protection.upper()] if settings.rpc_protection else None,
+        settings.run_as or None,
+    )
 
 
 def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:

@@ -10,19 +10,19 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcmp
 
 from pyomid.native.batch cimport Batch, batch_of
-from pyomid.native.numbers cimport put_varint, varint_bytes
+from pyomid.native.numbers cimport BYTES, VARINT, put_varint, varint_bytes
 from pyomid.storage.hbase.codec.native.encode cimport (
-    KIND_DELETE, KIND_PUT, Request, action_bytes, put_action, put_bytes, put_lengths, put_number, request_of,
+    Request, action_bytes, put_action, put_bytes, put_lengths, put_number, request_of,
+)
+from pyomid.storage.hbase.codec.native.fields cimport (
+    CELL_DELETED, CELL_PUT, MULTI_REQUEST_REGION_ACTION, MUTATION_DELETE, MUTATION_PUT, REGION_ACTION_ATOMIC,
+    REGION_ACTION_REGION,
 )
 
 cpdef enum:
     DROPPED = -1  # Delete the cell and its shadow cell.
     ORPHANED = -2  # Delete the shadow cell alone.
     SHADOW_BYTES = 5 + 8  # Bytes of a shadow cell in addition to its cell's name: prefix, suffix, commit timestamp.
-
-cdef enum:
-    CELL_PUT = 4  # of cells (KeyValue.Type)
-    CELL_DELETED = 8  # exactly this version (Delete)
 
 
 # See `pyomid.storage.hbase.codec.changes`.
@@ -101,7 +101,7 @@ def encode_changes(
             key, key_bytes = changes.keys + changes.row_at[row], changes.row_bytes[row]
             number = 0 if atomic else count
             if atomic:
-                request.actions[action_at] = 0x0A
+                request.actions[action_at] = MULTI_REQUEST_REGION_ACTION << 3 | BYTES
                 action_at = put_varint(
                     request.actions,
                     action_at + 1,
@@ -109,19 +109,21 @@ def encode_changes(
                     + action_bytes(number, key_bytes, puts, durability)
                     + action_bytes(number, key_bytes, deletes, durability),
                 )
-                request.actions[action_at] = 0x0A
+                request.actions[action_at] = REGION_ACTION_REGION << 3 | BYTES
                 action_at = put_varint(request.actions, action_at + 1, region_bytes)
                 action_at = put_bytes(request.actions, action_at, &region[0], region_bytes)
-                request.actions[action_at], request.actions[action_at + 1] = 0x10, 1
+                request.actions[action_at], request.actions[action_at + 1] = REGION_ACTION_ATOMIC << 3 | VARINT, 1
                 action_at += 2
             if puts:
-                action_at = put_action(request.actions, action_at, number, key, key_bytes, puts, KIND_PUT, durability)
+                action_at = put_action(
+                    request.actions, action_at, number, key, key_bytes, puts, MUTATION_PUT, durability
+                )
             for cell in range(changes.row_cell[row], changes.row_cell[row + 1]):
                 if changes.change[cell] > 0:
                     at = put_cell(request.block, at, &changes, row, cell, True)
             if deletes:
                 action_at = put_action(
-                    request.actions, action_at, number, key, key_bytes, deletes, KIND_DELETE, durability
+                    request.actions, action_at, number, key, key_bytes, deletes, MUTATION_DELETE, durability
                 )
             for cell in range(changes.row_cell[row], changes.row_cell[row + 1]):
                 if changes.change[cell] == DROPPED:

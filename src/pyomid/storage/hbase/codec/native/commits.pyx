@@ -8,10 +8,15 @@ given order:
 
 from libc.stdint cimport int64_t, uint8_t
 
-from pyomid.native.numbers cimport big_endian, put_varint, varint_bytes
+from pyomid.native.numbers cimport BYTES, VARINT, big_endian, put_varint, varint_bytes
 from pyomid.storage.hbase.codec.native.encode cimport (
-    COMMIT_ROW, KIND_PUT, Request, action_bytes, put_action, put_bytes, put_commit, put_commit_row, read_varint,
-    request_of,
+    COMMIT_ROW, Request, action_bytes, put_action, put_bytes, put_commit, put_commit_row, read_varint, request_of,
+)
+from pyomid.storage.hbase.codec.native.fields cimport (
+    ACTION_GET, ACTION_INDEX, GET_ROW, MULTI_REQUEST_REGION_ACTION, MULTI_RESPONSE_REGION_ACTION_RESULT, MUTATION_PUT,
+    REGION_ACTION_ACTION, REGION_ACTION_RESULT_EXCEPTION, REGION_ACTION_RESULT_RESULT_OR_EXCEPTION,
+    RESULT_ASSOCIATED_CELL_COUNT, RESULT_CELL, RESULT_OR_EXCEPTION_EXCEPTION, RESULT_OR_EXCEPTION_INDEX,
+    RESULT_OR_EXCEPTION_RESULT,
 )
 
 import numpy as np
@@ -95,7 +100,7 @@ cdef by_range(const int64_t[::1] where, const int64_t[::1] counts):
 cdef int64_t put_region(uint8_t *out, int64_t at, int64_t actions_bytes, Ranges *ranges, int64_t number) noexcept nogil:
     """Write the beginning of the action on a range's region, which so many bytes of actions follow."""
     cdef int64_t begin = ranges.specifier_at[number], size = ranges.specifier_at[number + 1] - begin
-    out[at] = 0x0A
+    out[at] = MULTI_REQUEST_REGION_ACTION << 3 | BYTES
     at = put_varint(out, at + 1, size + actions_bytes)
     return put_bytes(out, at, ranges.specifiers + begin, size)
 
@@ -128,7 +133,7 @@ def encode_commit_puts(
             for index in range(counts[number]):
                 entry = order[position]
                 put_commit_row(row, entries[entry, 0])
-                at = put_action(request.actions, at, index, row, COMMIT_ROW, 1, KIND_PUT, durability)
+                at = put_action(request.actions, at, index, row, COMMIT_ROW, 1, MUTATION_PUT, durability)
                 cell_at = put_commit(request.block, cell_at, row, entries[entry, 0], entries[entry, 1])
                 position += 1
     request.used[0], request.used[1], request.used[2] = at, cell_at, position
@@ -157,13 +162,13 @@ def encode_commit_gets(
                 size += 1 + varint_bytes(action) + action
             at = put_region(out, at, size, &ranges, number)
             for index in range(position, position + counts[number]):
-                out[at] = 0x1A
+                out[at] = REGION_ACTION_ACTION << 3 | BYTES
                 at = put_varint(out, at + 1, get_bytes(order[index], tail.shape[0]))
-                out[at] = 0x08
+                out[at] = ACTION_INDEX << 3 | VARINT
                 at = put_varint(out, at + 1, order[index])
-                out[at] = 0x1A
+                out[at] = ACTION_GET << 3 | BYTES
                 at = put_varint(out, at + 1, 2 + COMMIT_ROW + tail.shape[0])
-                out[at], out[at + 1] = 0x0A, COMMIT_ROW
+                out[at], out[at + 1] = GET_ROW << 3 | BYTES, COMMIT_ROW
                 put_commit_row(out + at + 2, starts[order[index]])
                 at = put_bytes(out, at + 2 + COMMIT_ROW, &tail[0], tail.shape[0])
             position += counts[number]
@@ -247,8 +252,8 @@ cdef int64_t read_field(Bytes message, int64_t at, int64_t end, Field *field) no
     if at < 0:
         return -1
     at = read_varint(message.data, at, message.size, &field.value)
-    field.number, field.has_length = tag >> 3, tag & 7 == 2
-    if at < 0 or at > end or (tag & 7 != 0 and tag & 7 != 2) or not 1 <= field.number <= FIELD_MAX:
+    field.number, field.has_length = tag >> 3, tag & 7 == BYTES
+    if at < 0 or at > end or (tag & 7 != VARINT and tag & 7 != BYTES) or not 1 <= field.number <= FIELD_MAX:
         return -1
     if field.has_length and field.value > end - at:
         return -1
@@ -265,21 +270,21 @@ cdef int64_t read_result(Bytes message, int64_t at, int64_t end, int64_t *index,
     index[0] = cells[0] = 0
     while at < end:
         at = read_field(message, at, end, &field)
-        if at < 0 or (field.has_length and field.number == 3):
+        if at < 0 or (field.has_length and field.number == RESULT_OR_EXCEPTION_EXCEPTION):
             return -1
         if not field.has_length:
-            if field.number == 1:
+            if field.number == RESULT_OR_EXCEPTION_INDEX:
                 index[0] = field.value
             continue
         inner_end = at + field.value
-        if field.number == 2:
+        if field.number == RESULT_OR_EXCEPTION_RESULT:
             while at < inner_end:
                 at = read_field(message, at, inner_end, &field)
-                if at < 0 or (field.has_length and field.number == 1):
+                if at < 0 or (field.has_length and field.number == RESULT_CELL):
                     return -1
                 if field.has_length:
                     at += field.value
-                elif field.number == 2:
+                elif field.number == RESULT_ASSOCIATED_CELL_COUNT:
                     cells[0] = field.value
         at = inner_end
     return at
@@ -329,16 +334,16 @@ cdef bint read_answer(Bytes message, Answer *answer) noexcept nogil:
         if not field.has_length:
             continue
         end = at + field.value
-        if field.number != 1:
+        if field.number != MULTI_RESPONSE_REGION_ACTION_RESULT:
             at = end
             continue
         while at < end:
             at = read_field(message, at, end, &field)
-            if at < 0 or (field.has_length and field.number == 2):
+            if at < 0 or (field.has_length and field.number == REGION_ACTION_RESULT_EXCEPTION):
                 return False
             if not field.has_length:
                 continue
-            if field.number != 1:
+            if field.number != REGION_ACTION_RESULT_RESULT_OR_EXCEPTION:
                 at += field.value
                 continue
             at = read_result(message, at, at + field.value, &index, &cells)

@@ -11,6 +11,7 @@ from libc.string cimport memcmp, memcpy
 
 from pyomid.native.batch cimport TOMBSTONE
 from pyomid.native.numbers cimport big_endian
+from pyomid.storage.hbase.codec.native.fields cimport CELL_PUT
 
 NAMES_FULL = INT64_MIN // 2
 """Result of `index_cells` if it needs a larger table of names."""
@@ -21,7 +22,6 @@ cpdef enum:
 
 cdef enum:
     UNSEEN = -2
-    KIND_PUT = 4
 
 
 cdef struct KeyValue:
@@ -284,7 +284,7 @@ def match_cells(
             for index in range(first, last):
                 cell = cells + index
                 name = names.names + cell.name
-                if name.base >= 0 or cell.kind != KIND_PUT:
+                if name.base >= 0 or cell.kind != CELL_PUT:
                     continue
                 commit = 0
                 if not has_commit(&block[0], cells, first, cell, name.shadow, &names, &commit):

@@ -2,8 +2,6 @@ from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:
     COMMIT_ROW = 9
-    KIND_PUT = 2  # of mutations (MutationType)
-    KIND_DELETE = 3
 
 
 # The buffers of a Multi call, and how far they are filled: bytes of both, and rows.

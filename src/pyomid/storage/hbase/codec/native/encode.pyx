@@ -8,7 +8,12 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
 from pyomid.native.batch cimport Batch, batch_of
-from pyomid.native.numbers cimport put_big_endian, put_varint, varint_bytes
+from pyomid.native.numbers cimport BYTES, VARINT, put_big_endian, put_varint, varint_bytes
+from pyomid.storage.hbase.codec.native.fields cimport (
+    ACTION_INDEX, ACTION_MUTATION, CELL_PUT, MULTI_RESPONSE_REGION_ACTION_RESULT, MUTATION_ASSOCIATED_CELL_COUNT,
+    MUTATION_DURABILITY, MUTATION_MUTATE_TYPE, MUTATION_PUT, MUTATION_ROW, REGION_ACTION_ACTION,
+    REGION_ACTION_RESULT_EXCEPTION, REGION_ACTION_RESULT_RESULT_OR_EXCEPTION, RESULT_OR_EXCEPTION_EXCEPTION,
+)
 
 cpdef enum:
     ACTION_BYTES_MAX = 48  # Bytes of an action in addition to its row.
@@ -64,21 +69,21 @@ cdef int64_t put_action(
 ) noexcept nogil:
     """Write the action with this number: a mutation of `row` with so many cells of the block; return where it ends."""
     cdef int64_t mutation = mutation_bytes(row_bytes, cells, durability)
-    out[at] = 0x1A
+    out[at] = REGION_ACTION_ACTION << 3 | BYTES
     at = put_varint(out, at + 1, 1 + varint_bytes(number) + 1 + varint_bytes(mutation) + mutation)
-    out[at] = 0x08
+    out[at] = ACTION_INDEX << 3 | VARINT
     at = put_varint(out, at + 1, number)
-    out[at] = 0x12
+    out[at] = ACTION_MUTATION << 3 | BYTES
     at = put_varint(out, at + 1, mutation)
-    out[at] = 0x0A
+    out[at] = MUTATION_ROW << 3 | BYTES
     at = put_varint(out, at + 1, row_bytes)
     at = put_bytes(out, at, row, row_bytes)
-    out[at], out[at + 1] = 0x10, <uint8_t> kind
+    out[at], out[at + 1] = MUTATION_MUTATE_TYPE << 3 | VARINT, <uint8_t> kind
     at += 2
     if durability:
-        out[at], out[at + 1] = 0x30, <uint8_t> durability
+        out[at], out[at + 1] = MUTATION_DURABILITY << 3 | VARINT, <uint8_t> durability
         at += 2
-    out[at] = 0x40
+    out[at] = MUTATION_ASSOCIATED_CELL_COUNT << 3 | VARINT
     return put_varint(out, at + 1, cells)
 
 
@@ -99,7 +104,7 @@ def encode_puts(
             key, row_bytes = batch.buffer + batch.row_off[row], batch.row_len[row]
             begin, stop = batch.rec_cell[batch.row_rec[row]], batch.rec_cell[batch.row_rec[row + 1]]
             action_at = put_action(
-                request.actions, action_at, row - first, key, row_bytes, stop - begin, KIND_PUT, durability
+                request.actions, action_at, row - first, key, row_bytes, stop - begin, MUTATION_PUT, durability
             )
             for cell in range(begin, stop):
                 column = batch.cell_col[cell]
@@ -110,7 +115,7 @@ def encode_puts(
                 block[at] = <uint8_t> family_bytes[column]
                 at = put_bytes(block, at + 1, &names[name_begin[column]], name_bytes)
                 at = put_number(block, at, version, 8)
-                block[at] = 4
+                block[at] = CELL_PUT
                 at = put_bytes(block, at + 1, batch.buffer + batch.cell_off[cell], value_bytes)
     request.used[0], request.used[1], request.used[2] = action_at, at, end - first
 
@@ -126,7 +131,7 @@ cdef int64_t put_commit(uint8_t *out, int64_t at, const uint8_t *row, int64_t st
     at = put_bytes(out, at, row, COMMIT_ROW)
     out[at], out[at + 1], out[at + 2] = 1, c"F", c"C"
     at = put_number(out, at + 3, start, 8)
-    out[at] = 4
+    out[at] = CELL_PUT
     return put_varint(out, at + 1, commit - start)
 
 
@@ -143,7 +148,7 @@ def encode_commits(
             entry = order[position]
             put_commit_row(row, entries[entry, 0])
             action_at = put_action(
-                request.actions, action_at, position - first, row, COMMIT_ROW, 1, KIND_PUT, durability
+                request.actions, action_at, position - first, row, COMMIT_ROW, 1, MUTATION_PUT, durability
             )
             at = put_commit(request.block, at, row, entries[entry, 0], entries[entry, 1])
     request.used[0], request.used[1], request.used[2] = action_at, at, end - first
@@ -182,16 +187,22 @@ def all_succeeded(const uint8_t[::1] response):
         if at < 0:
             return False
         at = read_varint(&response[0], at, response.shape[0], &value)
-        if at < 0 or (tag & 7 != 0 and tag & 7 != 2):
+        if at < 0 or (tag & 7 != VARINT and tag & 7 != BYTES):
             return False
-        if tag & 7 == 0:
+        if tag & 7 == VARINT:
             continue
         if value > ends[depth] - at:
             return False
         field = tag >> 3
-        if (depth == 1 and field == 2) or (depth == 2 and field == 3):
+        if (
+            depth == 1 and field == REGION_ACTION_RESULT_EXCEPTION
+            or depth == 2 and field == RESULT_OR_EXCEPTION_EXCEPTION
+        ):
             return False
-        if field == 1 and depth < 2:
+        if (
+            depth == 0 and field == MULTI_RESPONSE_REGION_ACTION_RESULT
+            or depth == 1 and field == REGION_ACTION_RESULT_RESULT_OR_EXCEPTION
+        ):
             depth += 1
             ends[depth] = at + value
         else:
