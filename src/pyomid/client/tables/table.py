@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.observers.observer import Kind
 from pyomid.client.native import shown_rows as kernels
+from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TABLE, Handle, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
