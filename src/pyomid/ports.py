@@ -67,6 +67,8 @@ class Capabilities:
     """`write_shared` of many small writes costs little more than one small write."""
     one_step: bool = False
     """Its commit table writes the cells of a small commit together with its entry (`CommitTable.put_with_cells`)."""
+    settled_reads: bool = False
+    """`read_settled` reads rows and W from one state of the database."""
     foreign_tables: bool = False
     """Other programs also create and write tables in it (HBase). Such tables can be imported."""
 
@@ -127,6 +129,17 @@ class DataStore(ABC):
         the whole family. Versions that `bounds` does not need may be omitted. The cells of one row come from one atomic
         read, without gaps down to where its columns end.
         """
+
+    def read_settled(
+        self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None, bounds: ReadBounds, expired_to: int
+    ) -> tuple[list[dict[Column, bytes] | None], int]:
+        """Return each row as a reader at the snapshot `bounds.committed_below` sees it, and W of the same state of the
+        database. None for a row if it is not certain without the commit table: the caller reads that row by
+        `read_rows`. Values committed at or below `expired_to` have expired. Only with the capability `settled_reads`.
+
+        The reader's own versions, if it has any, are at or above the snapshot.
+        """
+        raise NotImplementedError(f"{type(self).__name__} reads rows and W apart")
 
     @abstractmethod
     def scan(

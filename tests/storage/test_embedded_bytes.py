@@ -156,7 +156,7 @@ def test_bad_grammar_under_a_good_checksum_is_corruption_in_both_forms(body: byt
 
 def test_compiled_checksum_is_that_of_zlib() -> None:
     data = np.frombuffer(bytearray(random.Random(1).randbytes(300)), dtype=np.uint8)
-    for length in (0, 1, 15, 16, 17, 64, 299):
+    for length in range(300):
         for before in (0, 0xFFFFFFFF, 12345):
             expected = crc32(data[1 : 1 + length].tobytes(), before)
             assert record_kernels.checksum(data[1 : 1 + length], before) == expected

@@ -121,6 +121,7 @@ class Database(Handle):
         self.settings: Final[Settings] = deployment.settings
         self.commit_cache: Final = CommitCache(deployment.settings.commit_cache_entries)
         self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
+        self.settled_reads: Final = deployment.store.capabilities.settled_reads
         self.packs_cells: Final = deployment.store.capabilities.one_step
         self.reports: Final = reports_to(observers)
         self._deployment = deployment

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
@@ -122,11 +123,10 @@ class Driver:
         if background is not None:
             self.handlers[effects.Heal] = self.handlers[effects.DeleteOrphans] = background.offer
 
+        self.run: Final[Run] = partial(drive, handlers=self.handlers)
+
     def perform(self, effect: Effect) -> Any:
         return self.handlers[type(effect)](effect)
-
-    def run(self, steps: Steps[T]) -> T:
-        return drive(steps, self.handlers)
 
 
 AsyncHandler = Callable[[Any], Awaitable[Any]]
@@ -202,6 +202,7 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
     store, catalog, leader_state = deployment.store, deployment.catalog, deployment.leader_state
     return {
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
+        effects.ReadSettled: lambda e: store.read_settled(e.table, e.rows, e.columns, e.bounds, e.expired_to),
         effects.ReadRange: lambda e: _read_range(deployment, e),
         effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(deployment, e),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),

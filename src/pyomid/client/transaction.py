@@ -478,6 +478,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
             pipelined=database.pipelined_writes,
             ids_max=tso.write_set_ids_max,
             one_step_bytes_max=tso.one_step_bytes_max if database.packs_cells else 0,
+            settled_reads=database.settled_reads,
         )
         super().__init__(writes, begun, lease=lease, end_lease=end_lease)
         self.database: Final = database

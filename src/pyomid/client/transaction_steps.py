@@ -22,12 +22,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
+from pyomid.client.native import shown_rows as kernels
 from pyomid.client.tables.open_reads import NO_CELLS, OpenRead, OpenReads, RowOverlay
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.protocol.commit import WriteSet, rollback_steps
@@ -35,7 +35,14 @@ from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, 
 from pyomid.protocol.expiry import seen_steps
 from pyomid.protocol.hashing import row_id, table_id
 from pyomid.protocol.native import hashing
-from pyomid.protocol.reading import ROWS_AT_ONCE, CommitCache, Snapshot, read_batch_steps, read_rows_steps
+from pyomid.protocol.reading import (
+    ROWS_AT_ONCE,
+    CommitCache,
+    Snapshot,
+    read_batch_steps,
+    read_rows_steps,
+    read_settled_steps,
+)
 from pyomid.protocol.visibility import NO_STARTS, VisibleCells, visible_cells
 from pyomid.types import (
     TIMESTAMP_STEP,
@@ -128,8 +135,8 @@ def _nothing_steps() -> Steps[None]:
 class TransactionSteps:
     """A transaction's state: its snapshot, and a write buffer for each table.
 
-    `pipelined`: the store has pipelined writes (`ports.Capabilities`). `ids_max`: maximum number of ids in a commit; 0:
-    unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may carry.
+    `pipelined` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`: maximum number of ids
+    in a commit; 0: unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may carry.
     """
 
     def __init__(
@@ -141,6 +148,7 @@ class TransactionSteps:
         pipelined: bool = False,
         ids_max: int = 0,
         one_step_bytes_max: int = 0,
+        settled_reads: bool = False,
     ) -> None:
         self.start_ts = begun.read_at or begun.start_ts
         own = () if begun.read_at else (begun.start_ts,)
@@ -148,6 +156,7 @@ class TransactionSteps:
         self._expiring: dict[str, Snapshot] = {}
         """The snapshot with its expiry floor, for tables with a time to live (E1)."""
         self._cache = cache
+        self._settled_reads = settled_reads
         self._pipelined = pipelined
         self._flush_bytes = min(flush_bytes, PIPELINED_BYTES) if pipelined else flush_bytes
         self._buffered_bytes = 0
@@ -475,7 +484,8 @@ class TransactionSteps:
     ) -> Steps[list[Row]]:
         """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. `read`:
         as of the begin of that read."""
-        steps = read_rows_steps(info.name, keys, columns, self._snapshot_of(info.name), self._cache)
+        read_steps = read_settled_steps if self._settled_reads and len(keys) <= ROWS_AT_ONCE else read_rows_steps
+        steps = read_steps(info.name, keys, columns, self._snapshot_of(info.name), self._cache)
         return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps, read)
 
     def _overlaid_steps(
@@ -683,7 +693,7 @@ def merged(
 
 def shown_rows(
     seen: Sequence[SeenBatch], own: OwnRows, columns: Sequence[Column] | None
-) -> ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]]:
+) -> kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]]:
     """As `merged`, but rows may be created lazily."""
     return _named_rows(seen[0]) if own is NO_OWN_ROWS and len(seen) == 1 else merged(seen, own, columns)
 
@@ -703,69 +713,18 @@ def merged_batch(seen: SeenBatch | None, own: OwnRows) -> SeenBatch | None:
 Name = TypeVar("Name", Column, bytes)
 
 
-class ShownRows(Generic[Name]):
-    """Rows of a batch, each created when it is iterated over. Rows that the program does not keep are freed before
-    Python's garbage collector tracks them, which would cost more than to create them.
-
-    With `names`, every row has these columns, and `values` are the values of all rows; without, each value is a row's
-    dict.
-    """
-
-    __slots__ = ("_keys", "_names", "_values")
-
-    def __init__(self, keys: list[bytes], names: Sequence[Name], values: list[Any]) -> None:
-        self._keys = keys
-        self._names: Sequence[Name] = names
-        self._values = values
-
-    def __iter__(self) -> Iterator[tuple[bytes, dict[Name, bytes]]]:
-        names, values = self._names, self._values
-        if not names:
-            return zip(self._keys, values, strict=False)
-        if len(names) == 1:
-            return self._of_one(names[0])
-        return self._of_some(names)
-
-    def _of_one(self, name: Name) -> Iterator[tuple[bytes, dict[Name, bytes]]]:
-        for key, value in zip(self._keys, self._values, strict=False):
-            yield key, {name: value}
-
-    def _of_some(self, names: Sequence[Name]) -> Iterator[tuple[bytes, dict[Name, bytes]]]:
-        for key, values in zip(self._keys, zip(*[iter(self._values)] * len(names), strict=True), strict=False):
-            yield key, dict(zip(names, values, strict=True))
-
-    def clear(self) -> None:
-        """End all iterations: no more rows are returned."""
-        self._keys.clear()
+def visible_rows(batch: CellBatch, visible: VisibleCells, names: Sequence[Name]) -> kernels.ShownRows[Name]:
+    """Return the rows, with `names` for the columns, each created when it is iterated over."""
+    return kernels.ShownRows(batch.arrays(), visible.cells, visible.row_cell, list(names))
 
 
-def visible_rows(batch: CellBatch, visible: VisibleCells, names: Sequence[Name]) -> ShownRows[Name]:
-    """Return the rows, with `names` for the columns. Uses lists and one bytes object, because numpy's scalars cost a
-    microsecond each."""
-    taken, data = visible.cells, batch.buffer.tobytes()
-    keys = _cut(data, batch.row_off, batch.row_len)
-    values = _cut(data, batch.cell_off[taken], batch.cell_len[taken])
-    columns, ends = batch.cell_col[taken].tolist(), visible.row_cell.tolist()
-    width = ends[1] if keys else 0
-    if width and ends == list(range(0, width * len(keys) + 1, width)) and columns == columns[:width] * len(keys):
-        return ShownRows(keys, [names[column] for column in columns[:width]], values)
-    cells = list(zip(map(names.__getitem__, columns), values, strict=True))
-    places = list(zip(ends, islice(ends, 1, None), strict=False))
-    present = [key for key, (first, last) in zip(keys, places, strict=True) if first < last]
-    return ShownRows(present, (), [dict(cells[first:last]) for first, last in places if first < last])
-
-
-def _named_rows(seen: SeenBatch) -> ShownRows[bytes]:
+def _named_rows(seen: SeenBatch) -> kernels.ShownRows[bytes]:
     return visible_rows(*seen, list(map(full_name, seen[0].columns)))
 
 
 def row_keys(batch: CellBatch) -> list[bytes]:
-    return _cut(batch.buffer.tobytes(), batch.row_off, batch.row_len)
-
-
-def _cut(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[bytes]:
-    places = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
-    return [data[first:last] for first, last in places]
+    data, ends = batch.buffer.tobytes(), batch.row_off + batch.row_len
+    return [data[first:last] for first, last in zip(batch.row_off.tolist(), ends.tolist(), strict=True)]
 
 
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:

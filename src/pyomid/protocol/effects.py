@@ -49,6 +49,17 @@ class ReadRows(Effect):
     bounds: ReadBounds | None = None
 
 
+@dataclass(slots=True)  # not frozen: as `ReadRows`
+class ReadSettled(Effect):
+    """→ (list[VisibleRow | None], W), `DataStore.read_settled`: one fresh read of the rows and W together."""
+
+    table: str
+    rows: Sequence[bytes]
+    columns: Sequence[Column] | None
+    bounds: ReadBounds
+    expired_to: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRange(Effect):
     """→ CellBatch of the first rows of the range, complete rows, one fresh read: at most `rows_max` rows (fewer if the

@@ -43,6 +43,7 @@ from pyomid.protocol.effects import (
     LookupThenWatermarks,
     ReadRange,
     ReadRows,
+    ReadSettled,
     ReadWatermarks,
     SealStarts,
     Steps,
@@ -106,6 +107,31 @@ def read_rows_steps(
     if len(rows) <= ROWS_AT_ONCE:
         return _read_some_rows_steps(table, rows, columns, snapshot, cache)
     return _read_many_rows_steps(table, rows, columns, snapshot, cache)
+
+
+def read_settled_steps(
+    table: str,
+    rows: Sequence[bytes],
+    columns: Sequence[Column] | None,
+    snapshot: Snapshot,
+    cache: CommitCache,
+) -> Steps[list[VisibleRow]]:
+    """As `read_rows_steps`, over a store that reads rows and W from one state of the database.
+
+    In a state in which W is below the snapshot, no version that the snapshot needs is missing (R7). So a row is decided
+    by that state, if each version that may be visible has its shadow cell. `read_rows_steps` reads the other rows anew.
+    The snapshot's own versions must be at or above its start.
+    """
+    found: tuple[list[VisibleRow | None], int]
+    found = yield ReadSettled(table, rows, columns, snapshot.bounds, snapshot.expired_to)
+    settled, watermark = found
+    if snapshot.start_ts <= watermark:
+        yield from check_snapshot_steps(snapshot, watermark)
+    if None not in settled:
+        return settled  # type: ignore[return-value]
+    left = [row for row, seen in zip(rows, settled, strict=True) if seen is None]
+    others = iter((yield from read_rows_steps(table, left, columns, snapshot, cache)))
+    return [next(others) if seen is None else seen for seen in settled]
 
 
 def _read_many_rows_steps(

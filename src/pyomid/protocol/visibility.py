@@ -106,7 +106,7 @@ class VisibleCells:
 def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Return the starts that only the commit table can resolve for this reader: ascending, each once."""
     found = kernels.unresolved(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
-    return np.unique(found)
+    return np.unique(found) if len(found) else found
 
 
 def apply_commits(batch: CellBatch, starts: Indices, commits: Indices) -> Indices:

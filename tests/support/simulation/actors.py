@@ -60,6 +60,8 @@ class Plan:
 
     plain_puts: bool = False
     """A commit table without conditional puts (HBase)."""
+    settled_reads: bool = False
+    """A store that reads rows and W from one state (a folder)."""
     settings: dict[str, Any] = field(default_factory=dict)
     wall_skew_s: Sequence[float] = (0.0,)
     """The wall clock of each TSO in turn, off by so much."""
@@ -203,6 +205,8 @@ def label_of(effect: effects.Effect) -> str:
     match effect:
         case effects.ReadRows(table, rows, _):
             return f"ReadRows {table} {_keys(rows)}"
+        case effects.ReadSettled(table, rows):
+            return f"ReadSettled {table} {_keys(rows)}"
         case effects.LookupThenWatermarks(starts):
             return f"LookupThenWatermarks {list(starts)}"
         case effects.WriteCells(table, version, rows):
@@ -319,9 +323,9 @@ class Tx:
 
     def get(self, table: str, row: bytes) -> Steps:
         """The visible columns; recorded one by one, absence too."""
-        [found] = yield from self.client.run(
-            self.build.reading.read_rows_steps(table, [row], None, self.snapshot, self.client.cache)
-        )
+        reading = self.build.reading
+        read = reading.read_settled_steps if self.client.world.plan.settled_reads else reading.read_rows_steps
+        [found] = yield from self.client.run(read(table, [row], None, self.snapshot, self.client.cache))
         found = dict(found)
         for column, own in (self.carried or {}).get(table, {}).get(row, {}).items():
             found[column] = own

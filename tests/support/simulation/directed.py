@@ -54,8 +54,9 @@ SETTINGS: Final = {
 class Schedule:
     """A world in which only what is called by name moves."""
 
-    def __init__(self, build: Build, *, plain_puts: bool = False, **settings: Any) -> None:
-        self.world = World(build, Choices(1), Plan(plain_puts=plain_puts, settings={**SETTINGS, **settings}))
+    def __init__(self, build: Build, *, plain_puts: bool = False, settled_reads: bool = False, **settings: Any) -> None:
+        plan = Plan(plain_puts=plain_puts, settled_reads=settled_reads, settings={**SETTINGS, **settings})
+        self.world = World(build, Choices(1), plan)
         self.universe = self.world.universe
         self.universe.time_flows = False
         self._held: list[Callable[[Call], bool]] = []
@@ -557,7 +558,15 @@ def a_miss_is_not_remembered(build: Build) -> None:
 
 def a_reader_below_w_is_told(build: Build) -> None:
     """R7. R without a lease reads on after compaction passed it."""
-    s = Schedule(build)
+    _reads_below_w(Schedule(build))
+
+
+def a_reader_below_w_of_the_same_state_is_told(build: Build) -> None:
+    """R7. The same over a store that reads rows and W from one state."""
+    _reads_below_w(Schedule(build, settled_reads=True))
+
+
+def _reads_below_w(s: Schedule) -> None:
     t, r = s.client("T"), s.client("R")
     s.do(t, put(t, "a", R0))
     s.finish_all(t)
@@ -568,6 +577,25 @@ def a_reader_below_w_is_told(build: Build) -> None:
     s.pass_time(10.0)
     compact(s)
     s.do(r, ignoring(reader.get("a", R0)))
+    s.judge()
+
+
+def a_settled_read_during_a_commit_sees_all_of_it_or_nothing(build: Build) -> None:
+    """R1, R4. T committed two rows; R reads one before T's shadow cells are there, the other afterwards."""
+    s = Schedule(build, settled_reads=True)
+    t, r = s.client("T"), s.client("R")
+    s.do(t, put(t, "a", R0))
+    s.do(t, put(t, "a", R1))
+    s.finish_all(t)
+    tx = s.do(t, written(t, "a", R0))
+    s.do(t, tx.write("a", {R1: {X: True}}))
+    release = s.hold(effects.WriteShadowCells)
+    s.do(t, tx.commit())
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R0))
+    release()
+    s.finish_all(t)
+    s.do(r, reader.get("a", R1))
     s.judge()
 
 
@@ -1420,6 +1448,8 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_deleted_row_stays_deleted_when_both_vanish,
         a_miss_is_not_remembered,
         a_reader_below_w_is_told,
+        a_reader_below_w_of_the_same_state_is_told,
+        a_settled_read_during_a_commit_sees_all_of_it_or_nothing,
         a_begin_during_a_held_flush_sees_no_half_commit,
         w_waits_for_the_commit_in_flight,
         a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w,

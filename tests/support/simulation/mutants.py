@@ -58,6 +58,11 @@ def _horizon_read_first(original: Any, starts: Any) -> Any:
     return states, watermark, horizon
 
 
+def _unsettled_is_absent(original: Any, table: str, rows: Any, columns: Any, snapshot: Any, cache: Any) -> Any:
+    settled, _ = yield effects.ReadSettled(table, rows, columns, snapshot.bounds)
+    return [row or {} for row in settled]
+
+
 def _no_horizon(original: Any, starts: Any, states: Any, horizon: int, *more: Any) -> Any:
     return original(starts, states, 0, *more)
 
@@ -339,6 +344,20 @@ MUTANTS: Final = (
         "protocol.reading:check_snapshot_steps",
         nothing,
         "a_reader_below_w_is_told",
+    ),
+    _m(
+        "R7b",
+        "no reader looks at the W of the state that it read",
+        "protocol.reading:check_snapshot_steps",
+        nothing,
+        "a_reader_below_w_of_the_same_state_is_told",
+    ),
+    _m(
+        "R1b",
+        "a settled read takes a version without a shadow cell for one that is not committed",
+        "protocol.reading:read_settled_steps",
+        _unsettled_is_absent,
+        "a_settled_read_during_a_commit_sees_all_of_it_or_nothing",
     ),
     _m(
         "R8",

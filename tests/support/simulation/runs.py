@@ -72,6 +72,7 @@ def _plan(choices: Choices) -> Plan:
         settings["one_step_bytes_max"] = 1 << 18
     return Plan(
         plain_puts=plain_puts,
+        settled_reads=not plain_puts,
         settings=settings,
         wall_skew_s=choices.pick(((0.0,), (0.0, -3600.0), (0.0, 600.0, -600.0))),
     )

@@ -15,7 +15,8 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.types import Cell, KeyRange, SealOutcome
+from pyomid.types import Cell, Column, KeyRange, SealOutcome
+from settled_rows import settled_row
 
 Deployment = Sequence[Callable[[], Any]]
 
@@ -78,6 +79,8 @@ class Storage:
                     _in_order,
                     False,
                 )
+            case effects.ReadSettled():
+                return [partial(_read_settled, disk, effect)], _last, True
             case effects.ReadRange(table, key_range, columns, int() as rows_max, bounds):
                 return [partial(_read_range, store, table, key_range, columns, rows_max, bounds)], _last, True
             case effects.ReadRange(table, key_range, columns):
@@ -146,6 +149,13 @@ class Storage:
 
 def lost() -> Unavailable:
     return Unavailable("no answer in time")
+
+
+def _read_settled(disk: Disk, effect: effects.ReadSettled) -> tuple[list[dict[Column, bytes] | None], int]:
+    """All rows and W, at one moment."""
+    rows = disk.store.read_rows(effect.table, effect.rows, effect.columns, bounds=effect.bounds)
+    watermark, _ = disk.leader_state.read_watermarks()
+    return [settled_row(cells, effect.bounds, effect.expired_to) for cells in rows], watermark
 
 
 def _read_row(store: MemoryStore, table: str, row: bytes, columns: Any, bounds: Any, at: int) -> tuple[int, list[Cell]]:

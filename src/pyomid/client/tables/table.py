@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
+from pyomid.client.native import shown_rows as kernels
 from pyomid.client.observers import Kind
 from pyomid.client.public_names import TABLE, Handle, shows
 from pyomid.client.tables import arrow
@@ -33,7 +34,6 @@ from pyomid.client.transaction_steps import (
     OwnRows,
     Row,
     SeenBatch,
-    ShownRows,
     full_name,
     merged,
     named,
@@ -393,17 +393,26 @@ class TableBase(Handle):
     ) -> Steps[list[Row]]:
         """Return the rows of checked `keys` as they are, or as the open `read` sees them (C15). `for_update` claims
         them too."""
+        if for_update:
+            return self._read_and_claim_steps(keys, selection)
         transaction, info = self._transaction, self._rules.info
-        if for_update:
-            transaction.check_write()
-        yield from transaction.begin_read_steps()
-        if keys and (selection is None or selection):
-            reading = self._writes.read_steps(info, keys, selection, read)
-            rows = yield from transaction.observed(Kind.READ, info.name, reading)
-        else:
-            rows = [{} for _ in keys]
-        if for_update:
-            self._claim(keys, selection, rows)
+        transaction.check_read()
+        if transaction.writes.is_writing or not keys or selection == []:
+            return self._read_later_steps(keys, selection, read)
+        return transaction.observed(Kind.READ, info.name, self._writes.read_steps(info, keys, selection, read))
+
+    def _read_later_steps(
+        self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None
+    ) -> Steps[list[Row]]:
+        yield from self._transaction.begin_read_steps()
+        if not keys or selection == []:
+            return [{} for _ in keys]
+        return (yield from self._read_steps(keys, selection, read=read))
+
+    def _read_and_claim_steps(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> Steps[list[Row]]:
+        self._transaction.check_write()
+        rows = yield from self._read_steps(keys, selection)
+        self._claim(keys, selection, rows)
         return rows
 
     def _claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
@@ -492,7 +501,7 @@ class RowScan:
         self._left = limit
         self._read = transaction.writes.begin_read(info.name, key_range) if read is None else read
         self._batches: Iterator[CellBatch] | None = None
-        self._rows: ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
+        self._rows: kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
         """The rows returned last."""
         self._is_over = limit == 0 or selection == []
 
@@ -521,7 +530,7 @@ class RowScan:
         found = yield from self._seen_steps()
         return None if found is None else self._limited(merged(*found, self._selection))
 
-    def _all_steps(self) -> Steps[ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
         """As `read_steps`, for a scan without a limit."""
         found = yield from self._seen_steps()
         return None if found is None else shown_rows(*found, self._selection)
@@ -595,7 +604,7 @@ class DescendingScan(RowScan):
     """A scan from the last row to the first: parts of the range, the last part first, each read ascending and
     reversed."""
 
-    def _all_steps(self) -> Steps[ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
         return self.read_steps()
 
     def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:

@@ -170,7 +170,11 @@ class Environment:
         inside = object()
         try:
             self._enter(inside)
-            with self._begin(inside, write=False) as transaction:
+            try:
+                transaction = self._lmdb.begin()
+            except (lmdb.MapResizedError, lmdb.ReadersFullError):
+                transaction = self._begin(inside, write=False)
+            with transaction:
                 if time.monotonic() - self._looked_s > LOOK_S:
                     self._check_file()
                 return work(transaction, *arguments)

@@ -26,6 +26,8 @@ from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_t
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.full_pages import put_full
 from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
+from pyomid.storage.embedded.leader_state import read_number
+from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, pack
 from pyomid.storage.embedded.records import (
@@ -101,7 +103,7 @@ class _ColumnAdded(Exception):
 class EmbeddedStore(DataStore):
     """The cells of one folder. Any number of stores, threads and processes may have the folder open."""
 
-    capabilities = Capabilities(one_step=True)
+    capabilities = Capabilities(one_step=True, settled_reads=True)
 
     def __init__(
         self,
@@ -302,6 +304,26 @@ class EmbeddedStore(DataStore):
             current.load(transaction, self._tables.database)
             wanted = current.wanted(columns)
             return [_cells_of_row(cursor, current, row, wanted, bounds, is_fresh=True) for row in rows]
+
+    def read_settled(
+        self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None, bounds: ReadBounds, expired_to: int
+    ) -> tuple[list[dict[Column, bytes] | None], int]:
+        return self._environment.read(self._settled, table, rows, columns, bounds, expired_to)
+
+    def _settled(
+        self,
+        transaction: Transaction,
+        table: str,
+        rows: Sequence[bytes],
+        columns: Sequence[Column] | None,
+        bounds: ReadBounds,
+        expired_to: int,
+    ) -> tuple[list[dict[Column, bytes] | None], int]:
+        current = self._tables.asked_for(transaction, table, columns)
+        cursor = transaction.cursor(self._environment.databases[CELLS])
+        selection = current.loaded.selection(columns)
+        found = points.settled_rows(cursor, current.prefix, rows, selection, bounds, expired_to)
+        return found, read_number(self._environment, transaction, b"watermark")
 
     def scan(
         self,

@@ -25,12 +25,14 @@ from numpy.typing import NDArray
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.storage.embedded.environment import Commit, Environment, Transaction
 from pyomid.storage.embedded.layout import TABLES
+from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.records import TABLE_BYTES, table_prefix
 from pyomid.types import Column, TableInfo
 
 COLUMNS_MAX: Final = 65_535
 """Enough for every schema. A program that uses qualifiers as data should put the data into row keys."""
 _COLUMN_BYTES: Final = 4
+_SELECTIONS_REMEMBERED_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,33 @@ class LoadedColumns:
     """The numbers of family tombstones, and their families."""
     asked: frozenset[int] = frozenset()
     """The numbers of all other columns."""
+    _selections: dict[tuple[Column, ...] | None, points.Selection] = field(default_factory=dict)
+    """Results of `selection`. Any thread may add one."""
+
+    def wanted(self, columns: Sequence[Column]) -> frozenset[int]:
+        """Return the numbers of the columns that a read needs: the given ones, all of a family given by an empty
+        qualifier, and the family tombstones of both."""
+        exact, asked = set(columns), {column.family for column in columns}
+        whole = {column.family for column in columns if not column.qualifier}
+        return frozenset(
+            number
+            for number, column in enumerate(self.columns, start=1)
+            if column in exact or column.family in whole or (not column.qualifier and column.family in asked)
+        )
+
+    def selection(self, columns: Sequence[Column] | None) -> points.Selection:
+        """Return what each column is to a read of `columns`."""
+        key = None if columns is None else tuple(columns)
+        found = self._selections.get(key)
+        if found is None:
+            needed = self.asked | self.tombstones.keys() if columns is None else self.wanted(columns)
+            kinds = bytearray(len(self.columns))
+            for number in needed:
+                kinds[number - 1] = points.TOMBSTONE_OF_WANTED if number in self.tombstones else points.WANTED
+            if len(self._selections) >= _SELECTIONS_REMEMBERED_MAX:
+                self._selections.clear()
+            found = self._selections[key] = points.Selection(bytes(kinds), self.columns)
+        return found
 
     @classmethod
     def of(cls, columns: tuple[Column, ...]) -> LoadedColumns:
@@ -113,15 +142,7 @@ class Table:
     def wanted(self, columns: Sequence[Column] | None) -> frozenset[int] | None:
         """Return the numbers of the columns that a read needs: the given ones, all of a family given by an empty
         qualifier, and the family tombstones of both. None: all."""
-        if columns is None:
-            return None
-        exact, asked = set(columns), {column.family for column in columns}
-        whole = {column.family for column in columns if not column.qualifier}
-        return frozenset(
-            number
-            for number, column in enumerate(self.columns, start=1)
-            if column in exact or column.family in whole or (not column.qualifier and column.family in asked)
-        )
+        return None if columns is None else self.loaded.wanted(columns)
 
     def indices(self, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
         """Return the columns of a batch, and for each column number its index among them (−1: not wanted)."""

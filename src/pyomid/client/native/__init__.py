@@ -1,0 +1,1 @@
+"""Compiled code of the client (decision 0112)."""
