@@ -357,6 +357,9 @@ def test_a_null_inside_a_value_is_refused_where_the_type_allows_none(column: str
         assert not isinstance(found, str)
         assert found.to_pylist() == pa.array(fits, kind).to_pylist()
         assert _verdict(pa.array(wrong, kind), wanted) == REFUSED
+    for outer in (wanted, pa.struct([pa.field("s", wanted)])):  # its own type, as of `to_arrow`: Arrow looks at no null
+        values = [{"s": each} for each in wrong] if outer != wanted else wrong
+        assert _verdict(pa.array(values, outer), outer) == REFUSED
 
 
 @pytest.mark.parametrize("has_list", [False, True])

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -227,6 +228,35 @@ def test_objects_of_several_kinds_are_refused(db: Database, kind: str, values: l
     frame = pd.DataFrame({"id": range(len(values)), "v": objects.astype("category") if is_category else objects})
     with db.begin() as tx, pytest.raises(MisuseType, match="column 'v' has values of"):
         tx.table("t").write_arrow(frame)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[Decimal("Infinity")], ["\ud800"], [2**64], [1, "a"], pd.arrays.SparseArray([0]), [1j], [{1: 2}]],
+    ids=["infinity", "surrogate", "long int", "int and str", "sparse", "complex", "dict of ints"],
+)
+def test_what_arrow_cannot_convert_is_refused_with_its_column(db: Database, values: Iterable[object]) -> None:
+    db.table_schema("t", {"id": int, "v": float}, row_key="id")
+    v = values if isinstance(values, pd.arrays.SparseArray) else pd.Series(values, dtype=object)
+    frame = pd.DataFrame({"id": range(len(values)), "v": v})
+    with db.begin() as tx, pytest.raises(MisuseType, match="column 'v' cannot be converted to Arrow: ") as raised:
+        tx.table("t").write_arrow(frame)
+    assert raised.value.values["column"] == "v"
+
+
+@pytest.mark.parametrize("values", [[1.5, True], [[1.5, True]], [{"a": 1.5}, {"a": False}]], ids=str)
+def test_a_bool_among_floats_is_refused(db: Database, values: list[object]) -> None:
+    db.table_schema("t", {"id": int, "v": float}, row_key="id")
+    frame = pd.DataFrame({"id": range(len(values)), "v": pd.Series(values, dtype=object)})
+    with db.begin() as tx, pytest.raises(MisuseType, match="column 'v' has values of float and of bool"):
+        tx.table("t").write_arrow(frame)
+
+
+def test_a_nan_among_bools_is_null(db: Database) -> None:
+    db.table_schema("t", {"id": int, "v": bool}, row_key="id")
+    with db.begin() as tx:
+        tx.table("t").write_arrow(pd.DataFrame({"id": [1, 2], "v": [True, float("nan")]}))
+        assert tx.table("t").to_arrow().read_all()["v"].to_pylist() == [True, None]
 
 
 def test_a_time_that_is_none_among_objects_is_null(db: Database) -> None:

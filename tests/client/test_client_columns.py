@@ -216,6 +216,7 @@ def test_of_two_changes_at_once_none_is_lost(table: Database) -> None:
         ({"rename": ["a"]}, "not a mapping of column names"),
         ({"add": {"a": int}}, "has a column 'a'"),
         ({"add": {"c": "huge"}}, "'huge' cannot be stored"),
+        ({"add": {"c": '{"type":"array","elementType":"{}","containsNull":true}'}}, "'{}' cannot be stored"),
         ({"drop": ["id"]}, "a row key column"),
         ({"drop": "a"}, "not a list of column names"),
         ({"drop": ["a"], "rename": {"a": "c"}}, "cannot be changed otherwise in the same call"),

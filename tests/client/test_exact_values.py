@@ -205,6 +205,13 @@ def test_a_value_of_too_many_digits_to_be_shown_is_refused_as_any_other() -> Non
         ([(1, 2, 3)], in_map(1, "long")[0], "a pair of key and value is needed"),
         ({None: 1}, in_map(1, "long")[0], "a map cannot have the key None"),
         ({"g": 1}, in_struct(1, "long")[0], "a dict with f is needed"),
+        ([1, None], {"type": "array", "elementType": "long", "containsNull": False}, "not allow None as array element"),
+        ({1: None}, {**in_map(1, "long")[0], "valueContainsNull": False}, "not allow None as map value"),
+        (
+            {"f": None},
+            {"type": "struct", "fields": [{"name": "f", "type": "long", "nullable": False, "metadata": {}}]},
+            "not allow None as field 'f'",
+        ),
     ],
 )
 def test_a_nested_value_has_the_shape_of_its_type(value: Any, spark: Any, words: str) -> None:

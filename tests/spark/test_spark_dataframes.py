@@ -255,7 +255,7 @@ def test_nulls_of_pandas_depend_on_no_setting_and_no_neighbour(spark: SparkSessi
         (pd.Series([1], dtype="datetime64[ns, UTC]"), "'bad' .* Casting .* would lose data"),
         ([[pd.Timestamp(1, tz="UTC")]], "column 'bad' has Timestamp.* would lose its nanoseconds"),
         (pd.Series([{"x": (pd.Timedelta(1),)}]), "column 'bad' has Timedelta.* would lose its nanoseconds"),
-        (pd.Series([2**64], dtype=object), "column 'bad' has a number that fits no Arrow type"),
+        (pd.Series([2**64], dtype=object), "column 'bad' cannot be converted to Arrow: Python int too large"),
         (pa.array([1], pa.time64("us")), "'bad' is time64"),
         (pd.to_datetime(["2013-11-03 01:30"]), "without a zone, and some of its times are ambiguous"),
     ],

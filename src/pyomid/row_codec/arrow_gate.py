@@ -115,15 +115,15 @@ def conversion(given: pa.DataType, wanted: pa.DataType) -> Convert | None:
 
 
 def _is_looked_at(kind: pa.DataType) -> bool:
-    """Whether arrays of a column's own type may hold invalid values: strings that are not UTF-8, or decimals with too
-    many digits, which Arrow's unsafe casts create."""
+    """Whether arrays of a column's own type may hold invalid values: strings that are not UTF-8, decimals with too many
+    digits, which Arrow's unsafe casts create, or nulls in parts that are declared without, which Arrow does not check.
+    """
     if types.is_string(kind) or types.is_decimal(kind):
         return True
-    return any(_is_looked_at(each) for each in _parts(kind) if not types.is_string(each))
-
-
-def _parts(kind: pa.DataType) -> list[pa.DataType]:
-    return [kind.field(place).type for place in range(kind.num_fields)]
+    if types.is_map(kind):
+        return not kind.item_field.nullable or _is_looked_at(kind.key_type) or _is_looked_at(kind.item_type)
+    parts = [kind.field(place) for place in range(kind.num_fields)]
+    return any(not each.nullable or (not types.is_string(each.type) and _is_looked_at(each.type)) for each in parts)
 
 
 def _refuse_extensions(field: pa.Field) -> None:

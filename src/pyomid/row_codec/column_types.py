@@ -171,6 +171,8 @@ def arrow_type(name: str) -> pa.DataType:
 def _check_nested(spark: Any, column: str) -> None:
     """Raise `refusal` if a Spark type's JSON value contains, at any depth, a type that cannot be stored."""
     if isinstance(spark, str):
+        if spark.startswith("{"):  # a nested type as text, where its JSON object belongs
+            raise refusal(spark, column)
         column_type(spark, column)
         return
     match spark["type"] if isinstance(spark, dict) else None:

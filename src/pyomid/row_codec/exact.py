@@ -57,13 +57,23 @@ def exact_nested(value: Any, spark: Any) -> Any:
         case "array":
             if not isinstance(value, list | tuple):
                 raise TypeError(f"a list is needed, not {full_name(type(value))}")
-            return [exact_nested(each, spark["elementType"]) for each in value]
+            return [_exact_part(each, spark["elementType"], spark["containsNull"], "array element") for each in value]
         case "map":
             return [_exact_pair(pair, spark) for pair in _pairs(value)]
     names = {field["name"] for field in spark["fields"]}
     if not isinstance(value, Mapping) or set(value) != names:
         raise TypeError(f"a dict with {', '.join(sorted(names))} is needed, not {shown_value(value)}")
-    return {field["name"]: exact_nested(value[field["name"]], field["type"]) for field in spark["fields"]}
+    return {
+        field["name"]: _exact_part(value[field["name"]], field["type"], field["nullable"], f"field {field['name']!r}")
+        for field in spark["fields"]
+    }
+
+
+def _exact_part(value: Any, spark: Any, is_nullable: bool, part: str) -> Any:
+    """Return a part of a nested value `exact`; `is_nullable`: whether the type allows None there."""
+    if value is None and not is_nullable:
+        raise ValueError(f"the type does not allow None as {part}")
+    return exact_nested(value, spark)
 
 
 def _pairs(value: Any) -> Any:
@@ -78,7 +88,8 @@ def _exact_pair(pair: Any, spark: Any) -> tuple[Any, Any]:
         raise TypeError(f"a pair of key and value is needed, not {shown_value(pair)}")
     if pair[0] is None:
         raise TypeError("a map cannot have the key None")
-    return exact_nested(pair[0], spark["keyType"]), exact_nested(pair[1], spark["valueType"])
+    value = _exact_part(pair[1], spark["valueType"], spark["valueContainsNull"], "map value")
+    return exact_nested(pair[0], spark["keyType"]), value
 
 
 def full_name(kind: type) -> str:

@@ -223,11 +223,7 @@ def pandas_table(frame: Any) -> pa.Table:
     named = [name for name in frame.index.names if name is not None]
     if named:
         frame = frame.reset_index(level=named)
-    try:
-        table: pa.Table = imported_pyarrow().Table.from_pandas(frame, preserve_index=False)
-    except OverflowError as error:
-        name = next(name for name in frame.columns if _overflows(frame[[name]]))
-        raise MisuseType(f"column {name!r} has a number that fits no Arrow type: {error}", column=name) from error
+    table = _arrow_of_pandas(frame)
     for place, field in enumerate(table.schema):
         values = frame.iloc[:, place]
         values = getattr(getattr(values, "cat", None), "categories", values)
@@ -238,11 +234,25 @@ def pandas_table(frame: Any) -> pa.Table:
     return table
 
 
+def _arrow_of_pandas(frame: Any) -> pa.Table:
+    """Return a frame's columns as Arrow. `MisuseType` names the column that Arrow does not convert."""
+    pa = imported_pyarrow()
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        if len(frame.columns) == 1:
+            name = frame.columns[0]
+            raise MisuseType(f"column {name!r} cannot be converted to Arrow: {error.args[0]}", column=name) from error
+        for place in range(len(frame.columns)):
+            _arrow_of_pandas(frame.iloc[:, place : place + 1])
+        raise  # no column alone is the reason
+
+
 def _refuse_what_arrow_mixes(values: Any, field: pa.Field) -> None:
     """Refuse mixed Python objects: Arrow converts them to one type and loses a time of day, a time zone, or the
-    difference between str and bytes."""
+    difference between str and bytes, or float and bool."""
     kinds = {kind for value in _scalars(values) if (kind := _kind(value))}
-    for one, other in (("str", "bytes"), ("date", "datetime"), ("datetime", "datetime with a time zone")):
+    for one, other in _MIXED:
         others = {kind for kind in kinds if kind.startswith(other)}
         if one in kinds and others:
             raise MisuseType(
@@ -252,21 +262,18 @@ def _refuse_what_arrow_mixes(values: Any, field: pa.Field) -> None:
             )
 
 
+_MIXED: Final = (("str", "bytes"), ("date", "datetime"), ("datetime", "datetime with a time zone"), ("float", "bool"))
+
+
 def _kind(value: object) -> str:
-    """Return the kind of a str, bytes, date or datetime; empty for others."""
+    """Return the kind of a str, bytes, date, datetime, bool or float; empty for others, and for NaN, which is null."""
     if isinstance(value, str | bytes):
         return "str" if isinstance(value, str) else "bytes"
     if isinstance(value, datetime):
         return "datetime" if value.tzinfo is None else "datetime with a time zone"
+    if isinstance(value, bool | float):
+        return "bool" if isinstance(value, bool) else "float" * (value == value)
     return "date" if isinstance(value, date) else ""
-
-
-def _overflows(frame: Any) -> bool:
-    try:
-        imported_pyarrow().Table.from_pandas(frame)
-    except OverflowError:
-        return True
-    return False
 
 
 def _refuse_nanoseconds(values: Any, field: pa.Field) -> None:
