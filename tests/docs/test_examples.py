@@ -61,6 +61,7 @@ def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Pat
         assert run_script(blocks("README.md")[1], tmp_path).strip() == blocks("README.md", "text")[1].strip()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_examples_of_spark_run_as_they_stand(tmp_path: Path) -> None:

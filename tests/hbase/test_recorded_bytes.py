@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import outcomes_of
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
@@ -437,20 +437,6 @@ class TestBrokenBytes:
         else:
             steps = operations.regions_steps("accounts", budget)
         answer_with(steps, lambda: decode_reply(memoryview(REPLIES.broken(chance))))
-
-
-def outcomes_of(read: Callable[[random.Random], object], refusal: type[OmidError]) -> Counter[str]:
-    """Count how many of 2 000 broken inputs were refused so; every other error is raised."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance, outcomes = random.Random(seed), Counter[str]()
-    for _ in range(2_000):
-        try:
-            read(chance)
-            outcomes["survived"] += 1
-        except refusal:
-            outcomes["refused"] += 1
-    return outcomes
 
 
 def answer_with(steps: Steps[object], reply: Callable[[], Reply]) -> None:

@@ -35,7 +35,12 @@ def restore(backup: str, url: str, crash_at: str, note: str) -> None:
 
 @pytest.mark.parametrize(
     ("point", "kind"),
-    [(point, kind) for point in POINTS for kind in KINDS if (point, kind) != ("storage.backup.compared", "whole")],
+    [
+        pytest.param(point, kind, marks=[pytest.mark.long] if kind == "whole" else [])
+        for point in POINTS
+        for kind in KINDS
+        if (point, kind) != ("storage.backup.compared", "whole")
+    ],
 )
 def test_what_a_killed_backup_left_is_no_backup(
     processes: Processes, bank: Database, bank_url: str, tmp_path: Path, point: str, kind: str

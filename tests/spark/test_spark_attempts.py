@@ -31,6 +31,7 @@ def check_each_partition_is_one_attempt(stored: DataFrame, partitions: int = 3) 
     ]
 
 
+@pytest.mark.long
 def test_an_exception_behind_the_commit_does_not_undo_it(spark: SparkSession, url: str) -> None:
     """Spark calls `abort` after an exception in `commit`, in another process: the commit stays."""
 

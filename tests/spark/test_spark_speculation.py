@@ -26,6 +26,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.long
 def test_of_two_attempts_that_both_wrote_one_is_seen(
     master: str, spark: SparkSession, url: str, tmp_path: Path
 ) -> None:

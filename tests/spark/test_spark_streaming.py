@@ -110,6 +110,7 @@ def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSe
     assert counted(spark, url) == ({"both": 1}, 1)
 
 
+@pytest.mark.long
 def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSession, url: str, tmp_path: Path) -> None:
     make_tables(spark, url)
     lines = put_files(tmp_path / "a", batches=2)
@@ -119,6 +120,7 @@ def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSess
     assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
 
 
+@pytest.mark.long
 def test_a_query_id_belongs_to_one_checkpoint(spark: SparkSession, url: str, tmp_path: Path) -> None:
     """Another one under it, with other data, would lose its first batches in silence."""
     make_tables(spark, url)
@@ -287,6 +289,7 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
             pyomid.spark.stream_sink(url, count, name=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", [pytest.param("spark.commit.before", marks=pytest.mark.soak), ANSWERED])
 def test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once(
     spark: SparkSession, url: str, tmp_path: Path, point: str
@@ -308,6 +311,7 @@ def test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     ["spark.commit.before", *(pytest.param(p, marks=pytest.mark.soak) for p in ("spark.task.written", ANSWERED))],

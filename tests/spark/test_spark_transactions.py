@@ -385,6 +385,7 @@ def test_a_transaction_that_cannot_be_is_refused_with_its_value(
         pyomid.spark.transaction(spark, url, **how)
 
 
+@pytest.mark.long
 def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost(spark: SparkSession, url: str) -> None:
     from pyomid.spark.databases import connection
 
