@@ -23,7 +23,7 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
-from pyomid.server.switch import switch_to_native
+from pyomid.server.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP
 
 FILL_AT_ONCE = 100

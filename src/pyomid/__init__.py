@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyomid.client.changes import RowChange
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
-    from pyomid.client.observers.observer import Observer
+    from pyomid.client.observers import Observer
     from pyomid.client.savepoint import Savepoint
     from pyomid.client.tables.table import Page, Table
     from pyomid.client.tables.typed import TypedPage, TypedTable

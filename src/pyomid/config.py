@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.scalars import python_scalar
+from pyomid.types import python_scalar
 
 
 @dataclass(frozen=True, slots=True)

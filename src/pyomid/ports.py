@@ -535,7 +535,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        """Add a record. `protocol.region_watermarks.kept` decides which records of the same range and generation
+        """Add a record. `protocol.sanitize.kept` decides which records of the same range and generation
         stay."""
 
     @abstractmethod

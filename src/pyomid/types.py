@@ -6,11 +6,12 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 TIMESTAMP_STEP: Final = 50
@@ -628,3 +629,11 @@ class TaskToken:
     user: str
     expires_ms: int
     secret: bytes = field(repr=False)
+
+
+def python_scalar(value: Any) -> Any:
+    """Return the plain Python value of a numpy scalar, whichever module imported numpy; return every other value,
+    numpy's dates and times included, as it is."""
+    numpy = sys.modules.get("numpy")
+    is_scalar = numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind not in "mM"
+    return value.item() if is_scalar else value

@@ -37,14 +37,13 @@ if TYPE_CHECKING:
 
     from pyomid.client.aio import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.client.observers.observer import Observer
+    from pyomid.client.observers import Observer
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
     from pyomid.client.upkeep.background import BackgroundUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
-    from pyomid.storage.hbase.coordination import AnnouncedTso
-    from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
+    from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
     from pyomid.storage.hbase.zookeeper import ZooKeeper
     from pyomid.types import Backup, BackupMoment, Status, TaskToken
 
@@ -153,8 +152,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
             "it in the background (option upkeepShare)",
             url=url,
         )
+    from pyomid.storage.hbase.coordination import UpkeepTurn
     from pyomid.storage.hbase.deployment import hbase_options, open_zookeeper
-    from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
 
     return UpkeepTurn(open_zookeeper(place.quorum, place.znode, hbase_options(settings)), name)
 
@@ -202,8 +201,7 @@ def _restore_tables(
     tables: Mapping[str, str] | Iterable[str] | None,
 ) -> Backup:
     from pyomid.client.upkeep.backups import restore
-    from pyomid.storage.hbase.copies.backup import described
-    from pyomid.storage.hbase.copies.restore import HBaseRestore
+    from pyomid.storage.hbase.backup import HBaseRestore, described
     from pyomid.storage.hbase.deployment import hbase_options, open_cluster
 
     with ExitStack() as last_first:
@@ -515,7 +513,7 @@ def _hbase_deployment(
         )
 
     def back_up(name: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None) -> Backup:
-        from pyomid.storage.hbase.copies.backup import HBaseBackup
+        from pyomid.storage.hbase.backup import HBaseBackup
 
         if since is not None:
             raise Misuse(

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 
 import pyomid
 import pyomid.aio
+from pyomid.client import observers
 from pyomid.client.database import Database
-from pyomid.client.observers import observer
 from pyomid.errors import ConflictError
 from pyomid.observe import Metrics, Observer, Operation, Spans
 
@@ -168,5 +168,5 @@ def test_a_report_that_cannot_be_made_harms_no_transaction(
     def lacking(*_: object) -> Operation:
         raise MemoryError
 
-    monkeypatch.setattr(observer, "Operation", lacking)
+    monkeypatch.setattr(observers, "Operation", lacking)
     use(memory_url, [Notes()])

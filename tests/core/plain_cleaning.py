@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
-from pyomid.protocol.version_cleanup import _records_that_stay
+from pyomid.protocol.compaction import _records_that_stay
 from pyomid.types import start_of
 
 Indices = NDArray[np.int64]

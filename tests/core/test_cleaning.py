@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.protocol.version_cleanup import plan_cleaning
+from pyomid.protocol.compaction import plan_cleaning
 from pyomid.protocol.visibility import visible_point
 from pyomid.types import Cell, start_of
 

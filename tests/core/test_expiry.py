@@ -16,6 +16,7 @@ from pyomid.cells import batch_of
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import changes, expiry
 from pyomid.protocol.changes import Change
+from pyomid.protocol.compaction import plan_cleaning
 from pyomid.protocol.expiry import (
     EXPIRY_INFO,
     EXPIRY_TABLE,
@@ -28,7 +29,6 @@ from pyomid.protocol.expiry import (
     seen_steps,
 )
 from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps
-from pyomid.protocol.version_cleanup import plan_cleaning
 from pyomid.protocol.visibility import visible_cells, visible_point
 from pyomid.types import Bookmark, Cell, Column, ConflictLevel, RowWrite, ShadowWrite, TableInfo, TimePoint, start_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyomid.protocol.region_watermarks import RETRY_S_MAX, Cleaned, covered_watermark, kept, superseded
+from pyomid.protocol.sanitize import RETRY_S_MAX, Cleaned, covered_watermark, kept, superseded
 from pyomid.types import KeyRange, RegionWatermark
 
 pytestmark = pytest.mark.fast

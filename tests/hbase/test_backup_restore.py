@@ -27,10 +27,9 @@ from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.hbase.copies.backup import HBaseBackup
-from pyomid.storage.hbase.copies.restore import HBaseRestore
+from pyomid.storage.hbase.backup import HBaseBackup, HBaseRestore
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.snapshots import Snapshots
+from pyomid.storage.hbase.regions.admin import Snapshots
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Backup, Column, CommitRequest, RowWrite, ShadowWrite
 

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.storage.hbase.upkeep_turn import UpkeepTurn
+from pyomid.storage.hbase.coordination import UpkeepTurn
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import RegionWatermark
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded import EmbeddedCommitTable, commit_entries, commit_table, environment
-from pyomid.storage.embedded.turns import group_commit
+from pyomid.storage.embedded import EmbeddedCommitTable, commit_entries, commit_table, environment, group_commit
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast

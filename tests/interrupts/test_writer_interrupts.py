@@ -15,8 +15,8 @@ import pytest
 from interrupts import Interrupter, every_place
 from pyomid.errors import Unavailable
 from pyomid.storage.embedded import environment as environments
+from pyomid.storage.embedded import group_commit, writer_turn
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
-from pyomid.storage.embedded.turns import group_commit, writer_turn
 
 pytestmark = pytest.mark.fast
 

@@ -766,7 +766,7 @@ SHIPPED_MUTANTS: Final = (
         "X1c",
         "the sentinel moves with the columns: those who make a row without values do not meet",
         _COLUMNS + "test_rows_without_values_meet_in_one_cell_for_ever",
-        ("row_codec.sentinel:sentinel_column", _sentinel_of_present_columns),
+        ("row_codec.schema:sentinel_column", _sentinel_of_present_columns),
     ),
     _m(
         "X2",

@@ -3,9 +3,8 @@ offline."""
 
 from __future__ import annotations
 
-from pyomid.storage.hbase.regions.admin import TableDescriptor, name_of, schema_of
+from pyomid.storage.hbase.regions.admin import Snapshots, TableDescriptor, name_of, schema_of
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.snapshots import Snapshots
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     AssignRegionRequest,
     CreateNamespaceRequest,

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pyomid.server.metrics import _response
-from pyomid.server.watched import Watched
+from pyomid.server.metrics import Watched, _response
 
 pytestmark = pytest.mark.fast
 

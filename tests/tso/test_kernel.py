@@ -36,7 +36,7 @@ from pyomid.oracle.native.tables import TableRows, fences
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
-from pyomid.server.switch import switch_to_native
+from pyomid.server.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire import omid_pb2 as pb
 from pyomid.wire.codec import Incoming, decode_answer, decode_request, encode_answer, encode_request

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
     """Move epoch and ceiling as a TSO does at takeover; a TSO that still serves is deposed by that."""
     from pyomid.errors import Unavailable
-    from pyomid.storage.hbase.copies.restore import HBaseRestore
+    from pyomid.storage.hbase.backup import HBaseRestore
     from pyomid.storage.hbase.deployment import chosen_ceiling
     from pyomid.storage.hbase.leader_state import HBaseLeaderState
 

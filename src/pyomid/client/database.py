@@ -29,7 +29,7 @@ from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.changes import RowChange
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.observers.observer import Observer, reports_to
+from pyomid.client.observers import Observer, reports_to
 from pyomid.client.past_snapshot import past_steps
 from pyomid.client.public_names import DATABASE, Handle, shows
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps

@@ -34,7 +34,7 @@ from weakref import ref
 
 from pyomid import platforms
 from pyomid.client.drive import Blocking
-from pyomid.client.observers.observer import Kind
+from pyomid.client.observers import Kind
 from pyomid.client.past_snapshot import requested_moment
 from pyomid.client.public_names import TRANSACTION, Handle, shows
 from pyomid.client.savepoint import Savepoint

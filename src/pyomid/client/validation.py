@@ -10,8 +10,7 @@ from typing import Final
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
 from pyomid.row_codec.exact import full_name
-from pyomid.scalars import python_scalar
-from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo
+from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
 
 SYSTEM_PREFIXES: Final = ("PYOMID_", "OMID_")
 """Prefixes of pyomid's and Apache Omid's own tables, which users may not create."""

@@ -35,8 +35,7 @@ from pyomid.client.validation import TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
 from pyomid.protocol.reading import Snapshot
-from pyomid.scalars import python_scalar
-from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
+from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo, python_scalar
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database

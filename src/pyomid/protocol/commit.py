@@ -1,27 +1,51 @@
-"""The end of a transaction: commit, completion, rollback.
+"""The end of a transaction: commit, completion, rollback, and the outcome of a commit whose reply was lost.
 
 The order is that of laws 1, 2 and 5: data durable → commit request → "committed" → shadow cells of the whole write set
 durable → commit-table entry deleted. If a client dies in between, readers and compaction repair the state that it
 leaves; no step needs to run twice, and no journal is needed.
+
+Outcome (protocol.md, "Outcome of a commit whose answer was lost"). The order of the reads is the rule (R1–R4, C3): own
+shadow cells, commit table with H read after it, seal, own cells again. "Rolled back" needs evidence: an own cell that
+still exists without a shadow cell, of a start that can never commit. Own cells that are gone may have been superseded
+and compacted as well as deleted. A transaction that only claimed has no cells. Its entry would still exist at or above
+H, because only its own client, which asks here, could have deleted it: so the seal is the evidence. "Committed" is
+reported once the TSO begins transactions above the commit (C10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pyomid.cells import CellNames
 from pyomid.errors import OutcomeUnknown
 from pyomid.protocol.effects import (
+    Begin,
     DeleteCommitEntries,
     DeleteVersions,
+    ReadRows,
+    ReadWatermarks,
+    SealStarts,
     SendCommit,
     Steps,
     WriteShadowBatches,
     WriteShadowCells,
 )
-from pyomid.protocol.outcome import Outcome, outcome_steps
-from pyomid.types import BeginReply, CellVersion, CommitReply, CommitRequest, IndexState, ShadowWrite, TableInfo
+from pyomid.protocol.reading import look_up_steps
+from pyomid.types import (
+    BeginReply,
+    Cell,
+    CellVersion,
+    Column,
+    CommitReply,
+    CommitRequest,
+    IndexState,
+    ReadBounds,
+    ShadowWrite,
+    TableInfo,
+    start_of,
+)
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
 """Table → the exact versions that a transaction wrote there; `CellNames` if it wrote batches."""
@@ -110,3 +134,114 @@ def may_go_by(read_after: int, begun: BeginReply) -> bool:
     If the rules were read after a start at or above the transaction's own, only the second case is possible.
     """
     return read_after >= begun.start_ts or read_after >= max(begun.fenced_ts, begun.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`commit_ts` > 0: committed at it. 0: can never commit."""
+
+    commit_ts: int
+
+
+ROLLED_BACK = Outcome(0)
+
+OwnCells = Mapping[str, Sequence[CellVersion]]
+
+
+def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
+    """Return the outcome of `start_ts`; a seal makes it final if it was still open.
+
+    `own`: cells that the transaction wrote, under its start or its branches. One cell can be enough; more cells give
+    more evidence. Without cells: the client of a transaction that only claimed asks. OutcomeUnknown, with the start, if
+    no evidence is left. Any other error, for example of the TSO, is no evidence about the outcome.
+    """
+    outcome = yield from _find_steps(start_ts, branches, own)
+    if outcome.commit_ts:
+        # An entry is durable before its batch is released, and begins are answered from below that batch until then.
+        yield Begin(outcome.commit_ts, is_held=False)
+    return outcome
+
+
+def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
+    while True:
+        commit_ts = _committed((yield from _read_own_steps(own)))
+        if commit_ts:
+            return Outcome(commit_ts)
+        starts = (start_ts, *branches)
+        states, _, horizon = yield from look_up_steps(starts)
+        commit_ts = _vouched_commit(starts, states, horizon)
+        if commit_ts:
+            return Outcome(commit_ts)
+        sealed = yield from _seal_steps(start_ts, branches)
+        if sealed is None:
+            continue
+        cells: list[Cell] = yield from _read_own_steps(own)
+        commit_ts = _committed(cells)
+        if commit_ts:
+            return Outcome(commit_ts)
+        if _proves_rollback(cells, start_ts, sealed) or (not own and start_ts in sealed.starts):
+            return ROLLED_BACK
+        raise OutcomeUnknown(
+            f"the outcome of transaction {start_ts} cannot be known: none of the cells that were read for it is left "
+            f"(they may have been superseded), and the commit table below {sealed.horizon} was sanitized",
+            start_ts=start_ts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """The starts sealed just now, and the H read after that."""
+
+    starts: frozenset[int]
+    horizon: int
+
+
+def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]:
+    """Seal what is open. None if a seal was refused, or H passed a sealed start meanwhile: look up again."""
+    _, horizon = yield ReadWatermarks()
+    wanted = (start_ts,) if start_ts >= horizon else tuple(b for b in branches if b >= horizon)
+    if wanted:
+        outcomes = yield SealStarts(wanted)
+        if not all(outcome.placed for outcome in outcomes):
+            return None
+        _, after = yield ReadWatermarks()
+        if any(start < after for start in wanted):
+            return None
+        horizon = after
+    return _Sealed(frozenset(wanted), horizon)
+
+
+def _vouched_commit(starts: Sequence[int], states: Sequence[int], horizon: int) -> int:
+    """R4: return the commit timestamp of the first entry that counts, or 0. Below H no entry counts."""
+    found = (state for start, state in zip(starts, states, strict=True) if state > 0 and start >= horizon)
+    return next(found, 0)
+
+
+def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> bool:
+    """C3: whether any own cell that was read after the seal and has no shadow cell is evidence."""
+    return any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells)
+
+
+def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
+    """Whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just now, a
+    cell of any version does; otherwise a cell whose start is below H, or a branch that was sealed just now."""
+    return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
+
+
+def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
+    found: list[Cell] = []
+    for table, wanted in own.items():
+        if not wanted:
+            continue
+        names = set(wanted)
+        rows = list(dict.fromkeys(cell.row for cell in wanted))
+        columns = sorted({Column(cell.family, cell.qualifier) for cell in wanted})
+        versions = [cell.version for cell in wanted]
+        bounds = ReadBounds(at_least=min(versions), below=max(versions) + 1)
+        lists: list[list[Cell]] = yield ReadRows(table, rows, columns, bounds)
+        found.extend(cell for cells in lists for cell in cells if cell.name in names)
+    return found
+
+
+def _committed(cells: Iterable[Cell]) -> int:
+    return next((cell.commit_ts for cell in cells if cell.commit_ts), 0)

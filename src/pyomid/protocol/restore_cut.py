@@ -26,10 +26,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyomid.cells import CellBatch
-from pyomid.protocol.compaction import BATCH_ROWS_MAX
+from pyomid.protocol.compaction import BATCH_ROWS_MAX, plan_cleaning
 from pyomid.protocol.effects import CleanBatch, ReadRange, Steps
 from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
-from pyomid.protocol.version_cleanup import plan_cleaning
 from pyomid.types import TIMESTAMP_STEP, BackupManifest, KeyRange
 
 

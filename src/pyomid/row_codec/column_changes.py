@@ -18,8 +18,7 @@ from typing import Final
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.column_types import Layout, column_type
-from pyomid.row_codec.schema import ColumnMapping, Field, extended_schema, near, schema_of
-from pyomid.row_codec.sentinel import sentinel_column
+from pyomid.row_codec.schema import ColumnMapping, Field, extended_schema, near, schema_of, sentinel_column
 from pyomid.types import ColumnSchema, TableInfo, TableSchema
 
 _WIDER: Final[dict[str, tuple[str, ...]]] = {

@@ -26,7 +26,7 @@ from pyomid.row_codec.native import columns as column_kernels
 from pyomid.row_codec.native import row_keys as key_kernels
 from pyomid.row_codec.nested import to_json
 from pyomid.row_codec.row_key import KeyLayout, KeyPart, key_layout
-from pyomid.row_codec.sentinel import SENTINEL_VALUE, sentinel_column
+from pyomid.row_codec.schema import SENTINEL_VALUE, sentinel_column
 from pyomid.types import Column, TableSchema
 
 Lengths = NDArray[np.int64]

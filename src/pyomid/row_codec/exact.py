@@ -22,7 +22,7 @@ from decimal import Context, Decimal
 from typing import Any, Final, TypeVar
 
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.scalars import python_scalar
+from pyomid.types import python_scalar
 
 T = TypeVar("T")
 

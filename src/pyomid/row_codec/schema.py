@@ -13,7 +13,6 @@ from typing import Any, Final
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.sentinel import SENTINEL_QUALIFIER
 from pyomid.types import SHADOW_SUFFIX, Column, ColumnSchema, RowKeyPart, TableInfo, TableSchema
 
 DEFAULT_FAMILY: Final = b"d"
@@ -364,3 +363,18 @@ def _is_same(one: ColumnType, other: ColumnType, *, by_name: bool = False) -> bo
     if one.layout is Layout.DECIMAL and other.layout is Layout.DECIMAL:
         return (one.precision, one.scale) == (other.precision, other.scale)
     return one.name == other.name
+
+
+SENTINEL_QUALIFIER: Final = b"\x00"
+"""The row-existence sentinel: a cell `<family>:00` that makes a row without values (all null, or only key columns)
+exist. It is deleted with the row; a row with any value needs none. On tables of conflict level `cell`, writers of whole
+rows (a merge, an update, a delete of `pyomid.spark`) write it too, as a tombstone if the row has values, so that they
+conflict with transactions that create or delete a row without values."""
+SENTINEL_VALUE: Final = b"\x01"
+
+
+def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
+    """Return the column of a table's sentinels: in the family of its first value column, else in its first family. The
+    column never changes, because creators and deleters of rows without values must conflict on it."""
+    family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
+    return Column(schema.sentinel_family or family, SENTINEL_QUALIFIER)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pyomid.server.service import TsoService
-from pyomid.server.watched import Watched
 from pyomid.types import AbortReason
+
+if TYPE_CHECKING:
+    from pyomid.server.metrics import Watched
 
 PREFIX: Final = "pyomid_tso_"
 

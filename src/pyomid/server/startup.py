@@ -18,18 +18,17 @@ from typing import Final, Protocol, TypeVar
 
 from pyomid.errors import Deposed, OmidError, Unavailable
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.conflict_map import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
-from pyomid.server.metrics import serve_metrics
+from pyomid.server.metrics import UpkeepReport, Watched, serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
-from pyomid.server.switch import ready_map
-from pyomid.server.watched import UpkeepReport, Watched
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,11 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
     """Return an empty conflict map. Allocating a compiled map of several gigabytes takes seconds; a standby does it
     before the leader dies. Blocking."""
     entries_max = options.settings.conflict_map_entries
-    return ready_map(entries_max) if options.compiled else BucketMap(entries_max)
+    if not options.compiled:
+        return BucketMap(entries_max)
+    made = CacheLineMap(entries_max)
+    populate(made.words)
+    return made
 
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:

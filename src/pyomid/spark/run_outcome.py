@@ -9,7 +9,7 @@ from enum import StrEnum
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.protocol.outcome import outcome_steps
+from pyomid.protocol.commit import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.spark.databases import Connection, connection
 from pyomid.types import BeginReply, Cell

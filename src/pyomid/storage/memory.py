@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Capabilities, Catalog, DataStore, LeaderState
-from pyomid.protocol.region_watermarks import with_record
+from pyomid.protocol.sanitize import with_record
 from pyomid.storage.checks import ProcessGuard, check_version, check_writes, deposed
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
 from pyomid.types import (

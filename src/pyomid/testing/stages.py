@@ -25,8 +25,7 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.region_watermarks import covered_watermark
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import covered_watermark, sanitize_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore

@@ -16,7 +16,7 @@ import numpy as np
 from pyomid.oracle.chunk_oracle import RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
-from pyomid.server.switch import switch_to_native
+from pyomid.server.service import switch_to_native
 from pyomid.types import CommitRequest
 from pyomid.wire.codec import decode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES

@@ -18,7 +18,7 @@ from pyomid.oracle.instructions import Event, Flush, Instruction, Reply, Request
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.status_oracle import BucketMap
-from pyomid.server.switch import switch_to_native
+from pyomid.server.service import switch_to_native
 from pyomid.wire.codec import decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES
 

@@ -287,7 +287,7 @@ MUTANTS: Final = (
     _m(
         "R4c",
         "a client that looks its outcome up believes a hit below H",
-        "protocol.outcome:_vouched_commit",
+        "protocol.commit:_vouched_commit",
         _no_horizon,
         "a_lost_answer_below_h_is_unknown",
     ),
@@ -301,7 +301,7 @@ MUTANTS: Final = (
     _m(
         "R4e",
         "a client that looks its outcome up reads H before the entries",
-        "protocol.outcome:look_up_steps",
+        "protocol.commit:look_up_steps",
         _horizon_read_first,
         "a_lost_answer_below_h_that_passes_meanwhile_is_unknown",
     ),
@@ -475,21 +475,21 @@ MUTANTS: Final = (
     _m(
         "C3b",
         '"rolled back" is said without sealing',
-        "protocol.outcome:_seal_steps",
+        "protocol.commit:_seal_steps",
         without_step("SealStarts", ()),
         "rolled_back_is_not_said_without_a_seal",
     ),
     _m(
         "C3c",
         '"rolled back" is said without evidence',
-        "protocol.outcome:_proves_rollback",
+        "protocol.commit:_proves_rollback",
         answers(True),
         "an_outcome_without_evidence_is_unknown",
     ),
     _m(
         "C10",
         "a looked-up commit is told before the TSO begins transactions above it",
-        "protocol.outcome:outcome_steps",
+        "protocol.commit:outcome_steps",
         without_step("Begin", None),
         "a_looked_up_commit_is_seen_by_later_begins",
     ),
@@ -502,7 +502,7 @@ MUTANTS: Final = (
     _m(
         "K1",
         "compaction keeps the greatest start, not the greatest commit ≤ W",
-        "protocol.version_cleanup:dropped_cells",
+        "protocol.compaction:dropped_cells",
         _by_start,
         "a_reader_between_two_commits_keeps_its_version",
     ),
@@ -523,14 +523,14 @@ MUTANTS: Final = (
     _m(
         "K3",
         "a tombstone goes before what it hides",
-        "protocol.version_cleanup:dropped_cells",
+        "protocol.compaction:dropped_cells",
         _tombstones_first,
         "a_tombstone_goes_only_after_what_it_hides",
     ),
     _m(
         "K3b",
         "a tombstone goes though an older version stays",
-        "protocol.version_cleanup:dropped_cells",
+        "protocol.compaction:dropped_cells",
         _all_tombstones,
         "a_tombstone_stays_while_it_hides_a_later_commit",
     ),
@@ -544,7 +544,7 @@ MUTANTS: Final = (
     _m(
         "K5",
         "a key without a record counts as clean",
-        "protocol.region_watermarks:_by_key",
+        "protocol.sanitize:_by_key",
         _holes_are_clean,
         "a_region_without_a_record_holds_back_the_horizon",
     ),

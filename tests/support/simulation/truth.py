@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pyomid.protocol.region_watermarks import covered_watermark
+from pyomid.protocol.sanitize import covered_watermark
 from pyomid.testing.history import History, Outcome, Transaction
 from pyomid.types import Cell, CellVersion, KeyRange, LeaderRecord, start_of
 from simulation.storage import Disk, Watch

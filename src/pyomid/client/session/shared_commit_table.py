@@ -2,7 +2,7 @@
 
 Completion writes the commit table directly, without the TSO. Invalidation markers go through the TSO if it supports
 pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an earlier
-epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start (`protocol.outcome`). No
+epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start (`protocol.commit`). No
 other client was given that outcome, so a commit entry that lands after the marker changes nothing.
 """
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.observers.observer import Kind
+from pyomid.client.observers import Kind
 from pyomid.client.public_names import TABLE, Handle, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan

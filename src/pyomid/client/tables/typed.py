@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
 from pyomid.client.drive import Run
-from pyomid.client.observers.observer import Kind
+from pyomid.client.observers import Kind
 from pyomid.client.public_names import TYPED_TABLE, Handle, shows
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index

@@ -62,7 +62,7 @@ def _as_of(info: TableInfo, start_ts: int) -> TableInfo:
 
 
 class Source(Protocol):
-    """A backup, and the copies that its restore works on (`storage.hbase.copies.restore`)."""
+    """A backup, and the copies that its restore works on (`storage.hbase.backup`)."""
 
     @property
     def manifest(self) -> BackupManifest: ...

@@ -50,7 +50,7 @@ from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.table_text import table_text
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
-from pyomid.protocol.region_watermarks import covered_watermark
+from pyomid.protocol.sanitize import covered_watermark
 from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
 
 Ints = NDArray[np.int64]

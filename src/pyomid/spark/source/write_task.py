@@ -26,7 +26,7 @@ from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
-from pyomid.row_codec.sentinel import sentinel_column
+from pyomid.row_codec.schema import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.source.key_runs import in_runs

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pyomid.errors import Corruption
 from pyomid.ports import Catalog
-from pyomid.protocol.region_watermarks import with_record
+from pyomid.protocol.sanitize import with_record
 from pyomid.storage.catalog_fields import (
     column_of,
     column_text,

@@ -45,8 +45,8 @@ from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared, open_own
 from pyomid.platforms import reserve
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.embedded.turns.group_commit import Group, Member, next_members
-from pyomid.storage.embedded.turns.writer_turn import WriterTurn
+from pyomid.storage.embedded.group_commit import Group, Member, next_members
+from pyomid.storage.embedded.writer_turn import WriterTurn
 
 T = TypeVar("T")
 Transaction = Any

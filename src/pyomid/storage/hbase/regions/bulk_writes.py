@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, ColumnNames
+from pyomid.storage.hbase.codec.batches import RequestBuffers
 from pyomid.storage.hbase.codec.changes import Changes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import changes as change_kernels
 from pyomid.storage.hbase.codec.native import encode
-from pyomid.storage.hbase.codec.request_buffers import RequestBuffers
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (

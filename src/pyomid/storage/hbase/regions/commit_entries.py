@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.storage.hbase.codec.batches import RequestBuffers
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import commits as kernels
 from pyomid.storage.hbase.codec.native import encode
-from pyomid.storage.hbase.codec.request_buffers import RequestBuffers
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (
     Answer,

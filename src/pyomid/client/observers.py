@@ -3,7 +3,8 @@
     begin, read, scan, commit, rollback ──steps──▶ `Reports.steps` ──`Operation`──▶ `Observer.done` of each
     a rerun follows a conflict     ────────────────────────────────────────────▶ `Observer.retried`
 
-Without an observer a database has no `Reports`, and an operation costs one check of that.
+Without an observer a database has no `Reports`, and an operation costs one check of that. Two come with pyomid
+(`pyomid.observe`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyomid.protocol.effects import Steps
 
 if TYPE_CHECKING:
     from pyomid.client.transaction import RowTransaction
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""The order of writers, among threads and among processes."""

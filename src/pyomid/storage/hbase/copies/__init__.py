@@ -1,1 +1,0 @@
-"""Backups of a database over HBase, made of snapshots, and their restore (decision 0078)."""
