@@ -304,7 +304,7 @@ def _of_the_last_point(original: Any, line: Any, at_ms: int) -> Any:
 
 def _ends_what_it_evicts(original: Any, commits: Any, *entry: Any) -> None:
     original(commits, *entry)
-    commits._watermarks.raise_ended(commits._oracle.low_watermark)
+    commits._tso.watermarks.raise_ended(commits._tso.oracle.low_watermark)
 
 
 def _frees_all(original: Any, starts: Any, peer: Any) -> None:
@@ -908,7 +908,7 @@ SHIPPED_MUTANTS: Final = (
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
             "oracle.requests.tables:TableRequests._needs_mark",
-            lambda original, tables, table_id, request: table_id not in tables._known.decidable,
+            lambda original, tables, table_id, request: table_id not in tables._tso.tables.decidable,
         ),
     ),
     _m(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pyomid.cli.status import as_it_is
-from pyomid.cli.tables import add_conflict_level
+from pyomid.cli.status import CLUSTER_URL_HELP, as_it_is
+from pyomid.cli.tables import TABLE_NAME_HELP, add_conflict_level
 
 _OF_SPARK = "of-spark"
 """Value of `--spark` without a master: use that of spark-submit or of Spark's configuration."""
@@ -20,8 +20,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "fixed is reported together: tables that transactions have touched, families that keep too few versions, cells "
         "newer than the TSO's timestamps, and empty values, which transactions read as deletions.",
     )
-    parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
-    parser.add_argument("table", help="its name in HBase; ns:name in a namespace")
+    parser.add_argument("url", help=CLUSTER_URL_HELP)
+    parser.add_argument("table", help=TABLE_NAME_HELP)
     parser.add_argument("families", nargs="+", help="column families that transactions will use")
     add_conflict_level(parser)
     parser.add_argument(

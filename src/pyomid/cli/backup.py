@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pyomid.cli.status import as_it_is
+from pyomid.cli.status import URL_HELP, as_it_is
 from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "empty folder, a database in HBase to snapshots of its tables. The copy has everything committed before, and "
         "each later transaction completely or not at all (over HBase: not at all).",
     )
-    backup.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    backup.add_argument("url", help=URL_HELP)
     backup.add_argument("destination", help="an absent or empty folder; over HBase a prefix of the snapshots' names")
     backup.add_argument(
         "--since",
@@ -38,7 +38,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "database, in the same cluster or in one to which the snapshots were exported; none of the tables may exist.",
     )
     restore.add_argument("backup", help="destination of pyomid backup: a folder, or over HBase the prefix")
-    restore.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    restore.add_argument("url", help=URL_HELP)
     restore.add_argument(
         "--table", action="append", dest="tables", metavar="NAME", help="over HBase: only this table; repeatable"
     )

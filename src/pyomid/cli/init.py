@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from pyomid.cli.status import CLUSTER_URL_HELP
 from pyomid.config import HBaseAddress, parse_url
 from pyomid.errors import Misuse
 from pyomid.types import TIMESTAMP_STEP, ConflictLevel
@@ -23,7 +24,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Idempotent. Tables that Apache Omid's own tool created are used unchanged. If the URL's option "
         "ceiling differs from before, the timestamp ceiling moves there: stop every TSO first.",
     )
-    parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
+    parser.add_argument("url", help=CLUSTER_URL_HELP)
     parser.add_argument(
         "--commit-table-regions",
         type=int,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pyomid.cli.status import as_it_is
-
-_URL = "omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode"
+from pyomid.cli.status import URL_HELP, as_it_is
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,7 +15,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Writes each table to a Parquet file in an absent or empty folder: the columns of its schema, or, "
         "without a schema, key, column and value of each cell. Needs pyarrow (pyomid[arrow]).",
     )
-    export.add_argument("url", help=_URL)
+    export.add_argument("url", help=URL_HELP)
     export.add_argument("destination", help="an absent or empty folder")
     export.set_defaults(run=_export)
     load = commands.add_parser(
@@ -28,7 +26,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "many rows were committed.",
     )
     load.add_argument("source", help="a folder that pyomid export wrote, or one Parquet file")
-    load.add_argument("url", help=_URL)
+    load.add_argument("url", help=URL_HELP)
     load.add_argument(
         "--over", action="store_true", help="allow tables with rows; rows with equal keys are overwritten"
     )

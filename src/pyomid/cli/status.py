@@ -6,13 +6,16 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.protocol.hashing import table_id
 from pyomid.types import TABLE_CONFLICTS, Status, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.database import DatabaseStatus
+
+CLUSTER_URL_HELP: Final = "omid+hbase://zk1:2181,zk2:2181/znode"
+URL_HELP: Final = f"omid:///folder or {CLUSTER_URL_HELP}"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,7 +33,7 @@ def add_url(
     parser: argparse.ArgumentParser, no_create: str = "no effect: a missing database is always an error"
 ) -> None:
     """Add the argument `url`; open it with the options of `as_it_is`."""
-    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--no-create", dest="create", action="store_false", help=no_create)
 
 

@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyomid.cli.status import add_url, as_it_is, table_lines
 from pyomid.errors import Misuse
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyomid.client.admin.unregistered_tables import Discovery
     from pyomid.client.database import Database
     from pyomid.ports import Deployment
+
+TABLE_NAME_HELP: Final = "its name in HBase; ns:name in a namespace"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     register = actions.add_parser(
         "register", help="register a table that a Java client created, so that it is compacted"
     )
-    register.add_argument("name", help="its name in HBase; ns:name in a namespace")
+    register.add_argument("name", help=TABLE_NAME_HELP)
     register.add_argument("families", nargs="+", help="its column families")
     add_conflict_level(register, "that of the Java clients that write it (their default: cell); required")
     unregister = actions.add_parser(

@@ -86,8 +86,8 @@ PEER_REQUESTS_MAX: Final = 4
 class TsoMachine:
     """One TSO, from the end of its takeover to its end. Not thread-safe.
 
-    A driver uses the methods and properties below; the parts are private to `oracle`
-    (`tests/core/test_machine_view.py`).
+    It is the one record of the TSO's state: its parts have it, and through it each other. A driver uses the methods and
+    properties below; the parts are private to `oracle` (`tests/core/test_machine_view.py`).
     """
 
     def __init__(
@@ -109,54 +109,35 @@ class TsoMachine:
         self._timers_due_s = now_s
         self._stalled_in_doubt = False
         """Another stall was noticed after the read of the leader state began."""
-        self.step = step = Step(now_s)
-        self._store = store = StoreRequests(step, epoch, retry_s=settings.store_retry_s)
-        self.peer_requests = PeerRequests(store.run, at_once_max=PEER_REQUESTS_MAX)
+        self.step = Step(now_s)
+        self.store = StoreRequests(self.step, epoch, retry_s=settings.store_retry_s)
+        self.peer_requests = PeerRequests(self.store.run, at_once_max=PEER_REQUESTS_MAX)
         window = settings.window_starts * TIMESTAMP_STEP
-        self.clock = clock = TimestampClock(
+        self.clock = TimestampClock(
             epoch + TIMESTAMP_STEP,
             taken_over.ceiling,
             max(settings.ceiling_step, 4 * window),
             max(settings.ceiling_renew_remaining, 2 * window),
         )
-        self.oracle = oracle = StatusOracle(conflict_map or BucketMap(settings.conflict_map_entries), epoch=epoch)
-        self.windows = windows = BeginWindows(clock, window_starts=settings.window_starts)
-        self.rare_starts = rare_starts = RareStarts(self._all_rare_starts)
+        self.oracle = StatusOracle(conflict_map or BucketMap(settings.conflict_map_entries), epoch=epoch)
+        self.windows = BeginWindows(self.clock, window_starts=settings.window_starts)
+        self.rare_starts = RareStarts(self._all_rare_starts)
         """Starts whose commits compiled code must leave to `handle`: refused starts, and starts of large commits."""
-        pending: dict[int, PendingCommit] = {}
-        self.leases = leases = Leases(taken_over.leases, term_s=settings.lease_seconds, now_s=now_s)
-        self.tables = known = KnownTables(known_tables)
-        self.open_starts = open_starts = OpenStarts()
-        self.begins = begins = Begins(step, windows, oracle, open_starts)
-        self.ceiling = ceiling = Ceiling(step, store, settings, clock, resume=self._on_request)
-        self.time_line = time_line = TimeLine(step, store, taken_over, windows)
-        self.watermarks = watermarks = Watermarks(
-            step, store, settings, taken_over,
-            windows=windows, oracle=oracle, begins=begins, leases=leases, pending=pending, rare_starts=rare_starts,
-            open_starts=open_starts, time_line=time_line,
-        )  # fmt: skip
-        self.commits = commits = Commits(
-            step, store, settings,
-            epoch=epoch, windows=windows, oracle=oracle, begins=begins, ceiling=ceiling, watermarks=watermarks,
-            pending=pending, rare_starts=rare_starts,
-        )  # fmt: skip
-        self.large = large = LargeCommits(
-            step, store, settings, taken_over,
-            windows=windows, ceiling=ceiling, commits=commits, leases=leases, pending=pending, rare_starts=rare_starts,
-        )  # fmt: skip
-        self.retries = Retries(
-            step, self.peer_requests, settings,
-            oracle=oracle, begins=begins, watermarks=watermarks, commits=commits, large=large,
-        )  # fmt: skip
-        self.table_requests = TableRequests(
-            step, store, settings,
-            known=known, windows=windows, oracle=oracle, begins=begins, ceiling=ceiling, watermarks=watermarks,
-            commits=commits, resume=self._on_commit,
-        )  # fmt: skip
-        self.lease_requests = LeaseRequests(
-            step, store, settings, leases=leases, begins=begins, watermarks=watermarks, pending=pending
-        )
-        self.completions = Completions(step, store, begins, pending, settings.completions_max)
+        self.pending: dict[int, PendingCommit] = {}
+        """The decided large commits whose record is not yet gone, by start."""
+        self.leases = Leases(taken_over.leases, term_s=settings.lease_seconds, now_s=now_s)
+        self.tables = KnownTables(known_tables)
+        self.open_starts = OpenStarts()
+        self.begins = Begins(self)
+        self.ceiling = Ceiling(self)
+        self.time_line = TimeLine(self, taken_over)
+        self.watermarks = Watermarks(self, taken_over)
+        self.commits = Commits(self)
+        self.large = LargeCommits(self, taken_over)
+        self.retries = Retries(self)
+        self.table_requests = TableRequests(self)
+        self.lease_requests = LeaseRequests(self)
+        self.completions = Completions(self)
 
     def _all_rare_starts(self) -> Iterable[int]:
         return chain(self.oracle.refused_starts, self.large.pending, self.large.finished)
@@ -190,11 +171,11 @@ class TsoMachine:
     def _dispatch(self, event: Event) -> None:
         match event:
             case RequestCame(peer, tag, request):
-                self._on_request(peer, tag, request)
+                self.take_request(peer, tag, request)
             case StoreDone(token, result):
-                self._store.done(token, result)
+                self.store.done(token, result)
             case StoreFailed(token, error):
-                self._store.failed(token, error)
+                self.store.failed(token, error)
             case PeerGone(peer):
                 self.begins.waiting.forget(peer)
                 self.peer_requests.forget(peer)
@@ -205,12 +186,12 @@ class TsoMachine:
             case LeaseRenewed(until_s):
                 self.serve_until_s = until_s
 
-    def _on_request(self, peer: Hashable, tag: int, request: Request) -> None:
+    def take_request(self, peer: Hashable, tag: int, request: Request) -> None:
         match request:
             case Begin(not_before):
                 self.begins.ask(peer, tag, not_before)
             case CommitRequest():
-                self._on_commit(peer, tag, request)
+                self.take_commit(peer, tag, request)
             case Fence(table_id):
                 self.table_requests.fence(peer, tag, table_id)
             case GrantLease():
@@ -232,7 +213,7 @@ class TsoMachine:
             case AskStatus():
                 self.step.reply(peer, tag, self.status())
 
-    def _on_commit(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+    def take_commit(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         error = self.commits.malformed(request)
         if error is not None:
             self.step.refuse(peer, tag, error)
@@ -263,7 +244,7 @@ class TsoMachine:
         self.commits.start_flushes()
         if self.completions.count:
             self.completions.start_delete()
-        self._store.start_epoch_write()
+        self.store.start_epoch_write()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -288,14 +269,14 @@ class TsoMachine:
             self._stalled_in_doubt = self.step.in_doubt
             if not self.step.in_doubt:
                 self.step.in_doubt = True
-                self._store.call(ReadEpoch(), self._end_doubt)
+                self.store.call(ReadEpoch(), self._end_doubt)
 
     def _end_doubt(self, epoch: int) -> None:
         """T4: a leader state that may have been read before the newest stall does not end the doubt."""
-        self._store.check_epoch(epoch)
+        self.store.check_epoch(epoch)
         if self._stalled_in_doubt:
             self._stalled_in_doubt = False
-            self._store.call(ReadEpoch(), self._end_doubt)
+            self.store.call(ReadEpoch(), self._end_doubt)
         else:
             self.step.end_doubt()
 
@@ -350,7 +331,7 @@ class TsoMachine:
             or now_s >= self.serve_until_s
             or not self.may_decide_fast
             or len(self.begins.waiting)
-            or self._store.awaits_release
+            or self.store.awaits_release
             or self.completions.count
             or self.clock.wanted_ceiling() > self.clock.ceiling
         )
@@ -396,7 +377,7 @@ class TsoMachine:
     @property
     def is_quiet(self) -> bool:
         """Whether the process may exit: no decided commit waits for its answer, and no store call is in flight."""
-        return self._store.is_idle and self.windows.is_idle
+        return self.store.is_idle and self.windows.is_idle
 
     @property
     def carried_bytes(self) -> int:

@@ -21,16 +21,18 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Unavailable
 from pyomid.oracle.instructions import NoteTime
-from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
+from pyomid.oracle.outgoing import Procedure
 from pyomid.oracle.takeover import TakenOver
-from pyomid.oracle.windows import BeginWindows
 from pyomid.protocol.time_points import first_at, snapshot_after
 from pyomid.types import TIMESTAMP_STEP, Moment, TimePoint
 from pyomid.wire.messages import FindMoment
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 CONTENTS_MAX: Final = 8192
 """Contents in memory, at most one per millisecond: some seconds under load, hours of a quiet TSO."""
@@ -81,10 +83,8 @@ class _Asked:
 
 
 class TimeLine:
-    def __init__(self, step: Step, store: StoreRequests, taken_over: TakenOver, windows: BeginWindows) -> None:
-        self._step = step
-        self._store = store
-        self._windows = windows
+    def __init__(self, tso: TsoMachine, taken_over: TakenOver) -> None:
+        self._tso = tso
         self.retention_s: Final = taken_over.retention_s
         """0: history is kept only while a reader needs it."""
         self._interval_s = INTERVAL_S
@@ -92,12 +92,12 @@ class TimeLine:
             self._interval_s = max(self.retention_s / POINTS_IN_RETENTION, INTERVAL_S_MIN)
         self._points = list(taken_over.time_points)
         self._young = deque(
-            (step.now_s - age_s, point.start_ts)
+            (tso.step.now_s - age_s, point.start_ts)
             for point, age_s in zip(self._points, ages_s(self._points, taken_over.wall_ms), strict=True)
         )
         """(when noted, start) of the points younger than the retention, ascending."""
         self._kept_start = 0
-        self._due_s = step.now_s
+        self._due_s = tso.step.now_s
         self._is_noting = False
         self._watermark = 0
         self._contents: deque[Content] = deque(maxlen=CONTENTS_MAX)
@@ -105,8 +105,8 @@ class TimeLine:
         """The newest batch that the last content includes."""
         self._asked: list[_Asked] = []
         if self._is_plausible(taken_over.changed_ms, taken_over.wall_ms):
-            self._contents.append(Content(windows.head.next_start, taken_over.changed_ms, taken_over.changed_ms))
-            self._seen_seq = windows.released_seq
+            self._contents.append(Content(tso.windows.head.next_start, taken_over.changed_ms, taken_over.changed_ms))
+            self._seen_seq = tso.windows.released_seq
 
     def _is_plausible(self, changed_ms: int, wall_ms: int) -> bool:
         """Whether nothing was committed after `changed_ms`: false if a point has a later time."""
@@ -116,7 +116,7 @@ class TimeLine:
         """The newest point's start that is as old as the retention: W may not pass it. None: history is not kept."""
         if not self.retention_s:
             return None
-        while self._young and self._young[0][0] <= self._step.now_s - self.retention_s:
+        while self._young and self._young[0][0] <= self._tso.step.now_s - self.retention_s:
             self._kept_start = self._young.popleft()[1]
         return self._kept_start
 
@@ -124,16 +124,16 @@ class TimeLine:
 
     def update_contents(self) -> None:
         """Update the contents. Called at each timer, and at each release of a batch before its answers leave."""
-        wall_ms, contents = self._step.wall_ms, self._contents
+        wall_ms, contents = self._tso.step.wall_ms, self._contents
         if not wall_ms:
             return
         if contents and wall_ms < contents[-1].last_ms:  # the clock was set back: the later start counts
             contents.clear()
-        if contents and self._windows.released_seq == self._seen_seq:
+        if contents and self._tso.windows.released_seq == self._seen_seq:
             contents[-1].last_ms = wall_ms
             return
-        self._seen_seq = self._windows.released_seq
-        snapshot_ts = self._windows.head.next_start
+        self._seen_seq = self._tso.windows.released_seq
+        snapshot_ts = self._tso.windows.head.next_start
         if contents and contents[-1].first_ms == wall_ms:
             contents[-1].snapshot_ts = snapshot_ts
         else:
@@ -143,16 +143,16 @@ class TimeLine:
 
     def note_now(self) -> None:
         """Make the next timer note a point, however young the last one is."""
-        self._due_s = self._step.now_s
+        self._due_s = self._tso.step.now_s
 
     def note_if_due(self, watermark: int) -> None:
         self._watermark = watermark
         self.update_contents()
-        if self._step.now_s < self._due_s or self._is_noting or not self._contents:
+        if self._tso.step.now_s < self._due_s or self._is_noting or not self._contents:
             return
         newest = self._contents[-1]
         if newest.snapshot_ts > self._noted_ts:  # otherwise the last point has the present snapshot already
-            self._due_s = self._step.now_s + self._interval_s
+            self._due_s = self._tso.step.now_s + self._interval_s
             self._note(newest, [])
 
     @property
@@ -162,13 +162,13 @@ class TimeLine:
 
     def _note(self, content: Content, answers: list[tuple[_Asked, Moment]]) -> None:
         self._is_noting = True
-        self._store.run(self._note_steps(content.point, answers))
+        self._tso.store.run(self._note_steps(content.point, answers))
 
     def _note_steps(self, point: TimePoint, answers: list[tuple[_Asked, Moment]]) -> Procedure:
         """Note a point, delete old ones and send the answers. If the store fails, the next point dates these commits
         too, a little later."""
         kept_from = max((old.start_ts for old in self._points if old.start_ts <= self._watermark), default=0)
-        kept_ms = self._step.wall_ms - KEPT_MS
+        kept_ms = self._tso.step.wall_ms - KEPT_MS
         kept = [old for old in self._points if old.start_ts >= kept_from or old.wall_ms >= kept_ms]
         if len(kept) > POINTS_MAX:
             kept = self._thinned(kept)
@@ -182,18 +182,18 @@ class TimeLine:
             yield NoteTime(point, gone)
         except Unavailable as error:
             for asked, _ in answers:
-                self._step.refuse(asked.peer, asked.tag, error)
+                self._tso.step.refuse(asked.peer, asked.tag, error)
         else:
             self._points = [*kept, point]
             self._is_young(point)
             for asked, moment in answers:
-                self._step.reply(asked.peer, asked.tag, moment)
+                self._tso.step.reply(asked.peer, asked.tag, moment)
         self._is_noting = False
         self._serve()
 
     def _is_young(self, point: TimePoint) -> None:
         if self.retention_s:
-            self._young.append((self._step.now_s, point.start_ts))
+            self._young.append((self._tso.step.now_s, point.start_ts))
 
     def _repeated(self) -> TimePoint | None:
         """Return the last point again, with the last time when its content was the newest; None if not needed."""
@@ -211,9 +211,9 @@ class TimeLine:
 
     def ask(self, peer: Hashable, tag: int, request: FindMoment) -> None:
         """Answer with a moment whose snapshot holds every commit acknowledged at or before the requested time."""
-        wall_ms = self._step.wall_ms
+        wall_ms = self._tso.step.wall_ms
         if not wall_ms:
-            self._step.refuse(peer, tag, Unavailable("the TSO does not know the wall-clock time"))
+            self._tso.step.refuse(peer, tag, Unavailable("the TSO does not know the wall-clock time"))
             return
         behind_ms = wall_ms - request.now_ms
         at_ms = request.at_ms + (behind_ms if behind_ms > LATE_CLOCK_MS else 0)
@@ -231,7 +231,7 @@ class TimeLine:
             if moment.snapshot_ts > self._noted_ts:
                 waiting.append((each, moment))
             else:
-                self._step.reply(each.peer, each.tag, moment)
+                self._tso.step.reply(each.peer, each.tag, moment)
         if waiting:
             newest_ts = max(moment.snapshot_ts for _, moment in waiting)
             self._note(next(each for each in self._contents if each.snapshot_ts >= newest_ts), waiting)

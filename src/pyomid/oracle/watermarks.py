@@ -14,70 +14,29 @@ H     below it the commit table is not consulted (law 7)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Generator, Hashable
+from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
-from pyomid.oracle.open_starts import Held, OpenStarts
-from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
-from pyomid.oracle.requests.begins import Begins
-from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.status_oracle import RareStarts, StatusOracle
+from pyomid.oracle.open_starts import Held
+from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
 from pyomid.oracle.takeover import TakenOver
-from pyomid.oracle.time_line import TimeLine
-from pyomid.oracle.windows import BeginWindows
-from pyomid.types import LeaderStateChanges, PendingCommit
+from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import HorizonReply
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 AGE_SAMPLES: Final = 16
 """Samples of the newest start per `max_transaction_age_s`: E by age lags at most a sixteenth of it."""
 
 
-class HeldStarts(Protocol):
-    """The part of `oracle.requests.leases.Leases` that the watermarks need."""
-
-    @property
-    def starts(self) -> tuple[int, ...]: ...
-
-    @property
-    def lowest(self) -> int | None: ...
-
-    def lowest_above(self, start_ts: int) -> int | None: ...
-
-    def holder_of(self, start_ts: int) -> str: ...
-
-
 class Watermarks:
-    """LWM, E, D, W and H of one TSO. `leases` and the large commits of `pending` hold W back."""
+    """LWM, E, D, W and H of one TSO. Leases and pending large commits hold W back."""
 
-    def __init__(
-        self,
-        step: Step,
-        store: StoreRequests,
-        settings: TsoSettings,
-        taken_over: TakenOver,
-        *,
-        windows: BeginWindows,
-        oracle: StatusOracle,
-        begins: Begins,
-        leases: HeldStarts,
-        pending: Mapping[int, PendingCommit],
-        rare_starts: RareStarts,
-        open_starts: OpenStarts,
-        time_line: TimeLine,
-    ) -> None:
-        self._step = step
-        self._store = store
-        self._settings = settings
-        self._windows = windows
-        self._oracle = oracle
-        self._begins = begins
-        self._leases = leases
-        self.pending = pending
-        self._rare_starts = rare_starts
-        self._open_starts = open_starts
-        self._time_line = time_line
+    def __init__(self, tso: TsoMachine, taken_over: TakenOver) -> None:
+        self._tso = tso
         self.published = self.sent = taken_over.watermark
         """`published`: the durable W. `sent`: the highest W sent to the store."""
         self.decided = taken_over.epoch
@@ -90,30 +49,30 @@ class Watermarks:
         """The highest E with every commit that started at or below it durable (law 4)."""
         self._rises: deque[tuple[int, int]] = deque()
         """(E, the batch after whose release that E counts), ascending."""
-        self._publish_due_s = step.now_s
+        self._publish_due_s = tso.step.now_s
         self._samples: deque[tuple[float, int]] = deque()
         """(time, the newest start then), for some times of the last `max_transaction_age_s`."""
         self._aged_start = 0
         """The start that was the newest `max_transaction_age_s` ago."""
-        self._sampled_s = step.now_s
-        self._issued_when_drawn = windows.clock.next_ts
-        self._open_due_s = step.now_s
-        self._held_floor, self._held_since_s = 0, step.now_s
+        self._sampled_s = tso.step.now_s
+        self._issued_when_drawn = tso.clock.next_ts
+        self._open_due_s = tso.step.now_s
+        self._held_floor, self._held_since_s = 0, tso.step.now_s
         self.held_back_by = ""
         """The client whose open start held E back at the last rise, as text for operators; empty: none."""
         self._open_held: Held | None = None
 
     @property
     def retention_s(self) -> float:
-        return self._time_line.retention_s
+        return self._tso.time_line.retention_s
 
     def note_time_now(self) -> None:
-        self._time_line.note_now()
+        self._tso.time_line.note_now()
 
     def run_timers(self) -> None:
         self._raise_by_age()
         self._raise_by_open()
-        self._time_line.note_if_due(self.published)
+        self._tso.time_line.note_if_due(self.published)
         self._publish()
 
     # ── LWM and E ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,8 +85,8 @@ class Watermarks:
         if start_ts <= self._ended:
             return
         self._ended = start_ts
-        self._oracle.raise_low_watermark(start_ts)
-        batch = self._windows.open_batch
+        self._tso.oracle.raise_low_watermark(start_ts)
+        batch = self._tso.windows.open_batch
         due = batch.seq - 1 if batch.is_empty else batch.seq
         if self._rises and self._rises[-1][1] == due:
             self._rises.pop()
@@ -136,16 +95,16 @@ class Watermarks:
 
     def note_release(self) -> None:
         """A batch was released."""
-        self._time_line.update_contents()
+        self._tso.time_line.update_contents()
         self._note_durable_ended()
 
     def _note_durable_ended(self) -> None:
-        while self._rises and self._rises[0][1] <= self._windows.released_seq:
+        while self._rises and self._rises[0][1] <= self._tso.windows.released_seq:
             self._durable_ended = self._rises.popleft()[0]
 
     def _raise_by_age(self) -> None:
         """T15: raise E to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
-        now_s, age_s = self._step.now_s, self._settings.max_transaction_age_s
+        now_s, age_s = self._tso.step.now_s, self._tso.settings.max_transaction_age_s
         if now_s - self._sampled_s >= age_s / AGE_SAMPLES:
             self._sampled_s = now_s
             self._sample_age()
@@ -155,41 +114,43 @@ class Watermarks:
 
     def _raise_by_open(self) -> None:
         """T16: raise E to just below the oldest open start."""
-        if self._step.now_s < self._open_due_s:
+        if self._tso.step.now_s < self._open_due_s:
             return
-        self._open_due_s = self._step.now_s + self._settings.open_starts_interval_s
-        if self._windows.is_idle:  # with a batch in flight, its window is all there is for begins
+        self._open_due_s = self._tso.step.now_s + self._tso.settings.open_starts_interval_s
+        if self._tso.windows.is_idle:  # with a batch in flight, its window is all there is for begins
             self._draw_if_quiet()
-        newest, held = self._begins.newest_start, self._open_starts.lowest(self._aged_start)
+        newest, held = self._tso.begins.newest_start, self._tso.open_starts.lowest(self._aged_start)
         self._raise_below_leases(newest if held is None else min(newest, held.floor - 1))
         floor = 0 if held is None else held.floor
         if floor != self._held_floor:
-            self._held_floor, self._held_since_s = floor, self._step.now_s
+            self._held_floor, self._held_since_s = floor, self._tso.step.now_s
         self._open_held, self.held_back_by = held, self._holder_text(held)
 
     def _holder_text(self, held: Held | None) -> str:
-        lowest = self._leases.lowest_above(self.decided)
+        lowest = self._tso.leases.lowest_above(self.decided)
         if held is None or (lowest is not None and lowest <= held.floor):
             return ""
-        since_s = self._step.now_s - self._held_since_s
+        since_s = self._tso.step.now_s - self._held_since_s
         return f"{held.holder or 'an unnamed client'}: start {held.floor} or a later one, for {since_s:.0f} s"
 
     def _raise_below_leases(self, start_ts: int) -> None:
-        lowest = self._leases.lowest_above(self.decided)
+        lowest = self._tso.leases.lowest_above(self.decided)
         self.raise_ended(start_ts if lowest is None else min(start_ts, lowest - 1))
 
     def _sample_age(self) -> None:
         self._draw_if_quiet()
-        if self._begins.newest_start > self._newest_sample():
-            self._samples.append((self._step.now_s, self._begins.newest_start))
+        if self._tso.begins.newest_start > self._newest_sample():
+            self._samples.append((self._tso.step.now_s, self._tso.begins.newest_start))
 
     def _draw_if_quiet(self) -> None:
         """Draw a start if there are no requests: otherwise E would never pass the last commits."""
-        if self._windows.clock.next_ts == self._issued_when_drawn:
+        if self._tso.windows.clock.next_ts == self._issued_when_drawn:
             return
-        drawn = self._begins.draw_start()
-        if drawn is not None and self._windows.is_idle:  # otherwise a commit in flight may lie above the start drawn
-            self._issued_when_drawn = self._windows.clock.next_ts
+        drawn = self._tso.begins.draw_start()
+        if (
+            drawn is not None and self._tso.windows.is_idle
+        ):  # otherwise a commit in flight may lie above the start drawn
+            self._issued_when_drawn = self._tso.windows.clock.next_ts
 
     def _newest_sample(self) -> int:
         return self._samples[-1][1] if self._samples else self._aged_start
@@ -201,49 +162,49 @@ class Watermarks:
         return start_ts <= self.sent
 
     def _raise_decided(self) -> None:
-        held = [start - 1 for start in self.pending]
-        lowest = self._leases.lowest_above(self.decided)
+        held = [start - 1 for start in self._tso.pending]
+        lowest = self._tso.leases.lowest_above(self.decided)
         if lowest is not None:
             held.append(lowest - 1)
         decided = min([self._durable_ended, *held])
         if decided > self.decided:
             self.decided = decided
-            self._oracle.forget_up_to(decided)
-            self._rare_starts.forget_some()
+            self._tso.oracle.forget_up_to(decided)
+            self._tso.rare_starts.forget_some()
 
     def _candidate(self) -> int:
         """min(E, every lease − 1, every undecided or unfinished large commit − 1, what the retention keeps)."""
-        held = [start - 1 for start in self.pending]
-        if self._leases.lowest is not None:
-            held.append(self._leases.lowest - 1)
-        kept_start = self._time_line.kept_start()
+        held = [start - 1 for start in self._tso.pending]
+        if self._tso.leases.lowest is not None:
+            held.append(self._tso.leases.lowest - 1)
+        kept_start = self._tso.time_line.kept_start()
         if kept_start is not None:  # T17
             held.append(kept_start)
         return min([self._durable_ended, *held])
 
     def holder(self) -> tuple[str, str]:
         """Return what holds W back, and its owner, as text for people; empty if W follows the newest start."""
-        held = [(start, "large commit", "") for start in self.pending]
-        lease = self._leases.lowest
+        held = [(start, "large commit", "") for start in self._tso.pending]
+        lease = self._tso.leases.lowest
         if lease is not None:
-            held.append((lease, "lease", self._leases.holder_of(lease)))
+            held.append((lease, "lease", self._tso.leases.holder_of(lease)))
         if self._open_held is not None:
             held.append((self._open_held.floor, "open start", self._open_held.holder))
-        kept_start = self._time_line.kept_start()
+        kept_start = self._tso.time_line.kept_start()
         if kept_start is not None:
             held.append((kept_start + 1, "retention", ""))
         _, what, whose = min(held, default=(0, "", ""))
         return what, whose
 
     def _publish(self) -> None:
-        if self._step.now_s < self._publish_due_s:
+        if self._tso.step.now_s < self._publish_due_s:
             return
-        self._publish_due_s = self._step.now_s + self._settings.watermark_interval_s
+        self._publish_due_s = self._tso.step.now_s + self._tso.settings.watermark_interval_s
         self._raise_decided()
         candidate = self._candidate()
         if candidate > self.sent:
             self.sent = candidate
-            self._store.run(self._publish_steps(candidate))
+            self._tso.store.run(self._publish_steps(candidate))
 
     def _publish_steps(self, watermark: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(watermark=watermark))
@@ -254,14 +215,14 @@ class Watermarks:
     def advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
         if horizon < 0 or horizon > self.published:
             why = "is below 0" if horizon < 0 else f"is above the published low watermark {self.published}"
-            self._step.refuse(peer, tag, Misuse(f"horizon {horizon} {why}", horizon=horizon))
+            self._tso.step.refuse(peer, tag, Misuse(f"horizon {horizon} {why}", horizon=horizon))
             return
         try:
             deleted = yield from self._sanitize_steps(horizon)
         except Unavailable as error:
-            self._step.refuse(peer, tag, error)
+            self._tso.step.refuse(peer, tag, error)
             return
-        self._step.reply(peer, tag, HorizonReply(deleted))
+        self._tso.step.reply(peer, tag, HorizonReply(deleted))
 
     def _sanitize_steps(self, horizon: int) -> Generator[StoreOperation | AfterBatch | EpochWrite, Any, int]:
         """Law 7: make H durable, then delete the entries below it. From now on no outcome below H is reported (R4)."""
@@ -269,7 +230,7 @@ class Watermarks:
         # Write H even if it is no higher: an earlier request's write may still be in flight.
         yield EpochWrite(LeaderStateChanges(horizon=self.horizon))
         deleted: int = yield DeleteBelow(horizon)
-        self._step.counters["entries_sanitized"] += deleted
+        self._tso.step.counters["entries_sanitized"] += deleted
         return deleted
 
     # ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -278,8 +239,8 @@ class Watermarks:
         assert self.published <= self.sent <= self.decided, "W is published, and never above D"
         assert self.decided <= self._durable_ended, "D never passes E"
         assert self.horizon <= self.published, "H never passes W"
-        assert self._oracle.epoch <= self._durable_ended <= self._ended <= self._oracle.low_watermark
-        for start_ts in (*self._leases.starts, *self.pending):
+        assert self._tso.oracle.epoch <= self._durable_ended <= self._ended <= self._tso.oracle.low_watermark
+        for start_ts in (*self._tso.leases.starts, *self._tso.pending):
             assert start_ts > self.sent, f"W {self.sent} passed {start_ts}, which holds it"
-        for start_ts in self.pending:
+        for start_ts in self._tso.pending:
             assert start_ts > self.decided, f"D {self.decided} passed {start_ts}, which is not finished"

@@ -27,7 +27,7 @@ from pyomid.types import python_scalar
 T = TypeVar("T")
 
 _SHOWN_MAX: Final = 80
-_WIDE: Final = Context(prec=60)
+WIDE_CONTEXT: Final = Context(prec=60)
 """Enough for 38 digits at any scale; the default context rounds to 28."""
 _NUMPY_FINE_UNITS: Final = frozenset({"ns", "ps", "fs", "as"})
 
@@ -179,7 +179,7 @@ def _decimal(value: Any, kind: ColumnType) -> Any:
         raise ValueError(
             f"it has {before} digits before the point, but {kind.name} allows {kind.precision - kind.scale}"
         )
-    return value.quantize(Decimal(1).scaleb(-kind.scale), context=_WIDE)
+    return value.quantize(Decimal(1).scaleb(-kind.scale), context=WIDE_CONTEXT)
 
 
 def _digits_after_point(value: Decimal) -> int:

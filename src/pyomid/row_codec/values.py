@@ -17,20 +17,18 @@ import json
 import struct
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.exact import exact, exact_nested, shown_value
+from pyomid.row_codec.exact import WIDE_CONTEXT, exact, exact_nested, shown_value
 from pyomid.row_codec.nested import from_json, to_json
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
-_WIDE: Final = Context(prec=60)
-"""Enough for 38 digits at any scale; the default context rounds to 28."""
 
 
 def encode_value(value: Any, type_name: str) -> bytes:
@@ -117,11 +115,11 @@ def python_value(number: int, kind: ColumnType) -> Any:
 
 def unscaled_of(value: Any, kind: ColumnType) -> int:
     """Return the unscaled number, at the type's scale, of a decimal that fits the type."""
-    return int(value.scaleb(kind.scale, _WIDE))
+    return int(value.scaleb(kind.scale, WIDE_CONTEXT))
 
 
 def scaled_value(unscaled: int, scale: int) -> Decimal:
-    return Decimal(unscaled).scaleb(-scale, _WIDE)
+    return Decimal(unscaled).scaleb(-scale, WIDE_CONTEXT)
 
 
 def minimal_bytes(number: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,6 +12,9 @@ from prometheus_client.registry import Collector
 from pyomid.server.metrics import Watched
 from pyomid.server.service import TsoService
 from pyomid.types import AbortReason
+
+if TYPE_CHECKING:
+    from pyomid.server.metrics import Watched
 
 PREFIX: Final = "pyomid_tso_"
 

@@ -386,7 +386,7 @@ def a_lost_answer_below_h_is_unknown(build: Build) -> None:
     s.land(s.sent(ins.Flush, zombie=True))
     again = s.client("T again")
     own = {"a": tuple(tx.written["a"])}
-    steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), own))
+    steps = again.run(build.commit.outcome_steps(tx.start_ts, (), own))
     outcome = s.do(again, ignoring(steps))
     if outcome is not None:
         s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
@@ -446,7 +446,7 @@ def a_lost_answer_below_h_that_passes_meanwhile_is_unknown(build: Build) -> None
     tx, _ = _outlived_by_its_flush(s, t)
     s.universe.kill(t.process)
     again = s.client("T again")
-    steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
+    steps = again.run(build.commit.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
     asking = s.start(again, ignoring(steps))
     s.until_call(asking, effects.LookupThenWatermarks)
     _pass_by(s, tx)
@@ -919,7 +919,7 @@ def an_outcome_without_evidence_is_unknown(build: Build) -> None:
     if s.world.disk.leader_state.read().horizon <= tx.start_ts or tx.start_ts not in s.world.truth.commits:
         raise Stuck("T did not commit, or the horizon did not pass it")
     again = s.client("T again")
-    steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
+    steps = again.run(build.commit.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
     outcome = s.do(again, ignoring(steps))
     if outcome is not None:
         s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)

@@ -114,7 +114,7 @@ def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
 
 
 def _end_counts_at_once(original: Any, watermarks: Any) -> None:
-    windows = watermarks._windows
+    windows = watermarks._tso.windows
     released, windows.released_seq = windows.released_seq, 1 << 62
     try:
         original(watermarks)
@@ -135,7 +135,7 @@ def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
 
 
 def _answered_at_once(original: Any, commits: Any, reply: Any) -> None:
-    commits._step.send(reply)
+    commits._tso.step.send(reply)
 
 
 def _signed(original: Any, table: Any, cell_id: int) -> int:
@@ -143,19 +143,20 @@ def _signed(original: Any, table: Any, cell_id: int) -> int:
 
 
 def _without_large_commits(original: Any, watermarks: Any) -> Any:
-    pending, watermarks.pending = watermarks.pending, {}
+    tso = watermarks._tso
+    pending, tso.pending = tso.pending, {}
     try:
         return original(watermarks)
     finally:
-        watermarks.pending = pending
+        tso.pending = pending
 
 
 def _drawn_counts_as_above(original: Any, watermarks: Any) -> None:
-    begins = watermarks._begins
+    begins = watermarks._tso.begins
     before = begins.newest_start
     original(watermarks)
     if begins.newest_start != before:
-        watermarks._issued_when_drawn = watermarks._windows.clock.next_ts
+        watermarks._issued_when_drawn = watermarks._tso.clock.next_ts
 
 
 def _by_start(original: Any, arrays: Any, *more: Any) -> Any:
@@ -203,7 +204,7 @@ def _tables_first(original: Any) -> Any:
 
 def _promised_first(original: Any, leases: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
     def promised(step: Any) -> Any:
-        leases._step.reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
+        leases._tso.step.reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
         return (yield step)
 
     return relayed(original(leases, peer, tag, request, term_s), "EpochWrite", promised)
@@ -226,7 +227,7 @@ def _sharers_end_too(original: Any, leases: Any, start_ts: int, now_s: float, **
 
 
 def _shared_before_its_row(original: Any, leases: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
-    serves = leases._leases.find_shared(request.start_ts, term_s, leases._step.now_s) is not None
+    serves = leases._tso.leases.find_shared(request.start_ts, term_s, leases._tso.step.now_s) is not None
     steps = without_step("EpochWrite") if serves else with_step("", nothing)
     return steps(original, leases, peer, tag, request, term_s)
 

@@ -12,20 +12,19 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
-from pyomid.oracle.open_starts import OpenStarts
-from pyomid.oracle.outgoing import Death, EpochWrite, Procedure, Step, StoreRequests
-from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.status_oracle import StatusOracle
-from pyomid.oracle.windows import BeginWindows, TimestampClock
+from pyomid.oracle.outgoing import Death, EpochWrite, Procedure
 from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, LeaderStateChanges
 from pyomid.wire.messages import Request
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 BEGINS_A_STEP: Final = 256
 """Waiting begins answered per step: a few milliseconds of work."""
@@ -34,49 +33,46 @@ BEGINS_A_STEP: Final = 256
 class Begins:
     """Hands out starts. They leave in ascending order."""
 
-    def __init__(self, step: Step, windows: BeginWindows, oracle: StatusOracle, open_starts: OpenStarts) -> None:
-        self._step = step
-        self._windows = windows
-        self._oracle = oracle
-        self._open_starts = open_starts
-        self.newest_start = oracle.epoch
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
+        self.newest_start = tso.epoch
         """The newest start handed out."""
         self.fenced_ts = 0
         """The newest fence that was requested; each later start carries it (`protocol.commit.may_go_by`)."""
         self.waiting = WaitingBegins()
 
     def ask(self, peer: Hashable, tag: int, not_before: int) -> None:
-        last_issued = self._windows.clock.last_issued
+        last_issued = self._tso.windows.clock.last_issued
         if not_before > last_issued:
-            self._step.refuse(peer, tag, Misuse(
+            self._tso.step.refuse(peer, tag, Misuse(
                 f"not_before {not_before} is above every timestamp issued ({last_issued})",
                 not_before=not_before,
                 last_issued=last_issued,
             ))  # fmt: skip
         elif self.waiting.are_ready or not self._answer(peer, tag, not_before):
-            self.waiting.add(WaitingBegin(peer, tag, not_before), is_ready=self._windows.reaches(not_before))
-            self._step.counters["begin_waits"] += 1
+            self.waiting.add(WaitingBegin(peer, tag, not_before), is_ready=self._tso.windows.reaches(not_before))
+            self._tso.step.counters["begin_waits"] += 1
 
     def _answer(self, peer: Hashable, tag: int, not_before: int) -> bool:
         answer = self.take(peer, not_before)
         if answer is not None:
-            self._step.reply(peer, tag, answer)
+            self._tso.step.reply(peer, tag, answer)
         return answer is not None
 
     def take(self, peer: Hashable, not_before: int) -> BeginReply | None:
         """Hand out a start above LWM, so that the transaction can commit, and above `not_before`. It is open from now
         on (T16)."""
-        start_ts = self._windows.take_start(max(not_before, self._oracle.low_watermark))
+        start_ts = self._tso.windows.take_start(max(not_before, self._tso.oracle.low_watermark))
         if start_ts is None:
             return None
-        self._open_starts.handed_out(peer, self.newest_start, start_ts)
+        self._tso.open_starts.handed_out(peer, self.newest_start, start_ts)
         self.newest_start = start_ts
-        self._step.counters["begins"] += 1
-        return BeginReply(start_ts, self._oracle.epoch, self.fenced_ts)
+        self._tso.step.counters["begins"] += 1
+        return BeginReply(start_ts, self._tso.oracle.epoch, self.fenced_ts)
 
     def draw_start(self) -> int | None:
         """Return a start for the machine's own use; None if no window has one."""
-        start_ts = self._windows.take_start(self._oracle.low_watermark)
+        start_ts = self._tso.windows.take_start(self._tso.oracle.low_watermark)
         if start_ts is not None:
             self.newest_start = start_ts
         return start_ts
@@ -85,16 +81,16 @@ class Begins:
         """Answer waiting begins, one per peer in turn. A begin whose `not_before` is not reached delays no other. A
         step answers at most `BEGINS_A_STEP`, so that other requests do not wait for all of them."""
         waiting = self.waiting
-        self._step.has_more_begins = False
+        self._tso.step.has_more_begins = False
         if not len(waiting):
             return
-        waiting.line_up(self._windows.reaches)
+        waiting.line_up(self._tso.windows.reaches)
         for _ in range(BEGINS_A_STEP):
             begin = waiting.first()
             if begin is None or not self._answer(begin.peer, begin.tag, begin.not_before):
                 return
             waiting.pop_first()
-        self._step.has_more_begins = waiting.are_ready
+        self._tso.step.has_more_begins = waiting.are_ready
 
     # ── valid starts ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,23 +111,11 @@ class Begins:
 
 
 class Ceiling:
-    """Law 8: moves the durable ceiling ahead before timestamps run out. `resume` takes the requests that waited for
-    it."""
+    """Law 8: moves the durable ceiling ahead before timestamps run out. Requests wait for it, and are then taken
+    again."""
 
-    def __init__(
-        self,
-        step: Step,
-        store: StoreRequests,
-        settings: TsoSettings,
-        clock: TimestampClock,
-        *,
-        resume: Callable[[Hashable, int, Request], None],
-    ) -> None:
-        self._step = step
-        self._store = store
-        self._settings = settings
-        self._clock = clock
-        self._resume = resume
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
         self._is_moving = False
         self.waiting: deque[tuple[Hashable, int, Request]] = deque()
 
@@ -144,25 +128,27 @@ class Ceiling:
             self.waiting = deque(entry for entry in self.waiting if entry[0] != peer)
 
     def renew(self) -> None:
-        wall_ms = self._step.wall_ms if self._settings.world_time else 0
-        wanted = self._clock.wanted_ceiling(wall_ms)
-        if wanted > self._clock.ceiling and not self._is_moving:
+        wall_ms = self._tso.step.wall_ms if self._tso.settings.world_time else 0
+        wanted = self._tso.clock.wanted_ceiling(wall_ms)
+        if wanted > self._tso.clock.ceiling and not self._is_moving:
             if wanted > TIMESTAMP_MAX:
                 raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
             self._is_moving = True
-            self._store.run(self._move_steps(wanted))
+            self._tso.store.run(self._move_steps(wanted))
 
     def _move_steps(self, ceiling: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
-        if self._settings.ceiling_elsewhere:  # noted first: so the next TSO recognizes it as ours (`oracle.takeover`)
-            moved: bool = yield MoveCeiling(self._clock.ceiling, ceiling)
+        if (
+            self._tso.settings.ceiling_elsewhere
+        ):  # noted first: so the next TSO recognizes it as ours (`oracle.takeover`)
+            moved: bool = yield MoveCeiling(self._tso.clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
-        self._clock.ceiling = ceiling
+        self._tso.clock.ceiling = ceiling
         self._is_moving = False
         waited, self.waiting = self.waiting, deque()
         for peer, tag, request in waited:
-            self._resume(peer, tag, request)
+            self._tso.take_request(peer, tag, request)
 
 
 @dataclass(slots=True)

@@ -12,20 +12,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, Reply, SendEncoded
-from pyomid.oracle.outgoing import Step, StoreRequests
-from pyomid.oracle.requests.begins import Begins, Ceiling
-from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.status_oracle import Conflict, RareStarts, StatusOracle
-from pyomid.oracle.watermarks import Watermarks
-from pyomid.oracle.windows import Batch, BatchState, BeginWindows
-from pyomid.types import AbortReason, CellsOfCommit, CommitReply, CommitRequest, PendingCommit, WriteSetLevel
+from pyomid.oracle.status_oracle import Conflict
+from pyomid.oracle.windows import Batch, BatchState
+from pyomid.types import AbortReason, CellsOfCommit, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire.messages import TABLE_IDS_MAX, Refused
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 FLIGHTS_RATIO_MAX: Final = 2
 """A flush begins during another only if the other is at most this many times as large."""
@@ -56,34 +55,10 @@ def flushed_reply(
 
 
 class Commits:
-    """Ordinary commits, and the batches of all commits. `pending`: large commits by start."""
+    """Ordinary commits, and the batches of all commits."""
 
-    def __init__(
-        self,
-        step: Step,
-        store: StoreRequests,
-        settings: TsoSettings,
-        *,
-        epoch: int,
-        windows: BeginWindows,
-        oracle: StatusOracle,
-        begins: Begins,
-        ceiling: Ceiling,
-        watermarks: Watermarks,
-        pending: Mapping[int, PendingCommit],
-        rare_starts: RareStarts,
-    ) -> None:
-        self._step = step
-        self._store = store
-        self._settings = settings
-        self._epoch = epoch
-        self._windows = windows
-        self._oracle = oracle
-        self._begins = begins
-        self._ceiling = ceiling
-        self._watermarks = watermarks
-        self._pending = pending
-        self._rare_starts = rare_starts
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -91,15 +66,15 @@ class Commits:
         """Return the error of a request that no correct client sends. A retry of a transaction that an earlier TSO
         began is not malformed."""
         start_ts = request.start_ts
-        if not self._begins.is_issued(start_ts):
-            return self._begins.not_a_start(start_ts)
+        if not self._tso.begins.is_issued(start_ts):
+            return self._tso.begins.not_a_start(start_ts)
         # Omid's TSO accepts what fits a frame of 10 MiB; its client would rerun a refused transaction for ever.
-        if len(request.cell_ids) > self._settings.write_set_ids_max and not request.is_plain:
+        if len(request.cell_ids) > self._tso.settings.write_set_ids_max and not request.is_plain:
             return Misuse(
                 f"a write set of {len(request.cell_ids)} ids is over the limit of "
-                f"{self._settings.write_set_ids_max}, a quarter of conflictMapEntries: commit smaller transactions, or "
-                "give the tables the conflict level 'row', which needs one id per row; from Spark, the conflict level "
-                "'auto' or 'table' needs none",
+                f"{self._tso.settings.write_set_ids_max}, a quarter of conflictMapEntries: commit smaller "
+                "transactions, or give the tables the conflict level 'row', which needs one id per row; from Spark, "
+                "the conflict level 'auto' or 'table' needs none",
                 start_ts=start_ts,
             )
         if len(request.table_ids) > TABLE_IDS_MAX:
@@ -108,11 +83,11 @@ class Commits:
                 "writes into several transactions",
                 start_ts=start_ts,
             )
-        if request.cells and (request.is_large or len(request.cells) > self._settings.one_step_bytes_max):
+        if request.cells and (request.is_large or len(request.cells) > self._tso.settings.one_step_bytes_max):
             return Misuse(
                 f"the commit of start_ts {start_ts} carries {len(request.cells)} bytes of cells; this TSO accepts at "
-                f"most {self._settings.one_step_bytes_max}, and none with branches or at table level: write the cells "
-                "to the store first",
+                f"most {self._tso.settings.one_step_bytes_max}, and none with branches or at table level: write the "
+                "cells to the store first",
                 start_ts=start_ts,
             )
         if request.level is WriteSetLevel.TABLE and not request.table_ids:
@@ -121,7 +96,7 @@ class Commits:
 
     def _malformed_branches(self, request: CommitRequest) -> Misuse | None:
         start_ts, branches = request.start_ts, np.array(request.branches, dtype=np.int64)
-        wrong = branches[(branches <= start_ts) | ~self._begins.are_issued(branches)]
+        wrong = branches[(branches <= start_ts) | ~self._tso.begins.are_issued(branches)]
         if len(wrong):
             return Misuse(
                 f"branch {wrong[0]} of start_ts {start_ts} is not a start handed out after it", start_ts=start_ts
@@ -131,7 +106,7 @@ class Commits:
         return None
 
     def conflict(self, request: CommitRequest) -> Conflict | None:
-        return self._oracle.check(request, decided=self._watermarks.decided)
+        return self._tso.oracle.check(request, decided=self._tso.watermarks.decided)
 
     # ── decision ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,48 +115,51 @@ class Commits:
         conflict = self.conflict(request)
         if conflict is not None:
             return self.aborted(request, conflict)
-        commit_ts = self._windows.clock.take()
+        commit_ts = self._tso.windows.clock.take()
         if commit_ts is None:
-            self._ceiling.wait(peer, tag, request)
+            self._tso.ceiling.wait(peer, tag, request)
             return None
-        batch = self._windows.open_batch
+        batch = self._tso.windows.open_batch
         self.add_entry(batch, peer, tag, request, commit_ts)
-        if batch.size >= self._settings.batch_entries_max or batch.cells_bytes >= self._settings.batch_bytes_max:
-            self._windows.close_open_batch()
+        if (
+            batch.size >= self._tso.settings.batch_entries_max
+            or batch.cells_bytes >= self._tso.settings.batch_bytes_max
+        ):
+            self._tso.windows.close_open_batch()
         return None
 
     def add_entry(self, batch: Batch, peer: Hashable, tag: int, request: CommitRequest, commit_ts: int) -> None:
         """Record a decision and add its entry and answer to the batch. In this order: a commit that is not recorded
         conflicts with nothing, so its entry must not be flushed."""
-        self._oracle.record(request, commit_ts)
+        self._tso.oracle.record(request, commit_ts)
         batch.entries.append((request.start_ts, commit_ts))
         if request.cells:
             batch.add_cells(CellsOfCommit(request.start_ts, commit_ts, request.cells))
         batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
 
     def abort(self, peer: Hashable, tag: int, request: CommitRequest, conflict: Conflict) -> None:
-        self._step.reply(peer, tag, self.aborted(request, conflict))
+        self._tso.step.reply(peer, tag, self.aborted(request, conflict))
 
     def aborted(self, request: CommitRequest, conflict: Conflict) -> CommitReply:
-        self._step.counters[f"aborts_{conflict.reason.value}"] += 1
+        self._tso.step.counters[f"aborts_{conflict.reason.value}"] += 1
         if conflict.reason is AbortReason.CONFLICT:
-            self._oracle.count_conflict(request.table_ids)
+            self._tso.oracle.count_conflict(request.table_ids)
         return CommitReply(request.start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Refuse these starts. Starts at or below D need not be remembered: they cannot commit."""
-        refused = self._oracle.refused_starts
-        new = {start for start in starts if start > self._watermarks.decided} - refused
+        refused = self._tso.oracle.refused_starts
+        new = {start for start in starts if start > self._tso.watermarks.decided} - refused
         refused |= new
-        self._rare_starts.add(new)
+        self._tso.rare_starts.add(new)
 
     # ── flushes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start_flushes(self) -> None:
         """Flush the open batch as soon as a flush may begin; later commits gather in the next batch. During another
         flush it begins only if it is about as large: otherwise many small flushes would follow."""
-        windows = self._windows
-        while windows.flushes_in_flight < self._settings.flushes_in_flight_max:
+        windows = self._tso.windows
+        while windows.flushes_in_flight < self._tso.settings.flushes_in_flight_max:
             batch = windows.next_to_flush()
             if batch is None:
                 if windows.open_batch.is_empty or self._is_small_beside_others():
@@ -192,21 +170,23 @@ class Commits:
 
     def begin_flush(self, batch: Batch) -> None:
         batch.state = BatchState.IN_FLIGHT
-        self._step.counters["flushes"] += 1
+        self._tso.step.counters["flushes"] += 1
 
     def give_up_flush(self, batch: Batch) -> None:
         """The flush failed, and no store call retries it: the next `start_flushes` begins it again."""
         batch.state = BatchState.CLOSED
-        self._step.counters["flushes"] -= 1
+        self._tso.step.counters["flushes"] -= 1
 
     def start_plain_flush(self) -> Flush | None:
         """As `TsoMachine.start_plain_flush`, if nothing but a flush is due."""
-        windows = self._windows
+        windows = self._tso.windows
         batch = windows.open_batch
         if len(windows.batches) > 1:
             is_none_due = batch.is_empty and windows.next_to_flush() is None
             return (
-                NO_FLUSH if is_none_due or windows.flushes_in_flight >= self._settings.flushes_in_flight_max else None
+                NO_FLUSH
+                if is_none_due or windows.flushes_in_flight >= self._tso.settings.flushes_in_flight_max
+                else None
             )
         if batch.block is None or not batch.block.count or batch.entries or batch.fenced:
             return NO_FLUSH if batch.is_empty else None
@@ -215,20 +195,20 @@ class Commits:
 
     def _is_small_beside_others(self) -> bool:
         """Whether the open batch is too small to flush now: it begins when the flush in flight ends, which is soon."""
-        newest = self._windows.newest_flight
-        return newest is not None and self._windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
+        newest = self._tso.windows.newest_flight
+        return newest is not None and self._tso.windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 
     def _flush(self, batch: Batch) -> None:
-        self._store.call(self._flush_of(batch), lambda result: self.end_flush(batch, result))
+        self._tso.store.call(self._flush_of(batch), lambda result: self.end_flush(batch, result))
 
     def _flush_of(self, batch: Batch) -> Flush:
         block = None if batch.block is None else batch.block.entries
-        return Flush(tuple(batch.entries), block, tuple(batch.cells), self._epoch)
+        return Flush(tuple(batch.entries), block, tuple(batch.cells), self._tso.epoch)
 
     def end_flush(self, batch: Batch, result: Flushed) -> None:
         """T5: the epoch was read after the entries were durable. If another TSO leads, no commit of the batch is
         answered."""
-        self._store.check_epoch(result.epoch)
+        self._tso.store.check_epoch(result.epoch)
         self.make_durable(batch, result.refused, result.failed)
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,8 +227,8 @@ class Commits:
         for starts, counter in ((refused, "aborts_sealed"), (failed.keys(), "commits_failed")):
             among = sum(start in starts for start in decided)
             self.refuse_from_now_on(starts)
-            self._step.counters[counter] += among
-            self._step.counters["commits"] -= among
+            self._tso.step.counters[counter] += among
+            self._tso.step.counters["commits"] -= among
 
     def _final(
         self,
@@ -256,7 +236,7 @@ class Commits:
         refused: frozenset[int],
         failed: Mapping[int, OmidError],
     ) -> Reply | SendEncoded:
-        counters = self._step.counters
+        counters = self._tso.step.counters
         if isinstance(answer, Reply):
             return answer
         if not isinstance(answer, CommitAnswer):
@@ -268,27 +248,27 @@ class Commits:
 
     def _release_batches(self) -> None:
         """Release batches in order, although their flushes end in any order."""
-        while (batch := self._windows.release()) is not None:
+        while (batch := self._tso.windows.release()) is not None:
             for answer in batch.answers:
-                self._step.send(answer)
-            self._watermarks.note_release()
-            self._store.released(batch.seq)
-        self._windows.close_behind_fences()
+                self._tso.step.send(answer)
+            self._tso.watermarks.note_release()
+            self._tso.store.released(batch.seq)
+        self._tso.windows.close_behind_fences()
 
     def answer_behind_batch(self, reply: Reply) -> None:
         """T8: send a fence's reply when the open batch is released: the window that serves from then on lies above the
         fence."""
-        self._windows.open_batch.fenced = True
-        self._windows.open_batch.answers.append(reply)
-        self._windows.close_behind_fences()
+        self._tso.windows.open_batch.fenced = True
+        self._tso.windows.open_batch.answers.append(reply)
+        self._tso.windows.close_behind_fences()
 
     def batch_that_may_hold(self, starts: Iterable[int]) -> int:
         """Return the newest unreleased batch that has an entry or a branch of one of `starts`; 0 if none has."""
         wanted = frozenset(starts)
         found = 0
-        for batch in self._windows.batches:
+        for batch in self._tso.windows.batches:
             if batch.holds_any(wanted):
                 found = batch.seq
-            if batch.large and not wanted.isdisjoint(self._pending[batch.entries[0][0]].branches):
+            if batch.large and not wanted.isdisjoint(self._tso.pending[batch.entries[0][0]].branches):
                 found = batch.seq
         return found

@@ -6,17 +6,18 @@ The sanitizer deletes entries that are lost here or find no room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Unavailable
 from pyomid.oracle.instructions import DeleteEntries
-from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
-from pyomid.oracle.requests.begins import Begins
-from pyomid.types import PendingCommit
+from pyomid.oracle.outgoing import Procedure
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 Starts = NDArray[np.int64]
 
@@ -31,17 +32,11 @@ DELETES_A_CALL: Final = 2048
 
 
 class Completions:
-    """At most `starts_max` starts whose entries may be deleted. They stay in the arrays they came in, because a busy
-    TSO has many. `pending`: unfinished large commits, whose entries stay until their pending record is gone."""
+    """Starts whose entries may be deleted, a bounded number. They stay in the arrays they came in, because a busy TSO
+    has many. Entries of unfinished large commits stay until their pending record is gone."""
 
-    def __init__(
-        self, step: Step, store: StoreRequests, begins: Begins, pending: Mapping[int, PendingCommit], starts_max: int
-    ) -> None:
-        self._step = step
-        self._store = store
-        self._begins = begins
-        self._pending = pending
-        self._starts_max = starts_max
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
         self._arrays: deque[Starts] = deque()
         self.count = 0
         self.is_deleting = False
@@ -51,14 +46,14 @@ class Completions:
         """Take a client's request. Starts that find no room are left to the sanitizer. Numbers that were never handed
         out are dropped: they have no entry, and the store must not be asked for them."""
         asked = np.array(starts[:STARTS_A_REQUEST], dtype=np.int64)
-        issued = asked[self._begins.are_issued(asked)]
-        counters = self._step.counters
+        issued = asked[self._tso.begins.are_issued(asked)]
+        counters = self._tso.step.counters
         counters["refused"] += len(issued) < len(asked)
         counters["completions_left"] += self.remember(issued) + len(starts) - len(asked)
 
     def remember(self, starts: Starts) -> int:
         """Add `starts`. Return how many found no room."""
-        room = self._starts_max - self.count
+        room = self._tso.settings.completions_max - self.count
         self._keep(starts[:room])
         return max(0, len(starts) - room)
 
@@ -71,20 +66,20 @@ class Completions:
 
     def delete(self, starts: Starts) -> None:
         self.is_deleting = True
-        self._store.run(self._delete_steps(tuple(starts.tolist())))
+        self._tso.store.run(self._delete_steps(tuple(starts.tolist())))
 
     def _delete_steps(self, starts: tuple[int, ...]) -> Procedure:
         try:
             for at in range(0, len(starts), DELETES_A_CALL):
                 yield DeleteEntries(starts[at : at + DELETES_A_CALL])
-            self._step.counters["completions"] += len(starts)
+            self._tso.step.counters["completions"] += len(starts)
         except Unavailable:
-            self._step.counters["completions_left"] += len(starts)
+            self._tso.step.counters["completions_left"] += len(starts)
         self.is_deleting = False
 
     def _unfinished_starts(self) -> set[int]:
-        kept = set(self._pending)
-        for pending in self._pending.values():
+        kept = set(self._tso.pending)
+        for pending in self._tso.pending.values():
             kept.update(pending.branches)
         return kept
 

@@ -20,18 +20,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
-from pyomid.oracle.outgoing import EpochWrite, Procedure, Step, StoreRequests
-from pyomid.oracle.requests.begins import Begins
-from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.watermarks import Watermarks
+from pyomid.oracle.outgoing import EpochWrite, Procedure
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Done, GrantLease, LeaseReply
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 TERM_S_MAX: Final = 24 * 3600.0
 """A request for a longer term gets this one."""
@@ -258,62 +258,48 @@ def _cleaned(holder: str) -> str:
 
 
 class LeaseRequests:
-    """Peers' lease requests. `pending`: starts of unfinished large commits, whose leases end with their records."""
+    """Peers' lease requests. The lease of an unfinished large commit ends with its record."""
 
-    def __init__(
-        self,
-        step: Step,
-        store: StoreRequests,
-        settings: TsoSettings,
-        *,
-        leases: Leases,
-        begins: Begins,
-        watermarks: Watermarks,
-        pending: Container[int],
-    ) -> None:
-        self._step = step
-        self._store = store
-        self._settings = settings
-        self._leases = leases
-        self._begins = begins
-        self._watermarks = watermarks
-        self._pending = pending
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
 
     def expire(self) -> None:
-        for start_ts in self._leases.expire(self._step.now_s):
-            self._step.counters["leases_expired"] += 1
-            self._store.run(self._remove_steps(start_ts))
+        for start_ts in self._tso.leases.expire(self._tso.step.now_s):
+            self._tso.step.counters["leases_expired"] += 1
+            self._tso.store.run(self._remove_steps(start_ts))
 
     # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
         start_ts = request.start_ts
         if not 0 <= request.term_s < math.inf:
-            self._step.refuse(peer, tag, Misuse(
+            self._tso.step.refuse(peer, tag, Misuse(
                 f"the lease term of {request.term_s} s is invalid: it must be finite and 0 or more", start_ts=start_ts
             ))  # fmt: skip
             return
-        term_s = min(request.term_s or self._settings.lease_seconds, TERM_S_MAX)
-        if not self._begins.is_issued(start_ts):
-            self._step.refuse(peer, tag, self._begins.not_a_start(start_ts))
-        elif self._watermarks.may_have_passed(start_ts):
-            self._step.refuse(peer, tag, self._too_old(start_ts))
+        term_s = min(request.term_s or self._tso.settings.lease_seconds, TERM_S_MAX)
+        if not self._tso.begins.is_issued(start_ts):
+            self._tso.step.refuse(peer, tag, self._tso.begins.not_a_start(start_ts))
+        elif self._tso.watermarks.may_have_passed(start_ts):
+            self._tso.step.refuse(peer, tag, self._too_old(start_ts))
         elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
-            self._step.refuse(peer, tag, Unavailable(why, leases_max=self._settings.leases_max))
+            self._tso.step.refuse(peer, tag, Unavailable(why, leases_max=self._tso.settings.leases_max))
         else:
-            self._store.run((self._share_steps if request.shared else self._grant_steps)(peer, tag, request, term_s))
+            self._tso.store.run(
+                (self._share_steps if request.shared else self._grant_steps)(peer, tag, request, term_s)
+            )
 
     def _adds_none(self, request: GrantLease, term_s: float) -> bool:
         if request.shared:
-            return self._leases.find_shared(request.start_ts, term_s, self._step.now_s) is not None
-        return request.start_ts in self._leases
+            return self._tso.leases.find_shared(request.start_ts, term_s, self._tso.step.now_s) is not None
+        return request.start_ts in self._tso.leases
 
     def _why_no_lease(self, holder: str) -> str:
         """Why the holder gets no lease; empty: it does. No holder may have more leases than are left, so that a new
         holder gets one while holders are few."""
-        left, held = self._settings.leases_max - len(self._leases), self._leases.held_by(holder)
+        left, held = self._tso.settings.leases_max - len(self._tso.leases), self._tso.leases.held_by(holder)
         if left <= 0:
-            return f"all {len(self._leases)} leases are taken ({self._leases.most_held_by()}): end some"
+            return f"all {len(self._tso.leases)} leases are taken ({self._tso.leases.most_held_by()}): end some"
         if held >= left:
             return (
                 f"{_cleaned(holder) or 'an unnamed client'} has {held} leases already, and the {left} that are left "
@@ -323,53 +309,53 @@ class LeaseRequests:
 
     def _grant_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
         """Grant a lease: it holds W back from this moment, and is promised once its row is durable."""
-        lease = self._leases.grant(request.start_ts, term_s, self._step.now_s, request.holder)
+        lease = self._tso.leases.grant(request.start_ts, term_s, self._tso.step.now_s, request.holder)
         yield EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
         if lease.state is LeaseState.GRANTING:
             lease.state = LeaseState.LIVE
-        self._step.counters["leases_granted"] += 1
-        self._step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
+        self._tso.step.counters["leases_granted"] += 1
+        self._tso.step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
 
     def _share_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
         """As a grant; nothing is written if the shared lease's row is durable already."""
-        lease = self._leases.share(request.start_ts, term_s, self._step.now_s, request.holder)
+        lease = self._tso.leases.share(request.start_ts, term_s, self._tso.step.now_s, request.holder)
         if lease.state is not LeaseState.LIVE:
             yield EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
             if lease.state is LeaseState.GRANTING:
                 lease.state = LeaseState.LIVE
-                self._step.counters["leases_granted"] += 1
-        self._step.counters["leases_shared"] += 1
-        self._step.reply(peer, tag, LeaseReply(lease.start_ts, term_s))
+                self._tso.step.counters["leases_granted"] += 1
+        self._tso.step.counters["leases_shared"] += 1
+        self._tso.step.reply(peer, tag, LeaseReply(lease.start_ts, term_s))
 
     # ── renewals and ends ────────────────────────────────────────────────────────────────────────────────────────
 
     def renew(self, peer: Hashable, tag: int, start_ts: int) -> None:
-        lease = self._leases.renew(start_ts, self._step.now_s)
+        lease = self._tso.leases.renew(start_ts, self._tso.step.now_s)
         if lease is None:
-            self._step.refuse(peer, tag, self._too_old(start_ts))
+            self._tso.step.refuse(peer, tag, self._too_old(start_ts))
         else:
-            self._step.reply(peer, tag, LeaseReply(start_ts, lease.term_s))
+            self._tso.step.reply(peer, tag, LeaseReply(start_ts, lease.term_s))
 
     def end(self, peer: Hashable, tag: int, start_ts: int, shared: bool) -> None:
-        if start_ts not in self._leases or start_ts in self._pending:
-            self._step.reply(peer, tag, Done())
-        elif self._leases.end(start_ts, self._step.now_s, sharers=shared):
-            self._store.run(self._end_steps(peer, tag, start_ts))
+        if start_ts not in self._tso.leases or start_ts in self._tso.pending:
+            self._tso.step.reply(peer, tag, Done())
+        elif self._tso.leases.end(start_ts, self._tso.step.now_s, sharers=shared):
+            self._tso.store.run(self._end_steps(peer, tag, start_ts))
         else:
-            self._step.reply(peer, tag, Done())
+            self._tso.step.reply(peer, tag, Done())
 
     def _end_steps(self, peer: Hashable, tag: int, start_ts: int) -> Procedure:
         yield from self._remove_steps(start_ts)
-        self._step.reply(peer, tag, Done())
+        self._tso.step.reply(peer, tag, Done())
 
     def _remove_steps(self, start_ts: int) -> Procedure:
         """Law 9: the lease holds W back until its row is durably deleted."""
         yield EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
-        self._leases.forget(start_ts)
+        self._tso.leases.forget(start_ts)
 
     def _too_old(self, start_ts: int) -> SnapshotTooOld:
         return SnapshotTooOld(
-            f"start_ts {start_ts} has no lease, and the published low watermark is {self._watermarks.sent}",
+            f"start_ts {start_ts} has no lease, and the published low watermark is {self._tso.watermarks.sent}",
             start_ts=start_ts,
-            watermark=self._watermarks.sent,
+            watermark=self._tso.watermarks.sent,
         )

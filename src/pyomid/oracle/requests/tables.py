@@ -12,21 +12,18 @@ fence makes the TSO forget the table. The TSO also ignores the result of a read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import MarkUnknownTable, ReadTables, Reply
-from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
-from pyomid.oracle.requests.begins import Begins, Ceiling
-from pyomid.oracle.requests.commits import Commits
-from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.status_oracle import StatusOracle
-from pyomid.oracle.watermarks import Watermarks
-from pyomid.oracle.windows import BeginWindows
+from pyomid.oracle.outgoing import Procedure
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import Fence, FenceReply
+
+if TYPE_CHECKING:
+    from pyomid.oracle.machine import TsoMachine
 
 FENCED_TABLES_MAX: Final = 65_536
 """Tables fenced above D: the TSO remembers the fence of each until D has passed it. A drop needs three fences."""
@@ -82,35 +79,10 @@ class KnownTables:
 
 
 class TableRequests:
-    """Commits to tables that are not decidable yet, and fences. `resume` takes a commit whose tables have become
-    decidable."""
+    """Commits to tables that are not decidable yet, and fences."""
 
-    def __init__(
-        self,
-        step: Step,
-        store: StoreRequests,
-        settings: TsoSettings,
-        *,
-        known: KnownTables,
-        windows: BeginWindows,
-        oracle: StatusOracle,
-        begins: Begins,
-        ceiling: Ceiling,
-        watermarks: Watermarks,
-        commits: Commits,
-        resume: Callable[[Hashable, int, CommitRequest], None],
-    ) -> None:
-        self._step = step
-        self._store = store
-        self._settings = settings
-        self._known = known
-        self._windows = windows
-        self._oracle = oracle
-        self._begins = begins
-        self._ceiling = ceiling
-        self._watermarks = watermarks
-        self._commits = commits
-        self._resume = resume
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
         self._waiting: list[tuple[Hashable, int, CommitRequest]] = []
         """Commits that name a table that is not decidable."""
         self._is_looking_up = False
@@ -118,7 +90,7 @@ class TableRequests:
         self._fences_behind_mark: list[tuple[Hashable, int, int]] = []
         """(peer, tag, table id)"""
         self._is_reading = False
-        self._read_due_s = step.now_s
+        self._read_due_s = tso.step.now_s
 
     # ── tables that are not decidable ───────────────────────────────────────────────────────────────────────────
 
@@ -128,14 +100,14 @@ class TableRequests:
         A commit that a fence refuses anyway leaves no mark: the mark would come after the drop removed the table's
         mark.
         """
-        conflict = self._commits.conflict(request)
+        conflict = self._tso.commits.conflict(request)
         if conflict is not None:
-            self._commits.abort(peer, tag, request, conflict)
+            self._tso.commits.abort(peer, tag, request, conflict)
             return
         self._waiting.append((peer, tag, request))
         if not self._is_looking_up:
             self._is_looking_up = True
-            self._store.run(self._look_up_steps())
+            self._tso.store.run(self._look_up_steps())
 
     def _look_up_steps(self) -> Procedure:
         """Read the catalog once, and put one mark per missing table, for all commits that wait."""
@@ -150,37 +122,37 @@ class TableRequests:
                             yield from self._mark_steps(table_id)
             except Unavailable as error:
                 for peer, tag, _ in waiting:
-                    self._step.refuse(peer, tag, error)
+                    self._tso.step.refuse(peer, tag, error)
                 continue
             for peer, tag, request in waiting:
-                self._resume(peer, tag, request)
+                self._tso.take_commit(peer, tag, request)
         self._is_looking_up = False
 
     def _needs_mark(self, table_id: int, request: CommitRequest) -> bool:
         """A commit that a fence refuses needs no mark, even if the fence came while the catalog was read."""
-        return table_id not in self._known.decidable and self._commits.conflict(request) is None
+        return table_id not in self._tso.tables.decidable and self._tso.commits.conflict(request) is None
 
     def _read_steps(self) -> Procedure:
-        call = self._known.begin_call()
+        call = self._tso.tables.begin_call()
         try:
             registered: frozenset[int] = yield ReadTables()
         except Unavailable:
-            self._known.end_call(call)
+            self._tso.tables.end_call(call)
             raise
-        self._known.end_call(call, registered=registered)
+        self._tso.tables.end_call(call, registered=registered)
 
     def _mark_steps(self, table_id: int) -> Procedure:
         """Put a mark. A fence of the table waits for it: the fence's sender removes the mark, and none may come
         later."""
-        call = self._known.begin_call()
+        call = self._tso.tables.begin_call()
         self._marking = table_id
         marked = None
         try:
             yield MarkUnknownTable(table_id)
             marked = table_id
-            self._step.counters["unknown_tables"] += 1
+            self._tso.step.counters["unknown_tables"] += 1
         finally:
-            self._known.end_call(call, marked=marked)
+            self._tso.tables.end_call(call, marked=marked)
             self._marking = None
             fences, self._fences_behind_mark = self._fences_behind_mark, []
             for fence in fences:
@@ -188,30 +160,30 @@ class TableRequests:
 
     def _may_name(self, peer: Hashable, tag: int, request: CommitRequest) -> bool:
         """Limit unregistered tables: random ids must fill neither the catalog nor memory."""
-        if self._known.name(request.table_ids, self._settings.unknown_tables_max):
+        if self._tso.tables.name(request.table_ids, self._tso.settings.unknown_tables_max):
             return True
-        self._step.refuse(peer, tag, self._too_many_unregistered(request.start_ts))
+        self._tso.step.refuse(peer, tag, self._too_many_unregistered(request.start_ts))
         return False
 
     def _too_many_unregistered(self, start_ts: int) -> Misuse:
         return Misuse(
             f"start_ts {start_ts} names tables that are not registered, and the TSO remembers "
-            f"{len(self._known.unregistered)} such tables already: `pyomid tables URL discover` prints the commands "
-            "that register them",
+            f"{len(self._tso.tables.unregistered)} such tables already: `pyomid tables URL discover` prints the "
+            "commands that register them",
             start_ts=start_ts,
         )
 
     def read_if_due(self) -> None:
         """Read the list of registered tables again, at intervals."""
-        if self._step.now_s >= self._read_due_s and not self._is_reading:
+        if self._tso.step.now_s >= self._read_due_s and not self._is_reading:
             self._is_reading = True
-            self._store.run(self._read_again_steps())
+            self._tso.store.run(self._read_again_steps())
 
     def _read_again_steps(self) -> Procedure:
         with suppress(Unavailable):  # the old list does no harm: a table missing from it is looked up before its commit
             yield from self._read_steps()
         self._is_reading = False
-        self._read_due_s = self._step.now_s + self._settings.tables_interval_s
+        self._read_due_s = self._tso.step.now_s + self._tso.settings.tables_interval_s
 
     # ── fences ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -222,23 +194,23 @@ class TableRequests:
         Fences that come while their batch waits behind others share that batch: its window serves no begin yet. The
         TSO forgets the table (K6), because it may be dropped and its mark removed.
         """
-        fenced = self._oracle.fenced
+        fenced = self._tso.oracle.fenced
         if table_id == self._marking:
             self._fences_behind_mark.append((peer, tag, table_id))
             return
         if table_id not in fenced and len(fenced) >= FENCED_TABLES_MAX:
-            self._step.refuse(peer, tag, Unavailable(
-                f"{len(fenced)} tables are fenced above the low watermark {self._watermarks.decided}, the most that "
-                "the TSO remembers: try again when the watermark has passed some of the fences"
+            self._tso.step.refuse(peer, tag, Unavailable(
+                f"{len(fenced)} tables are fenced above the low watermark {self._tso.watermarks.decided}, the most "
+                "that the TSO remembers: try again when the watermark has passed some of the fences"
             ))  # fmt: skip
             return
-        fence_ts = self._windows.clock.take()
+        fence_ts = self._tso.windows.clock.take()
         if fence_ts is None:
-            self._ceiling.wait(peer, tag, Fence(table_id))
+            self._tso.ceiling.wait(peer, tag, Fence(table_id))
             return
-        self._oracle.fence(table_id, fence_ts)
+        self._tso.oracle.fence(table_id, fence_ts)
         fenced.add(table_id)
-        self._begins.fenced_ts = fence_ts
-        self._known.forget(table_id)
-        self._step.counters["fences"] += 1
-        self._commits.answer_behind_batch(Reply(peer, tag, FenceReply(table_id, fence_ts)))
+        self._tso.begins.fenced_ts = fence_ts
+        self._tso.tables.forget(table_id)
+        self._tso.step.counters["fences"] += 1
+        self._tso.commits.answer_behind_batch(Reply(peer, tag, FenceReply(table_id, fence_ts)))
