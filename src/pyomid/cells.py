@@ -15,14 +15,15 @@ same version but never the same (column, version). For writing: one record per r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.native import records_of_rows as kernels
 from pyomid.types import Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1
@@ -178,34 +179,21 @@ def batch_of_rows(rows: Mapping[bytes, Mapping[Column, bytes | None]]) -> CellBa
 
 def batch_of_records(keys: Sequence[bytes], cells: Sequence[Mapping[Column, bytes | None]]) -> CellBatch:
     """Return a batch of rows with one record each, at least one row; keys may repeat."""
-    columns = {column: number for number, column in enumerate(dict.fromkeys(chain.from_iterable(cells)))}
-    values = list(chain.from_iterable(map(_values, cells)))
-    row_cells = np.fromiter(map(len, cells), dtype=np.int64, count=len(keys))
-    row_len = np.fromiter(map(len, keys), dtype=np.int32, count=len(keys))
-    if None in values:
-        cell_len = np.array([TOMBSTONE if value is None else len(value) for value in values], dtype=np.int32)
-    else:
-        cell_len = np.fromiter(map(len, values), dtype=np.int32, count=len(values))  # type: ignore[arg-type]
-    ends = np.cumsum(row_len, dtype=np.int64)
-    value_len = np.maximum(cell_len, 0).astype(np.int64)
-    numbers = map(columns.__getitem__, chain.from_iterable(cells))
+    rows = [each if type(each) is dict else dict(each) for each in cells]
+    buffer, columns, row_off, row_len, rec_cell, cell_col, cell_off, cell_len = kernels.records_of(list(keys), rows)
     return CellBatch(
-        buffer=np.frombuffer(bytearray().join((*keys, *(value for value in values if value))), dtype=np.uint8),
-        columns=list(columns),
-        row_off=ends - row_len,
+        buffer=buffer,
+        columns=columns,
+        row_off=row_off,
         row_len=row_len,
         row_rec=np.arange(len(keys) + 1, dtype=np.int64),
         rec_version=np.zeros(len(keys), dtype=np.int64),
         rec_commit=np.zeros(len(keys), dtype=np.int64),
-        rec_cell=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(row_cells)]),
-        cell_col=np.fromiter(numbers, dtype=np.int32, count=len(values)),
-        cell_off=int(ends[-1]) + np.cumsum(value_len) - value_len,
+        rec_cell=rec_cell,
+        cell_col=cell_col,
+        cell_off=cell_off,
         cell_len=cell_len,
     )
-
-
-def _values(cells: Mapping[Column, bytes | None]) -> Iterable[bytes | None]:
-    return cells.values()
 
 
 def without_values(batch: CellBatch) -> CellBatch:

@@ -684,12 +684,13 @@ class Database(Handle):
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """Return a table's rules for the transaction of `begun`. `leased`: it is under a lease; `Misuse` if the store
-        would not keep its snapshot of this table.
+        """Return a table's rules for the transaction of `begun`, which `known_rules` does not know. `leased`: it is
+        under a lease; `Misuse` if the store would not keep its snapshot of this table.
         """
+        if not leased:
+            return self._read_rules(name, begun)
         rules = self.known_rules(name, begun) or self._read_rules(name, begun)
-        if leased:
-            self._deployment.store.check_leases(name)
+        self._deployment.store.check_leases(name)
         return rules
 
     def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:

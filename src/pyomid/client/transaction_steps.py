@@ -27,8 +27,10 @@ from typing import Final, TypeVar
 import numpy as np
 
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
+from pyomid.client.native import puts
 from pyomid.client.native import shown_rows as kernels
 from pyomid.client.tables.open_reads import NO_CELLS, OpenRead, OpenReads, RowOverlay
+from pyomid.client.validation import TableRules
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.protocol.commit import WriteSet, rollback_steps
 from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, Steps, WriteCells
@@ -132,7 +134,7 @@ def _nothing_steps() -> Steps[None]:
     yield from ()
 
 
-class TransactionSteps:
+class TransactionSteps(puts.Counts):
     """A transaction's state: its snapshot, and a write buffer for each table.
 
     `pipelined` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`: maximum number of ids
@@ -179,6 +181,18 @@ class TransactionSteps:
 
     # Writing
 
+    def put_known(self, rules: TableRules, key: object, cells: object) -> bool:
+        """Check and buffer a put of valid cells in known columns, which nothing has to watch. False: it is none, and
+        nothing was buffered."""
+        buffer = self._buffers.get(rules.info.name)
+        if buffer is None or buffer.taken_back or buffer.reads.open or buffer.checked is not None:
+            return False
+        return puts.put_known(self, buffer, rules, key, cells)
+
+    @property
+    def is_flush_due(self) -> bool:
+        return self._buffered_bytes >= self._flush_bytes
+
     def buffer(self, info: TableInfo, row: bytes, cells: dict[Column, bytes | None], *, conflict: bool = True) -> bool:
         """Buffer a write until the next flush; it takes ownership of `cells`. True if a flush is due. `conflict` False:
         the commit does not name these cells, unless another write or a claim does."""
@@ -190,7 +204,7 @@ class TransactionSteps:
         if not conflict or buffer.checked is not None:
             buffer.note_checked(row, cells, conflict=conflict)
         self._buffered_bytes += buffer.put(row, cells)
-        return self._buffered_bytes >= self._flush_bytes
+        return self.is_flush_due
 
     def claim(self, info: TableInfo, row: bytes, columns: Iterable[Column | None]) -> None:
         """Have the commit name these cells as if they were written. None among them: also the row, which at level cell
@@ -609,6 +623,8 @@ def _conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
 
 def _ids_at(buffer: WriteBuffer, level: ConflictLevel) -> Iterable[int]:
     table = buffer.info.name.encode()
+    if buffer.is_only_buffered:
+        return hashing.ids_of_rows(table, buffer.rows, level is ConflictLevel.CELL)
     batches = buffer.sent_batches
     if batches is not None and buffer.checked is None and not buffer.claims and not buffer.buffered_rows:
         return dict.fromkeys(chain.from_iterable(_batch_ids(buffer, level, batch) for batch in batches))
@@ -743,11 +759,8 @@ BufferedRows = dict[bytes, dict[Column, bytes | None]]
 
 OwnCell = tuple[bytes, Column]
 
-CELL_OVERHEAD_BYTES: Final = 40
-"""Estimated overhead of a buffered cell; it only decides when to flush."""
 
-
-class WriteBuffer:
+class WriteBuffer(puts.Buffered):
     """A transaction's writes to one table: the unsent cells, and the names of all sent cells.
 
     The names stay until the end: the commit needs them for ids, completion for shadow cells, a rollback for exact
@@ -755,8 +768,8 @@ class WriteBuffer:
     """
 
     __slots__ = (
-        *("_batches", "_by_cell", "_by_row", "_keys", "_rows", "_sent"),
-        *("buffered_bytes", "checked", "claims", "info", "reads", "taken_back"),
+        *("_batches", "_keys", "_sent"),
+        *("checked", "claims", "info", "reads", "taken_back"),
     )
 
     def __init__(self, info: TableInfo, reads: OpenReads) -> None:
@@ -771,7 +784,7 @@ class WriteBuffer:
         self.taken_back: set[OwnCell] = set()
         """Cells that were sent and then taken back: the transaction sees its snapshot's value again and does not write
         them (C14). Until the commit they are buffered or stored with that value, so all reads find it."""
-        self._rows: BufferedRows = {}
+        self._rows = {}
         self._keys: list[bytes] = []
         """The keys of `_rows`, sorted; computed on demand."""
         self._sent: dict[bytes, set[Column]] = {}
@@ -787,7 +800,7 @@ class WriteBuffer:
             self.taken_back.difference_update((row, column) for column in cells)
         if self.reads.open:
             self.reads.note_write(row, self.overlay(row))
-        added = len(row) + CELL_OVERHEAD_BYTES * len(cells)
+        added = len(row) + puts.CELL_OVERHEAD_BYTES * len(cells)
         for value in cells.values():
             if value is not None:
                 added += len(value)
@@ -937,6 +950,11 @@ class WriteBuffer:
         yield from self._sent
         for batch in self._batches:
             yield from map(batch.row_key, range(batch.rows))
+
+    @property
+    def is_only_buffered(self) -> bool:
+        """Whether the commit names the buffered cells and nothing else."""
+        return not (self._sent or self._batches or self.claims or self.taken_back) and self.checked is None
 
     @property
     def touched(self) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
 from pyomid.row_codec.exact import full_name
@@ -112,18 +113,19 @@ def check_ttl(ttl_seconds: object) -> float:
     return float(ttl_seconds)
 
 
-class TableRules:
+class TableRules(puts.KnownColumns):
     """The rules of a table and its store. Parsed column names are cached."""
 
-    __slots__ = ("_columns", "_families", "_limits", "_surely_fits", "info")
+    __slots__ = ("_families", "_limits", "info")
 
     def __init__(self, info: TableInfo, limits: StoreLimits) -> None:
         self.info = info
         self._limits = limits
         self._surely_fits = limits.row_bytes_max // 2
         """A key of at most this many bytes needs no further check."""
+        self._value_bytes_max = limits.value_bytes_max
         self._families = frozenset(info.families)
-        self._columns: dict[bytes, Column] = {}
+        self._columns = {}
 
     def row_key(self, key: object) -> bytes:
         if type(key) is bytes and 0 < len(key) <= self._surely_fits:

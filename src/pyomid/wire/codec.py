@@ -45,6 +45,7 @@ from pyomid.wire.messages import (
     SealReply,
     TellOpen,
 )
+from pyomid.wire.native import plain_frames
 
 EXTENSIONS_VERSION: Final = 1
 """The version of pyomid's own fields. A peer of another version is treated as a Java peer."""
@@ -105,6 +106,8 @@ def encode_request(
     """
     if isinstance(request, Begin) and not request.not_before and extended:
         payload = _PLAIN_BEGIN + (_REQUEST_ID_TAG + varint(request_id) if request_id else b"")
+    elif extended and (plain := _plain_commit(request, request_id)) is not None:
+        payload = plain
     else:
         message = pb.Request()
         try:
@@ -121,6 +124,18 @@ def encode_request(
     if not extended or not isinstance(request, CommitRequest):
         raise FrameTooLong.of(len(payload), frame_bytes_max)
     return b"".join(_commit_in_parts(request, request_id, frame_bytes_max))
+
+
+def _plain_commit(request: Request, request_id: int) -> bytes | None:
+    """Return the message of most commits. None: it is another request, or protobuf has to reject its arguments."""
+    if not isinstance(request, CommitRequest) or request.branches or request.level is not WriteSetLevel.IDS:
+        return None
+    try:
+        return plain_frames.commit_request(
+            request.start_ts, request.is_retry, request.cell_ids, request.table_ids, request.cells, request_id
+        )
+    except (TypeError, OverflowError):
+        return None
 
 
 def decode_request(payload: bytes) -> Incoming:
@@ -342,6 +357,11 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
 
 def decode_answer(payload: bytes) -> Outgoing:
     """Return the answer in one frame. `ProtocolError` if it holds no known answer."""
+    if (plain := plain_frames.plain_answer(payload)) is not None:
+        kind, request_id, start_ts, number, fenced_ts = plain
+        if kind == plain_frames.BEGIN_REPLY:
+            return Outgoing(request_id, BeginReply(start_ts, number, fenced_ts))
+        return Outgoing(request_id, CommitReply(start_ts, number))
     message = parsed(pb.Response, payload)
     if message.HasField("timestamp_response"):
         return Outgoing(message.request_id, _decode_begin_answer(message.timestamp_response))

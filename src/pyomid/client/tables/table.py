@@ -114,6 +114,8 @@ class TableBase(Handle):
     def buffer_put(self, key: bytes, cells: Cells, *, conflict: bool = True) -> bool:
         """Buffer a put. True: the caller must send the buffered writes now (`RowTransaction.send_steps`)."""
         self._transaction.begin_write()
+        if conflict and self._writes.put_known(self._rules, key, cells):
+            return self._writes.is_flush_due
         row, checked = checked_put(self._rules, key, cells)
         return self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
 

@@ -88,6 +88,19 @@ def name_ids(bytes table, names):
     return ids
 
 
+def ids_of_rows(bytes table, dict rows, bint by_cell):
+    """Return the ids of rows, or of their cells, each once. `rows`: by key a dict whose keys are columns."""
+    names = []
+    cdef dict cells
+    for row, cells in rows.items():
+        if by_cell:
+            for family, qualifier in cells:
+                names.append(row + family + qualifier)
+        else:
+            names.append(row)
+    return name_ids(table, names if len(names) < 2 else dict.fromkeys(names))
+
+
 cdef _after_table(bytes table, Batch *batch, int64_t name_bytes):
     """Return a buffer with the table's name and room for the longest row key, `name_bytes`, and SLACK."""
     cdef int64_t longest = 0, row

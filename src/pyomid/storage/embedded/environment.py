@@ -213,8 +213,9 @@ class Environment:
         return pending.result()
 
     def room_bytes(self) -> int:
-        """Return how much the file may grow in this process's map, not counting its free pages."""
-        info = self.read(lambda _: self._lmdb.info())
+        """Return how much the file may grow in this process's map, not counting its free pages. Call inside a
+        transaction."""
+        info = self._lmdb.info()
         return int(info["map_size"]) - (int(info["last_pgno"]) + 1) * _PAGE_BYTES
 
     def write_at_once(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:

@@ -149,20 +149,24 @@ class EmbeddedStore(DataStore):
         Return b"" if this process's map, which may be smaller than the TSO's, is nearly full: then the caller writes
         the cells itself, and gets the error."""
         check_version(version)
+        while (packed := self._environment.read(self._packed, writes)) is None:
+            for name, rows in writes:
+                self._allocate(name, _columns_of(rows))
+        return packed
+
+    def _packed(self, transaction: Transaction, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes | None:
+        """None: a column has no number yet. The tables are packed as they are now: the step that writes the rows takes
+        no other ones of these names."""
         if self._environment.room_bytes() < _ROOM_TO_PACK:
             return b""
-        return pack([(self._ready_to_pack(name, rows), rows) for name, rows in writes])
-
-    def _ready_to_pack(self, name: str, rows: Sequence[RowWrite]) -> Table:
-        """Return the table as it is now, with numbers for all columns. The TSO writes the rows only into this table,
-        never into a later one of its name."""
-        columns = _columns_of(rows)
-        table = self._environment.read(lambda transaction: self._tables.loaded(transaction, name, columns))
-        check_writes(rows, table.families, LIMITS)
-        if any(column not in table.numbers for column in columns):
-            self._allocate(name, columns)
-            table = self._environment.read(lambda transaction: self._tables.loaded(transaction, name, columns))
-        return table
+        tables, lacks_numbers = [], False
+        for name, rows in writes:
+            columns = _columns_of(rows)
+            table = self._tables.loaded(transaction, name, columns)
+            check_writes(rows, table.families, LIMITS)
+            lacks_numbers = lacks_numbers or not table.numbers.keys() >= set(columns)
+            tables.append((table, rows))
+        return None if lacks_numbers else pack(tables)
 
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
         """Call `write` with the table as it was read; if the table has changed by the time of the write transaction,
@@ -237,30 +241,26 @@ class EmbeddedStore(DataStore):
         encoded, bounds, sampled = kernels.encode_rows(
             batch.arrays(), first, stop, prefix, numbers, version, SAMPLE_MASK
         )
-        data, at = encoded.tobytes(), bounds.tolist()
-        keys = [data[first:last] for first, last in zip(at[:-1:2], at[1::2], strict=True)]
-        values = [data[first:last] for first, last in zip(at[1::2], at[2::2], strict=True)]
-        samples = [(keys[index][:-VERSION_BYTES], b"") for index in np.flatnonzero(sampled).tolist()]
+        records = kernels.pairs(encoded, bounds)
+        samples = [(records[index][0][:-VERSION_BYTES], b"") for index in np.flatnonzero(sampled).tolist()]
         self._environment.write(
-            lambda transaction: self._put_sorted(transaction, table, keys, values, samples), records=len(keys)
+            lambda transaction: self._put_sorted(transaction, table, records, samples), records=len(records)
         )
 
     def _put_sorted(
         self,
         transaction: Transaction,
         table: Table,
-        keys: list[bytes],
-        values: list[bytes],
+        records: list[tuple[bytes, bytes]],
         samples: list[tuple[bytes, bytes]],
     ) -> None:
         self._check_unchanged(transaction, table)
         with transaction.cursor(self._cells) as cursor:
-            records = list(zip(keys, values, strict=True))
-            if not cursor.last() or cursor.key() < keys[0]:
+            if not cursor.last() or cursor.key() < records[0][0]:
                 cursor.putmulti(records, append=True)
             elif not put_full(transaction, self._cells, records):
                 _, added = cursor.putmulti(records, overwrite=False)
-                if added != len(keys):
+                if added != len(records):
                     self._put_records(transaction, table, records)
         if samples:
             with transaction.cursor(self._samples) as cursor:

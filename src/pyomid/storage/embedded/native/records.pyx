@@ -1,5 +1,6 @@
 """Many records at once between LMDB's bytes and a `CellBatch`. `pyomid.storage.embedded.records` has the grammar."""
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -9,6 +10,9 @@ from pyomid.native.numbers cimport big_endian, little_endian, put_big_endian, pu
 import numpy as np
 
 from pyomid.storage.embedded import records as layout
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(object)
 
 cpdef enum:
     GOOD = 0
@@ -417,3 +421,21 @@ def encode_rows(
             bounds[2 * (row - first) + 1] = value
             bounds[2 * (row - first) + 2] = at
     return encoded[:at], bounds_, samples_
+
+
+def pairs(const uint8_t[::1] data, const int64_t[::1] bounds):
+    """The keys and values that `encode_rows` returned, as pairs of bytes."""
+    cdef const char *first = <const char *> &data[0]
+    cdef int64_t place, count = bounds.shape[0] >> 1
+    if count and not 0 <= bounds[0] <= bounds[2 * count] <= data.shape[0]:
+        raise ValueError(f"borders up to {bounds[2 * count]} in {data.shape[0]} bytes")
+    cdef list found = []
+    cdef tuple pair
+    for place in range(count):
+        pair = (
+            PyBytes_FromStringAndSize(first + bounds[2 * place], bounds[2 * place + 1] - bounds[2 * place]),
+            PyBytes_FromStringAndSize(first + bounds[2 * place + 1], bounds[2 * place + 2] - bounds[2 * place + 1]),
+        )
+        PyObject_GC_UnTrack(pair)  # as the garbage collector would, which need not look at it
+        found.append(pair)
+    return found
