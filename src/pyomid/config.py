@@ -405,7 +405,9 @@ def _check(name: str, value: object) -> None:
         what = "a whole number" if kind is int else "a number"
         raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)
     lowest = _LOWEST.get(name, 0)
-    if not math.isfinite(value) or value < lowest:
+    if not math.isfinite(value):
+        raise MisuseType(f"option {camel_case(name)}={value!r} is not a finite number", option=name, value=value)
+    if value < lowest:
         raise Misuse(f"option {camel_case(name)}={value!r} is below the minimum {lowest}", option=name, value=value)
 
 
