@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pyomid.server.metrics import Watched
 from pyomid.server.service import TsoService
 from pyomid.types import AbortReason
 
