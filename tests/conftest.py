@@ -43,7 +43,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         output["left out"] = dict(_left_out)
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if output is None and reporter is not None and session.config.option.markexpr and _left_out:
+    asked = session.config.option
+    if output is None and reporter is not None and asked.markexpr and not asked.keyword and _left_out:
         parts = [f"{_left_out[name]} {name} ({target})" for name, target in TARGETS.items() if _left_out[name]]
         reporter.write_line(f"left out: {', '.join(parts)}")
 
