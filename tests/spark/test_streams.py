@@ -480,6 +480,16 @@ def test_a_batch_that_is_handed_out_again_counts_once(database: Database, url: s
     assert leases(database) == ()
 
 
+def test_a_batch_behind_the_newest_is_not_skipped_in_silence(database: Database, url: str) -> None:
+    """Its checkpoint was put back: Spark numbers other rows as that batch."""
+    write(url, 0, ["a"])
+    write(url, 1, ["b"])
+    write(url, 1, ["b"])
+    with pytest.raises(Misuse, match="batches 0 and 1 of the streaming query q have committed already"):
+        write(url, 0, ["a", "c"])
+    assert balances(database) == {"a": 0, "b": 1}
+
+
 def test_one_checkpoint_for_two_tables_counts_for_each(database: Database, url: str) -> None:
     make(database, "u")
     write(url, 0, ["a"])

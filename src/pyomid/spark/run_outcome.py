@@ -9,8 +9,10 @@ from enum import StrEnum
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.idempotency import AlreadyDone
+from pyomid.errors import Misuse
 from pyomid.protocol.outcome import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
+from pyomid.spark.batch_id import batch_transaction_id
 from pyomid.spark.databases import Connection, connection
 from pyomid.types import BeginReply, Cell
 
@@ -66,6 +68,25 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
     rows = idempotency.key_rows(transaction_id)
     key, expired = conn.driver.run(read_rows_steps(idempotency.KEYS_TABLE, rows, None, snapshot, conn.cache))
     return idempotency.found_key(transaction_id, {**key, **expired})
+
+
+def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | None, otherwise: str) -> None:
+    """Raise `Misuse` if a batch that is about to be skipped as committed is not the newest committed one of its query.
+
+    Spark delivers a batch again only until it begins the next. So the checkpoint was put back to an earlier state, and
+    the batch may have other rows than the one that committed. `otherwise`: what to do if its rows are the same.
+    """
+    with conn.begun() as begun:
+        following = find_run(conn, begun, batch_transaction_id(query, batch_id + 1, name))
+    if following is not None:
+        raise Misuse(
+            f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but its "
+            f"checkpoint delivers batch {batch_id} again: it was put back to an earlier state (or another driver runs "
+            "the query). Rows that no committed batch had would be skipped. Start with a new checkpoint, and another "
+            f"query_id if one was given, to write all rows{otherwise}",
+            query_id=query,
+            batch_id=batch_id,
+        )
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:

@@ -15,7 +15,8 @@ with a new checkpoint is another query, and writes everything that it reads.
 Two sinks in one `foreachBatch` are two transactions, and each needs its own key: give each sink a `name`. With one key
 for both, the second would find the first one's key and skip its rows as already committed. pyomid refuses this before
 anything is skipped: a second function under one key, or a second frame (two parts of one batch given to one sink). It
-also refuses a second checkpoint under one `query_id`: the id belongs to the checkpoint that commits first.
+also refuses a second checkpoint under one `query_id`: the id belongs to the checkpoint that commits first; and a batch
+behind which the next has committed: its checkpoint was put back, and may number other rows as that batch.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id, checkpo
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
 from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
+from pyomid.spark.databases import connection
+from pyomid.spark.run_outcome import check_not_behind
 from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import SparkTransaction, run
 
@@ -105,7 +108,8 @@ class _Sink:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
-        transaction_id = batch_transaction_id(self.query_id or _running_query(spark), batch_id, self.name)
+        query = self.query_id or _running_query(spark)
+        transaction_id = batch_transaction_id(query, batch_id, self.name)
         run_id = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
         checkpoint = "" if self.query_id is None else _checkpoint(spark)
 
@@ -118,6 +122,10 @@ class _Sink:
         if isinstance(done, AlreadyDone):
             if checkpoint:
                 run(spark, self.url, lambda tx: self._own(tx, checkpoint, counted=transaction_id), **self.how)
+            if self.adopt_checkpoint is None:
+                own = checkpoint or query
+                otherwise = f"; or, if they are the same, skip them: query_id={query!r}, adopt_checkpoint={own!r}"
+                check_not_behind(connection(self.url), query, batch_id, self.name, otherwise)
             logger.info("skipped %s: already committed by start %d", done.transaction_id, done.start_ts)
 
     def _own(self, tx: SparkTransaction, checkpoint: str, *, counted: str = "") -> None:

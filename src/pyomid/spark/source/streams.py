@@ -452,7 +452,10 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
             check_complete(messages)
             reports = [message for message in messages if isinstance(message, StreamMessage)]
             if reports:
-                self._named(reports[0], batchId).commit(messages)
+                writer = self._named(reports[0], batchId)
+                if writer.is_done:
+                    self._check_not_behind(reports[0], batchId)
+                writer.commit(messages)
         crash_point("spark.stream.committed")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -460,6 +463,15 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
             reports = [message for message in messages if isinstance(message, StreamMessage)]
             if reports:
                 self._named(reports[0], batchId).abort(messages)
+
+    def _check_not_behind(self, message: StreamMessage, batch_id: int) -> None:
+        from pyomid.spark.databases import connection
+        from pyomid.spark.run_outcome import check_not_behind
+
+        assert message.query_id
+        assert message.writer.plan is not None
+        conn = connection(message.writer.url, message.writer.database_id)
+        check_not_behind(conn, message.query_id, batch_id, table_sink_name(message.writer.plan.info), "")
 
     def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
         """Return the batch's writer with its idempotency key."""
