@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,6 +128,7 @@ def test_a_batch_that_died_is_handed_out_again_the_same(
     assert [batch for batch in batches if batch[1]] == [(0, UPDATED), (0, UPDATED), (1, LATER)]
 
 
+@pytest.mark.long
 def test_a_running_stream_tells_what_is_new_until_a_column_is_widened(
     spark: SparkSession, url: str, database: Database
 ) -> None:
@@ -154,6 +154,7 @@ def test_a_running_stream_tells_what_is_new_until_a_column_is_widened(
     assert sorted([*UPDATED, *LATER]) == told(spark.table(queries[-1].name))
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_table_is_refused(
     spark: SparkSession, url: str, database: Database, tmp_path: Path
 ) -> None:
@@ -228,6 +229,7 @@ class Payments:
         assert len({row["id"] for row in rows}) == len(self._expected)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "points",
@@ -254,6 +256,7 @@ def test_a_query_from_table_to_table_that_is_killed_delivers_exactly_once(
 # ---------------------------------------------------------------- run twice at once
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "point",
@@ -277,7 +280,7 @@ def test_of_two_drivers_of_one_checkpoint_each_change_counts_once(
         payments.pay("bob")
         code, told = late.go_on()
     assert code, told
-    assert re.search("CONCURRENT_STREAM_LOG_UPDATE|another driver runs the query", told), told
+    assert "CONCURRENT_STREAM_LOG_UPDATE" in told or "was put back to an earlier state (or another driver" in told
     patiently(lambda: mirror(spark, url, tmp_path, payments.starting))
     payments.check()
 
@@ -313,6 +316,7 @@ def test_a_written_stream_refuses_an_id_of_its_own(spark: SparkSession, url: str
         copy(spark, url, tmp_path, transactionId="mine").awaitTermination(60)
 
 
+@pytest.mark.long
 def test_a_written_stream_delivers_a_batch_to_a_table_made_anew(spark: SparkSession, url: str, tmp_path: Path) -> None:
     """It was counted for the table that was dropped, and Spark does not know that it was done."""
     make_tables(spark, url)
