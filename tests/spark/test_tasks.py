@@ -277,7 +277,7 @@ values = [
 rows = pa.RecordBatch.from_arrays(values, schema=of.arrow_schema(of.schema_of(info), ["name", "count", "note"]))
 plan = of.plan_for(conn, info, of.begin(conn))
 [report] = reporting(lambda batches: write_rows(plan, batches), plan.written, iter([rows]))
-branch = report.column(0)[0].as_py()
+branch = report.branch
 snapshot = of.Snapshot(branch + 50, 1, frozenset([branch]))
 schema = of.schema_of(info)
 where = Where.of("name = 'a' and count = 2", info.name, schema)
