@@ -74,7 +74,8 @@ class CommonSettings:
     """A folder's TSO exits this long after its last connection and lease ended."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has 16 M."""
+    """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has
+    16 M."""
 
     flush_bytes: int = 4 << 20
     """Size of the write buffer, in bytes of keys and values. A full buffer goes to the store as one batch. In a folder,
