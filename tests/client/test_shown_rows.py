@@ -84,3 +84,32 @@ def test_borders_that_do_not_fit_are_refused() -> None:
             ShownRows(batch.arrays(), cells, row_cell, batch.columns)
     with pytest.raises(IndexError, match="of 0"):
         list(ShownRows(batch.arrays(), visible.cells, visible.row_cell, []))
+
+
+def test_rows_that_end_amid_a_collection_of_garbage_are_not_read_any_more() -> None:
+    """A finalizer may end the transaction while a row is made; CPython before 3.12 calls it amid compiled code."""
+    cells = [[Cell(b"%04d" % number, b"f", b"a", 50, b"v" * 100, 100)] for number in range(3000)]
+    made = []
+
+    def end(phase: str, _: object) -> None:
+        if len(made) > 500:
+            rows.clear()
+
+    gc.callbacks.append(end)
+    try:
+        batch = batch_of(cells)
+        visible = visible_cells(batch, 400)
+        rows = visible_rows(batch, visible, batch.columns)
+        expected = plain_rows(batch, visible)
+        del batch, visible, cells
+        thresholds = gc.get_threshold()
+        gc.set_threshold(1)
+        for row in rows:
+            made.append(row)
+            if len(made) == 2000:
+                gc.collect()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(end)
+    assert 500 < len(made) <= 2000
+    assert made == expected[: len(made)]

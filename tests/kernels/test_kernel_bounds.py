@@ -26,7 +26,8 @@ EXISTING = (
     "core/test_visibility.py", "core/test_cleaning.py", "core/test_hashing.py", "hbase/test_cell_blocks.py",
     "hbase/test_commit_calls.py", "hbase/test_changes.py", "hbase/test_recorded_bytes.py", "spark/test_kernels.py",
     "spark/test_rowkey.py", "spark/test_encoding.py", "storage/test_embedded_pages.py",
-    "storage/test_embedded_bytes.py", "tso/test_kernel.py",
+    "storage/test_embedded_bytes.py", "tso/test_kernel.py", "storage/test_embedded_points.py", "client/test_puts.py",
+    "client/test_shown_rows.py", "wire/test_plain_frames.py",
 )  # fmt: skip
 """Tests that give kernels what they should be given."""
 

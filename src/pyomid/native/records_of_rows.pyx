@@ -8,6 +8,8 @@ from pyomid.native.batch cimport TOMBSTONE
 
 import numpy as np
 
+CHANGED = "the rows changed while they were copied: a finalizer or another thread wrote to them"
+
 
 def records_of(list keys, list rows):
     """Return (buffer, columns, row_off, row_len, rec_cell, cell_col, cell_off, cell_len): all keys, then all values.
@@ -15,7 +17,7 @@ def records_of(list keys, list rows):
     `rows`: for each key a dict of column → value, None for a tombstone. A column's index is the place of its first cell
     among all columns.
     """
-    cdef int64_t row, rows_in = len(keys), cells_in = 0, cell = 0, key_at = 0, value_at = 0, size = 0, length
+    cdef int64_t row, rows_in = len(keys), cells_in = 0, cell = 0, key_at = 0, value_at = 0, size = 0, length, stop
     cdef dict cells, columns = {}
     cdef bytes key, value
     cdef int32_t number
@@ -35,7 +37,8 @@ def records_of(list keys, list rows):
                 if length > INT32_MAX:
                     raise ValueError(f"a value of {length} bytes")
                 size += length
-    buffer_ = np.empty(value_at + size, dtype=np.uint8)
+    stop = value_at + size
+    buffer_ = np.empty(stop, dtype=np.uint8)
     row_off_, row_len_ = np.empty(rows_in, dtype=np.int64), np.empty(rows_in, dtype=np.int32)
     rec_cell_ = np.zeros(rows_in + 1, dtype=np.int64)
     cell_col_, cell_len_ = np.empty(cells_in, dtype=np.int32), np.empty(cells_in, dtype=np.int32)
@@ -52,6 +55,8 @@ def records_of(list keys, list rows):
         memcpy(out + key_at, PyBytes_AS_STRING(key), length)
         key_at += length
         for column, found in cells.items():
+            if cell == cells_in:
+                raise RuntimeError(CHANGED)
             if column is not before:  # nearly always the same object
                 number = columns.setdefault(column, len(columns))
                 before = column
@@ -59,9 +64,13 @@ def records_of(list keys, list rows):
             if found is not None:
                 value = found
                 length = PyBytes_GET_SIZE(value)
+                if length > stop - value_at:
+                    raise RuntimeError(CHANGED)
                 cell_len[cell] = <int32_t> length
                 memcpy(out + value_at, PyBytes_AS_STRING(value), length)
                 value_at += length
             cell += 1
         rec_cell[row + 1] = cell
+    if cell != cells_in or value_at != stop:
+        raise RuntimeError(CHANGED)
     return buffer_, list(columns), row_off_, row_len_, rec_cell_, cell_col_, cell_off_, cell_len_

@@ -51,13 +51,14 @@ cdef class _Iterator:
         cdef list names = rows.names
         cdef const char *buffer = <const char *> batch.buffer
         cdef int64_t row, place, cell, column
-        cdef dict found
+        # Made before the look at `is_cleared`: CPython before 3.12 may collect garbage here, and a finalizer may end the
+        # transaction. Until the return nothing else is allocated that is collected.
+        cdef dict found = {}
         while not rows.is_cleared and self.at < batch.rows:
             row = self.at
             self.at += 1
             if rows.row_cell[row] == rows.row_cell[row + 1]:
                 continue
-            found = {}
             for place in range(rows.row_cell[row], rows.row_cell[row + 1]):
                 cell = rows.cells[place]
                 column = batch.cell_col[cell]
