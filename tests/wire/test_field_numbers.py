@@ -50,7 +50,7 @@ def numbers(*messages: type) -> dict[str, int]:
 
 
 FILES = {
-    SOURCE / "oracle" / "native" / "fields.pxd": numbers(*WIRE),
+    SOURCE / "wire" / "native" / "fields.pxd": numbers(*WIRE),
     SOURCE / "storage" / "hbase" / "codec" / "native" / "fields.pxd": numbers(*HBASE) | HBASE_VALUES,
 }
 

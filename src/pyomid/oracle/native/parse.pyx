@@ -8,76 +8,22 @@ not read make a frame rare.
 Every read is bounded by the frame's end, and a frame yields at most one id per byte.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint8_t
 
 from pyomid.native.numbers cimport BYTES, VARINT, big_endian
-from pyomid.oracle.native.fields cimport (
+from pyomid.native.varints cimport read_varint
+from pyomid.wire.native.fields cimport (
     COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
     COMMIT_REQUEST_TABLE_ID, COMPLETE_REQUEST_START_TIMESTAMP, REQUEST_COMMIT_REQUEST, REQUEST_COMPLETE_REQUEST,
     REQUEST_REQUEST_ID, REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
 )
 from pyomid.oracle.native.records cimport Op
 
-cdef extern from *:
-    int __builtin_ctzll(unsigned long long word) nogil
-
 cpdef enum:
     RARE = 0
     BEGIN = 1
     COMMIT = 2
     COMPLETE = 3  # Its starts take the place of a commit's cell ids.
-
-cdef enum:
-    VARINT_BYTES_MAX = 10
-
-
-cdef int64_t read_varint_at_end(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
-    """`read_varint`, byte by byte: for when fewer bytes are left than the longest varint has."""
-    cdef uint64_t value = 0, byte
-    cdef int count
-    for count in range(VARINT_BYTES_MAX):
-        if at >= end:
-            return -1
-        byte = data[at]
-        at += 1
-        if count == VARINT_BYTES_MAX - 1 and byte > 1:
-            return -1
-        value |= (byte & 0x7F) << 7 * count
-        if byte < 0x80:
-            number[0] = <int64_t> value
-            return at
-    return -1
-
-
-cdef inline uint64_t joined_sevens(uint64_t word) noexcept nogil:
-    """Return the low 7 bits of each of the 8 bytes, the first byte lowest: 56 bits."""
-    word = word & 0x007F007F007F007Fu | (word & 0x7F007F007F007F00u) >> 1
-    word = word & 0x00003FFF00003FFFu | (word & 0x3FFF00003FFF0000u) >> 2
-    return word & 0x0FFFFFFFu | (word & 0x0FFFFFFF00000000u) >> 4
-
-
-cdef inline int64_t read_varint(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
-    """Return where the varint ends, its 64 bits in `number[0]`; -1 if it is truncated or does not fit 64 bits."""
-    cdef uint64_t word, stops, value, byte
-    if end - at < VARINT_BYTES_MAX:
-        return read_varint_at_end(data, at, end, number)
-    memcpy(&word, data + at, 8)  # little-endian
-    stops = ~word & 0x8080808080808080u
-    if stops:
-        number[0] = <int64_t> joined_sevens(word & (stops ^ (stops - 1)))
-        return at + (__builtin_ctzll(stops) >> 3) + 1
-    value = joined_sevens(word)
-    byte = data[at + 8]
-    value |= (byte & 0x7F) << 56
-    if byte < 0x80:
-        number[0] = <int64_t> value
-        return at + 9
-    byte = data[at + 9]
-    if byte > 1:
-        return -1
-    number[0] = <int64_t> (value | byte << 63)
-    return at + 10
 
 
 cdef inline int64_t read_key(const uint8_t *data, int64_t at, int64_t end, int64_t *key) noexcept nogil:

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from pyomid.native.numbers cimport BYTES, put_big_endian, put_varint
-from pyomid.oracle.native.fields cimport (
+from pyomid.wire.native.fields cimport (
     COMMIT_RESPONSE_ABORTED, COMMIT_RESPONSE_COMMIT_TIMESTAMP, COMMIT_RESPONSE_CONFLICT_TIMESTAMP,
     COMMIT_RESPONSE_REASON, COMMIT_RESPONSE_START_TIMESTAMP, RESPONSE_COMMIT_RESPONSE, RESPONSE_REQUEST_ID, RESPONSE_TIMESTAMP_RESPONSE,
     TIMESTAMP_RESPONSE_EPOCH, TIMESTAMP_RESPONSE_FENCED_TIMESTAMP, TIMESTAMP_RESPONSE_START_TIMESTAMP,

@@ -138,9 +138,7 @@ class Ceiling:
 
     def _move_steps(self, ceiling: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
-        if (
-            self._tso.settings.ceiling_elsewhere
-        ):  # noted first: so the next TSO recognizes it as ours (`oracle.takeover`)
+        if self._tso.settings.ceiling_elsewhere:  # noted first, so that the next TSO takes it for ours (`takeover`)
             moved: bool = yield MoveCeiling(self._tso.clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")

@@ -170,11 +170,7 @@ class Environment:
         inside = object()
         try:
             self._enter(inside)
-            try:
-                transaction = self._lmdb.begin()
-            except (lmdb.MapResizedError, lmdb.ReadersFullError):
-                transaction = self._begin(inside, write=False)
-            with transaction:
+            with self._begin(inside, write=False) as transaction:
                 if time.monotonic() - self._looked_s > LOOK_S:
                     self._check_file()
                 return work(transaction, *arguments)

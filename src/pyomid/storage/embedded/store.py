@@ -149,24 +149,30 @@ class EmbeddedStore(DataStore):
         Return b"" if this process's map, which may be smaller than the TSO's, is nearly full: then the caller writes
         the cells itself, and gets the error."""
         check_version(version)
-        while (packed := self._environment.read(self._packed, writes)) is None:
-            for name, rows in writes:
-                self._allocate(name, _columns_of(rows))
-        return packed
+        while True:
+            packed, lacking = self._environment.read(self._packed, writes)
+            if not lacking:
+                return packed
+            for name, columns in lacking:
+                self._allocate(name, columns)
 
-    def _packed(self, transaction: Transaction, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes | None:
-        """None: a column has no number yet. The tables are packed as they are now: the step that writes the rows takes
-        no other ones of these names."""
+    def _packed(
+        self, transaction: Transaction, writes: Sequence[tuple[str, Sequence[RowWrite]]]
+    ) -> tuple[bytes, list[tuple[str, Sequence[Column]]]]:
+        """Pack the rows, or return the tables that lack numbers of columns, and these. The tables are packed as they
+        are now: the step that writes the rows takes no other ones of these names."""
         if self._environment.room_bytes() < _ROOM_TO_PACK:
-            return b""
-        tables, lacks_numbers = [], False
+            return b"", []
+        tables: list[tuple[Table, Sequence[RowWrite]]] = []
+        lacking: list[tuple[str, Sequence[Column]]] = []
         for name, rows in writes:
             columns = _columns_of(rows)
             table = self._tables.loaded(transaction, name, columns)
             check_writes(rows, table.families, LIMITS)
-            lacks_numbers = lacks_numbers or not table.numbers.keys() >= set(columns)
+            if not table.numbers.keys() >= set(columns):
+                lacking.append((name, columns))
             tables.append((table, rows))
-        return None if lacks_numbers else pack(tables)
+        return (b"", lacking) if lacking else (pack(tables), [])
 
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
         """Call `write` with the table as it was read; if the table has changed by the time of the write transaction,
