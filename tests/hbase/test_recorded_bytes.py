@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from refusals import outcomes_of
 
-from pyomid.errors import Misuse, OmidError
+from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
@@ -425,6 +425,13 @@ class TestBrokenBytes:
         assert (outcomes["survived"] > 0) == (asks != "regions"), (
             outcomes
         )  # no recorded reply lists the table's regions
+
+    def test_a_row_of_meta_without_cells_is_corruption(self) -> None:
+        operations, budget = RegionOperations(LocationCache()), Budget("reading broken replies", 60.0)
+        operations.cache.put(META_TABLE, [meta_region(SERVER)])
+        message = memoryview(ScanResponse(cells_per_result=[0]).SerializeToString())
+        with pytest.raises(Corruption, match="a row of meta without cells"):
+            answer_with(operations.regions_steps("accounts", budget), lambda: Reply(1, None, message, memoryview(b"")))
 
     def _reply(self, chance: random.Random, asks: str) -> None:
         operations, budget = RegionOperations(LocationCache()), Budget("reading broken replies", 60.0)

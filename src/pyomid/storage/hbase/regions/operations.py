@@ -348,6 +348,8 @@ class RegionOperations:
                 response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
                 rows = [_taken(cells, count) for count in response.cells_per_result]
+                if not all(rows):
+                    raise Corruption("a reply lists a row of meta without cells")
                 return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
             yield budget.pause()
 
