@@ -350,6 +350,8 @@ class RegionOperations:
                 rows = [_taken(cells, count) for count in response.cells_per_result]
                 if not all(rows):
                     raise Corruption("a reply lists a row of meta without cells")
+                if next(cells, None) is not None:
+                    raise Corruption("a reply of meta holds cells that belong to no row")
                 return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
             yield budget.pause()
 
