@@ -24,6 +24,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -357,7 +358,14 @@ class Pyomid(Peer):
         return written_bytes(holder(self._folder)["pid"])
 
     def close(self) -> None:
+        """Ends the TSO too, which would otherwise write into the folder while it is deleted."""
         self.db.close()
+        with contextlib.suppress(ProcessLookupError):
+            pid = holder(self._folder)["pid"]
+            os.kill(pid, signal.SIGTERM)
+            while True:
+                os.kill(pid, 0)
+                time.sleep(0.01)
 
 
 KINDS: Final[tuple[type[Peer], ...]] = (Sqlite, Lmdb, Pyomid)
