@@ -346,6 +346,23 @@ class SparkTransaction(LargeTransaction):
         given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
         return Merge(self, self._spark, given, table, names_of(on), level, stale_read)
 
+    def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
+        """Perform one SQL statement in the transaction. Names of tables are the database's; a query sees the snapshot
+        with the transaction's own writes. Expressions are Spark's.
+
+            tx.sql("SELECT origin, count(*) AS flights FROM flights WHERE day = :day GROUP BY origin", {"day": day})
+            tx.sql("INSERT INTO flights SELECT * FROM {arrivals}", arrivals=frame)
+
+        `args`: values of parameters `:name`. `frames`: Spark, pandas or Polars frames or Arrow tables, named by `{name}`
+        where a table may stand. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; for INSERT, UPDATE, DELETE
+        and MERGE what `write`, `update`, `delete` and `merge` return; else None. INSERT INTO is an upsert by row key.
+        CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. `Misuse` names a clause
+        that is not supported. Needs sqlglot (extra `spark`).
+        """
+        from pyomid.spark.statements import Statement
+
+        return Statement(statement, args, frames).perform(self)
+
     def __enter__(self) -> SparkTransaction:
         self.step(Event.READ)
         return self
@@ -414,6 +431,14 @@ class SparkTransaction(LargeTransaction):
         return pa.RecordBatch.from_arrays(columns, names=["start", "stop"])
 
     # For pyomid's own use
+
+    @property
+    def session(self) -> SparkSession:
+        return self._spark
+
+    @property
+    def connection(self) -> Connection:
+        return self._conn
 
     def writable(self, table: str) -> TableInfo:
         """Return the entry of an existing table, after checking that the transaction may write."""

@@ -315,7 +315,7 @@ def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | N
 
 
 def _of_another_level(catalog: Catalog, level: ConflictLevel) -> list[TableInfo]:
-    return [info for info in _users_tables(catalog) if info.id_levels != (level,)]
+    return [info for info in user_tables(catalog) if info.id_levels != (level,)]
 
 
 def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) -> None:
@@ -330,7 +330,7 @@ def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) 
         )
 
 
-def _users_tables(catalog: Catalog) -> list[TableInfo]:
+def user_tables(catalog: Catalog) -> list[TableInfo]:
     return [entry.info for entry in catalog.entries() if not is_system(entry.info.name)]
 
 

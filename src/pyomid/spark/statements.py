@@ -1,0 +1,754 @@
+"""SQL statements inside a transaction (`SparkTransaction.sql`).
+
+sqlglot parses a statement to find its kind, its clauses and the tables that it names. Queries and expressions are never
+rewritten by it: Spark receives the caller's own text, in which only tables, frames and aliases are replaced. A clause
+that no builder of the transaction performs is refused by its name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pyomid.client.admin.table_admin import drop_table, user_tables
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.schema import near, row_key_parts, schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from sqlglot import exp
+    from sqlglot.tokens import Token
+
+    from pyomid.spark.databases import Connection
+    from pyomid.spark.transactions import SparkTransaction
+    from pyomid.types import TableInfo
+
+_CLAUSES: Final = {
+    "with_": "WITH",
+    "from_": "FROM",
+    "joins": "JOIN",
+    "order": "ORDER BY",
+    "limit": "LIMIT",
+    "returning": "RETURNING",
+    "partition": "PARTITION",
+    "partitions": "PARTITION",
+    "where": "REPLACE WHERE",
+    "exists": "IF EXISTS",
+    "replace": "OR REPLACE",
+    "expression": "AS SELECT",
+    "properties": "USING, TBLPROPERTIES, COMMENT and PARTITIONED BY",
+    "version": "VERSION AS OF and TIMESTAMP AS OF",
+    "sample": "TABLESAMPLE",
+    "pivots": "PIVOT",
+    "cascade": "CASCADE",
+    "constraints": "a constraint",
+    "style": "EXTENDED",
+    "db": "a catalog or schema before the table's name",
+    "catalog": "a catalog or schema before the table's name",
+}
+"""sqlglot's names of clauses, as users write them."""
+
+_SUPPORTED: Final = (
+    "SELECT, INSERT INTO, INSERT OVERWRITE, UPDATE, DELETE, MERGE INTO, CREATE TABLE, DROP TABLE, DESCRIBE and SHOW TABLES"
+)
+
+
+class Reads(Protocol):
+    """What a query reads tables through."""
+
+    def read(self, table: str, *, where: str | None = None) -> DataFrame: ...
+
+
+def known_tables(conn: Connection) -> list[str]:
+    return [info.name for info in user_tables(conn.deployment.catalog)]
+
+
+def is_query(text: str) -> bool:
+    """Return whether a statement only reads."""
+    from sqlglot import exp
+
+    return isinstance(_parsed(text, text), exp.Query)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A replacement of the characters from `start` up to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Statement:
+    """One parsed statement with its parameters."""
+
+    def __init__(self, text: str, args: Mapping[str, Any] | None, frames: Mapping[str, Any]) -> None:
+        if not isinstance(text, str):
+            raise MisuseType(f"a SQL statement is a string, not {text!r}")
+        self._given = text
+        filled = _filled(text, args or {})
+        self._text, self._frames_at = _with_frames(filled, frames)
+        self._frames = frames
+        self.root = _parsed(self._text, text)
+        self._tokens = _tokens(self._text)
+
+    # Queries
+
+    def query(self, spark: SparkSession, reads: Reads, known: Iterable[str]) -> DataFrame:
+        """Return the lazy result of a query. `Misuse` if it names no table of the database and no frame."""
+        tables = frozenset(known)
+        if not self._frames_at and not any(table.name in tables for table in _tables(self.root)):
+            raise Misuse(f"{self._what()} names no table of the database{_near_one(self.root, tables)}: use spark.sql")
+        return self._frame(spark, reads, tables, self.root, 0, len(self._text))
+
+    def _frame(
+        self, spark: SparkSession, reads: Reads, known: frozenset[str], query: exp.Expression, start: int, end: int
+    ) -> DataFrame:
+        """Return the result of the query that stands between two places of the text."""
+        from pyspark.errors import PySparkException
+
+        from pyomid.spark.frames.expressions import reason
+
+        named, edits = dict[str, Any](), list[Edit]()
+        where = self._pushed(query)
+        for table in _tables(query):
+            place = table.this.meta
+            at = place["start"]
+            if at in self._frames_at:
+                name = self._frames_at[at]
+                named[name] = _spark_frame(spark, self._frames[name], name)
+                edits.append(Edit(at, place["end"] + 1, f"{{{name}}}"))
+                continue
+            if table.name not in known or table.args.get("db"):
+                continue
+            _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
+            parameter = f"omid_{len(named)}"
+            named[parameter] = reads.read(table.name, where=where)
+            alias = "" if table.args.get("alias") or table.args.get("sample") else f" AS {_quoted(table.name)}"
+            edits.append(Edit(at, place["end"] + 1, f"{{{parameter}}}{alias}"))
+        text = self._slice(start, end, edits, escape=bool(named))
+        try:
+            return spark.sql(text, **named)
+        except PySparkException as error:
+            raise Misuse(f"{self._what()}: {reason(error)}") from error
+
+    def _pushed(self, query: exp.Expression) -> str | None:
+        """Return the condition that bounds the keys to read: that of a query over one table, without aliases."""
+        from sqlglot import exp
+
+        if not isinstance(query, exp.Select) or query.args.get("joins") or query.args.get("with_"):
+            return None
+        source, where = query.args.get("from_"), query.args.get("where")
+        if source is None or where is None or not isinstance(source.this, exp.Table):
+            return None
+        if any(column.args.get("table") for column in where.find_all(exp.Column)) or where.find(exp.Query):
+            return None
+        depth_0 = list(self._top(0))
+        at = next((i for i, token in depth_0 if token.text.upper() == "WHERE"), None)
+        if at is None:
+            return None
+        ends = ("GROUP", "GROUP BY", "HAVING", "ORDER BY", "ORDER", "LIMIT", "OFFSET", "WINDOW", "SORT BY", "UNION",
+                "CLUSTER BY", "DISTRIBUTE BY", "QUALIFY", "LATERAL")  # fmt: skip
+        stop = next((t.start for i, t in depth_0 if i > at and t.text.upper() in ends), len(self._text))
+        return self._text[self._tokens[at].end + 1 : stop].strip()
+
+    # Changes
+
+    def perform(self, tx: SparkTransaction) -> Any:
+        """Perform the statement in the transaction; return what its builder returns."""
+        from sqlglot import exp
+
+        match self.root:
+            case exp.Query():
+                return self.query(tx.session, tx, self._known(tx))
+            case exp.Insert():
+                return self._insert(tx)
+            case exp.Update():
+                return self._update(tx)
+            case exp.Delete():
+                return self._delete(tx)
+            case exp.Merge():
+                return self._merge(tx)
+            case exp.Create():
+                return self._create(tx)
+            case exp.Drop():
+                return self._drop(tx)
+            case exp.Describe():
+                return self._describe(tx)
+            case exp.Command() if self.root.name.upper() == "SHOW":
+                return self._show(tx)
+        raise Misuse(f"{self._what()} is none of the statements that pyomid performs: {_SUPPORTED}")
+
+    def _insert(self, tx: SparkTransaction) -> Any:
+        from sqlglot import exp
+
+        root = self.root
+        _only(root, "INSERT", "this", "expression", "overwrite", "by_name")
+        target = root.this
+        columns = None
+        if isinstance(target, exp.Schema):
+            columns = [each.name for each in target.expressions]
+            target = target.this
+        table = self._target(target, "INSERT")
+        info = tx.writable(table)
+        at = self._index_after(target)
+        if columns is not None:
+            at = self._index_behind_parenthesis(at)
+        if root.args.get("by_name"):
+            at += 2
+        start = self._tokens[at].start
+        frame = self._frame(tx.session, tx, frozenset(self._known(tx)), root.expression, start, len(self._text))
+        if not root.args.get("by_name"):
+            names = [column.name for column in schema_of(info).columns] if columns is None else columns
+            if len(frame.columns) != len(names):
+                raise Misuse(
+                    f"{self._what()}: {len(frame.columns)} values for {len(names)} columns ({', '.join(names)}); name "
+                    f"the columns: INSERT INTO {table} (…) …"
+                )
+            frame = frame.toDF(*names)
+        mode = "overwrite" if root.args.get("overwrite") else "append"
+        # Its tables stand in the frame as reads of this transaction's snapshot.
+        return tx.write(_fitting(frame, info, self._what()), table, mode=mode)
+
+    def _update(self, tx: SparkTransaction) -> Any:
+        from sqlglot import exp
+
+        _only(self.root, "UPDATE", "this", "expressions", "where")
+        table = self._target(self.root.this, "UPDATE")
+        self._refuse_subqueries("UPDATE")
+        edits = self._renamed({alias: "" for alias in _names(self.root.this)})
+        begin = self._index("SET")
+        where = self._index_or_none("WHERE")
+        values: dict[str, str] = {}
+        assigned = self._assignments(begin + 1, where if where is not None else len(self._tokens), edits)
+        for name, value in assigned:
+            if name in values:
+                raise Misuse(f"{self._what()}: column {name!r} is set twice")
+            values[name] = value
+        if len(values) != len([each for each in self.root.expressions if isinstance(each, exp.EQ)]):
+            raise Misuse(f"{self._what()}: an assignment is not of the form column = value")
+        return tx.update(table, self._condition(where, edits), values)
+
+    def _delete(self, tx: SparkTransaction) -> Any:
+        _only(self.root, "DELETE", "this", "where")
+        table = self._target(self.root.this, "DELETE")
+        self._refuse_subqueries("DELETE")
+        edits = self._renamed({alias: "" for alias in _names(self.root.this)})
+        return tx.delete(table, where=self._condition(self._index_or_none("WHERE"), edits))
+
+    def _merge(self, tx: SparkTransaction) -> Any:
+        from sqlglot import exp
+
+        root = self.root
+        _only(root, "MERGE", "this", "using", "on", "whens")
+        table = self._target(root.this, "MERGE")
+        using = root.args["using"]
+        ours, theirs = _names(root.this), _names(using)
+        if {name.lower() for name in ours} & {name.lower() for name in theirs}:
+            raise Misuse(f"{self._what()}: source and target need different names: give aliases by AS")
+        edits = self._renamed({**{name: "target" for name in ours}, **{name: "source" for name in theirs}})
+        merge = tx.merge(self._merge_source(tx, using), table, on=self._matched(root.args["on"], ours, theirs))
+        for when, (condition, action) in zip(root.args["whens"].expressions, self._when_spans(), strict=True):
+            merge = self._with_clause(merge, when, condition, action, edits)
+        return merge.merge()
+
+    def _merge_source(self, tx: SparkTransaction, using: exp.Expression) -> Any:
+        from sqlglot import exp
+
+        if isinstance(using, exp.Table):
+            _only(using, "MERGE", "this", "alias")
+            at = using.this.meta["start"]
+            if at in self._frames_at:
+                return self._frames[self._frames_at[at]]
+            return tx.read(using.name) if using.name in self._known(tx) else tx.session.table(_quoted(using.name))
+        if not isinstance(using, exp.Subquery):
+            raise Misuse(f"{self._what()}: USING takes a table, a frame or a query in parentheses")
+        begin = self._index("USING") + 1
+        end = self._index_behind_parenthesis(begin) - 1
+        span = self._tokens[begin].end + 1, self._tokens[end].start
+        return self._frame(tx.session, tx, frozenset(self._known(tx)), using.this, *span)
+
+    def _matched(self, on: exp.Expression, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
+        """Return the columns that `ON` compares: one name on both sides."""
+        from sqlglot import exp
+
+        found = []
+        for part in on.flatten() if isinstance(on, exp.And) else [on]:
+            sides = [part.unnest().left, part.unnest().right] if isinstance(part.unnest(), exp.EQ) else []
+            qualifiers = {side.table.lower() for side in sides if isinstance(side, exp.Column)}
+            names = {side.name for side in sides if isinstance(side, exp.Column)}
+            if len(qualifiers) != 2 or len(names) != 1 or not _one_of_each(qualifiers, ours, theirs):
+                raise Misuse(
+                    f"{self._what()}: ON {part.sql('spark')} is not an equality of one column's name on both sides, "
+                    f"such as {ours[0]}.id = {theirs[0]}.id; rename the source's columns in a query: USING (SELECT …)"
+                )
+            found += names
+        return found
+
+    def _with_clause(self, merge: Any, when: exp.When, condition: str | None, action: int, edits: list[Edit]) -> Any:
+        from sqlglot import exp
+
+        if when.args.get("matched"):
+            clause = merge.whenMatched(condition)
+        elif when.args.get("source"):
+            clause = merge.whenNotMatchedBySource(condition)
+        else:
+            clause = merge.whenNotMatched(condition)
+        then = when.args["then"]
+        if isinstance(then, exp.Insert):
+            every = isinstance(then.this, exp.Star)
+            return clause.insertAll() if every else clause.insert(self._inserted(then, action, edits))
+        if isinstance(then, exp.Update):
+            if isinstance(then.expressions[0], exp.Star):
+                return clause.updateAll()
+            return clause.update(dict(self._assignments(action + 2, self._next_when(action), edits)))
+        return clause.delete()
+
+    def _inserted(self, then: exp.Insert, action: int, edits: list[Edit]) -> dict[str, str]:
+        columns = [each.name for each in then.this.expressions] if then.this else []
+        at = self._index("VALUES", action, self._next_when(action)) + 1
+        end = self._index_behind_parenthesis(at) - 1
+        values = [self._slice(*span, edits) for span in self._separated(at + 1, end)]
+        if not columns or len(columns) != len(values):
+            raise Misuse(f"{self._what()}: INSERT (…) VALUES (…) has {len(columns)} columns and {len(values)} values")
+        return dict(zip(columns, values, strict=True))
+
+    # Tables
+
+    def _create(self, tx: SparkTransaction) -> None:
+        from sqlglot import exp
+
+        from pyomid.spark.schema import WriteOptions, fields_of, prepared_table, table_or_none
+
+        root = self.root
+        if root.kind != "TABLE":
+            raise Misuse(f"{self._what()}: only tables are created")
+        if root.args.get("expression") is not None:
+            raise Misuse(
+                f"{self._what()}: CREATE TABLE … AS SELECT is not supported: create the table with its columns and "
+                "PRIMARY KEY, then INSERT INTO it, or write a frame by tx.write(frame, table, row_key=[…])"
+            )
+        _only(root, "CREATE TABLE", "this", "kind", "exists")
+        if not isinstance(root.this, exp.Schema):
+            raise Misuse(f"{self._what()}: the table has no columns")
+        table = self._target(root.this.this, "CREATE TABLE")
+        types, key = self._columns(root.this)
+        if not key:
+            raise Misuse(f"{self._what()}: the table has no row key: add PRIMARY KEY (column, …)")
+        for name in key:
+            if name not in types:
+                raise Misuse(f"{self._what()}: PRIMARY KEY names {name!r}, which is no column{near(name, types)}")
+        conn = tx.connection
+        if table_or_none(conn, table) is not None:
+            if root.args.get("exists"):
+                return
+            raise Misuse(f"{self._what()}: there is a table {table!r} already", table=table)
+        fields = fields_of(_struct(tx.session, types, self._what()))
+        prepared_table(conn, table, fields, WriteOptions(row_key=row_key_parts(key)), None)
+
+    def _columns(self, schema: exp.Schema) -> tuple[dict[str, str], list[str]]:
+        """Return the columns' types by name, and the names of the key."""
+        from sqlglot import exp
+
+        types: dict[str, str] = {}
+        key: list[str] = []
+        for each in schema.expressions:
+            if isinstance(each, exp.PrimaryKey):
+                key += [part.name for part in each.expressions]
+                continue
+            if not isinstance(each, exp.ColumnDef) or each.args.get("kind") is None:
+                raise Misuse(f"{self._what()}: {each.sql('spark')} is not supported: give columns and PRIMARY KEY")
+            if each.name in types:
+                raise Misuse(f"{self._what()}: column {each.name!r} is named twice")
+            types[each.name] = each.args["kind"].sql("spark")
+            for constraint in each.args.get("constraints") or ():
+                if isinstance(constraint.kind, exp.PrimaryKeyColumnConstraint):
+                    key.append(each.name)
+                elif not isinstance(constraint.kind, exp.NotNullColumnConstraint):
+                    raise Misuse(f"{self._what()}: {constraint.sql('spark')} of column {each.name!r} is not supported")
+        for each in schema.expressions:
+            nullable = isinstance(each, exp.ColumnDef) and each.name not in key
+            if nullable and any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in each.args["constraints"] or ()):
+                raise Misuse(f"{self._what()}: NOT NULL of column {each.name!r}: only key columns are never null")
+        return types, key
+
+    def _drop(self, tx: SparkTransaction) -> None:
+        from pyomid.spark.schema import table_or_none
+
+        root = self.root
+        _only(root, "DROP TABLE", "tables", "this", "kind", "exists")
+        tables = root.args.get("tables") or [root.this]
+        if root.args.get("kind") != "TABLE" or len(tables) != 1:
+            raise Misuse(f"{self._what()}: DROP TABLE takes one table")
+        table = self._target(tables[0], "DROP TABLE")
+        if table_or_none(tx.connection, table) is None and root.args.get("exists"):
+            return
+        tx.connection.table(table)
+        drop_table(tx.connection.deployment, table)
+
+    def _describe(self, tx: SparkTransaction) -> DataFrame:
+        _only(self.root, "DESCRIBE", "this", "kind")
+        schema = schema_of(tx.connection.table(self._target(self.root.this, "DESCRIBE")))
+        places = {part.name: f"row key {number}" for number, part in enumerate(schema.row_key, 1)}
+        rows = [(each.name, _type_text(each.spark_type), places.get(each.name)) for each in schema.columns]
+        return tx.session.createDataFrame(rows, "col_name string, data_type string, comment string")
+
+    def _show(self, tx: SparkTransaction) -> DataFrame:
+        found = re.fullmatch(r"\s*SHOW\s+TABLES(?:\s+(?:LIKE\s+)?'([^']*)')?\s*;?\s*", self._text, re.IGNORECASE)
+        if found is None:
+            raise Misuse(f"{self._what()}: of SHOW, only SHOW TABLES [LIKE 'pattern'] is supported")
+        patterns = [each.strip().lower() for each in (found[1] or "*").split("|")]
+        names = [name for name in self._known(tx) if any(fnmatch.fnmatchcase(name.lower(), p) for p in patterns)]
+        rows = [("", name, False) for name in names]
+        return tx.session.createDataFrame(rows, "namespace string, tableName string, isTemporary boolean")
+
+    # Places in the text
+
+    def _what(self) -> str:
+        line = " ".join(self._given.split())
+        return f"SQL {line if len(line) <= 80 else line[:77] + '…'}"
+
+    def _known(self, tx: SparkTransaction) -> list[str]:
+        return known_tables(tx.connection)
+
+    def _target(self, table: exp.Expression, clause: str) -> str:
+        from sqlglot import exp
+
+        if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+            raise Misuse(f"{self._what()}: {clause} takes the name of a table")
+        _only(table, clause, "this", "alias")
+        if table.this.meta["start"] in self._frames_at:
+            raise Misuse(f"{self._what()}: {clause} takes the name of a table, not a frame")
+        return table.name
+
+    def _refuse_subqueries(self, clause: str) -> None:
+        from sqlglot import exp
+
+        if self.root.find(exp.Query):
+            raise Misuse(f"{self._what()}: {clause} with a subquery is not supported: use MERGE INTO … USING (SELECT …)")
+
+    def _renamed(self, names: Mapping[str, str]) -> list[Edit]:
+        """Return the edits that replace these qualifiers of columns; an empty one is removed."""
+        from sqlglot import exp
+
+        wanted = {name.lower(): to for name, to in names.items()}
+        edits = []
+        for column in self.root.find_all(exp.Column):
+            first, *others = column.parts
+            to = wanted.get(first.name.lower())
+            if to is None or not others:
+                continue
+            end = others[0].meta["start"] if not to else first.meta["end"] + 1
+            edits.append(Edit(first.meta["start"], end, to))
+        return edits
+
+    def _slice(self, start: int, end: int, edits: Iterable[Edit] = (), *, escape: bool = False) -> str:
+        """Return a part of the text with the edits in it. `escape`: double its braces, for Spark's formatter."""
+
+        def plain(text: str) -> str:
+            return text.replace("{", "{{").replace("}", "}}") if escape else text
+
+        pieces, at = [], start
+        for edit in sorted(edits, key=lambda each: each.start):
+            if edit.start < at or edit.end > end:
+                continue
+            pieces += [plain(self._text[at : edit.start]), edit.text]
+            at = edit.end
+        return "".join([*pieces, plain(self._text[at:end])]).strip().rstrip(";")
+
+    def _condition(self, where: int | None, edits: list[Edit]) -> str | None:
+        return None if where is None else self._slice(self._tokens[where].end + 1, len(self._text), edits)
+
+    def _assignments(self, begin: int, end: int, edits: list[Edit]) -> Iterator[tuple[str, str]]:
+        """Yield column and text of the value of each `column = value` among these tokens."""
+        from sqlglot.tokens import TokenType
+
+        for start, stop in self._separated(begin, end):
+            inside = [(i, t) for i, t in self._top(begin, end) if start <= t.start < stop]
+            equal = next((t for _, t in inside if t.token_type == TokenType.EQ), None)
+            if equal is None:
+                raise Misuse(f"{self._what()}: {self._text[start:stop].strip()!r} is not of the form column = value")
+            name = [t for _, t in inside if t.start < equal.start][-1]
+            yield _unquoted(name), self._slice(equal.end + 1, stop, edits)
+
+    def _separated(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the places of the parts that commas separate among these tokens."""
+        from sqlglot.tokens import TokenType
+
+        start = self._tokens[begin].start
+        for _, token in self._top(begin, end):
+            if token.token_type == TokenType.COMMA:
+                yield start, token.start
+                start = token.end + 1
+        yield start, self._tokens[end].start if end < len(self._tokens) else len(self._text)
+
+    def _top(self, begin: int, end: int | None = None) -> Iterator[tuple[int, Token]]:
+        """Yield the tokens outside of parentheses, brackets and CASE, with their numbers."""
+        from sqlglot.tokens import TokenType
+
+        opens = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
+        closes = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
+        depth = 0
+        for number in range(begin, len(self._tokens) if end is None else end):
+            token = self._tokens[number]
+            if token.token_type in closes:
+                depth -= 1
+            if depth <= 0:
+                yield number, token
+            if token.token_type in opens:
+                depth += 1
+
+    def _index(self, word: str, begin: int = 0, end: int | None = None) -> int:
+        found = self._index_or_none(word, begin, end)
+        if found is None:
+            raise Misuse(f"{self._what()}: {word} is missing")
+        return found
+
+    def _index_or_none(self, word: str, begin: int = 0, end: int | None = None) -> int | None:
+        return next((i for i, token in self._top(begin, end) if token.text.upper() == word), None)
+
+    def _index_after(self, table: exp.Expression) -> int:
+        """Return the number of the first token behind a table's name."""
+        end = table.this.meta["end"]
+        return next(i for i, token in enumerate(self._tokens) if token.start > end)
+
+    def _index_behind_parenthesis(self, at: int) -> int:
+        """Return the number of the token behind the parenthesis that opens here."""
+        closing = next(i for i, token in self._top(at) if i > at)
+        return closing + 1
+
+    def _when_spans(self) -> Iterator[tuple[str | None, int]]:
+        """Yield the condition of each WHEN of a merge, and the number of its action's first token."""
+        edits = self._renamed(
+            {
+                **{name: "target" for name in _names(self.root.this)},
+                **{name: "source" for name in _names(self.root.args["using"])},
+            }
+        )
+        for at, token in self._top(0):
+            if token.text.upper() != "WHEN":
+                continue
+            then = self._index("THEN", at)
+            words = [(i, t) for i, t in self._top(at, then) if t.text.upper() == "AND"]
+            condition = self._slice(words[0][1].end + 1, self._tokens[then].start, edits) if words else None
+            yield condition, then + 1
+
+    def _next_when(self, at: int) -> int:
+        found = self._index_or_none("WHEN", at)
+        return len(self._tokens) if found is None else found
+
+
+def _filled(text: str, args: Mapping[str, Any]) -> str:
+    """Return the text with the values of its parameters `:name`, as literals."""
+    from sqlglot.tokens import TokenType
+
+    tokens, edits, used = _tokens(text), [], set()
+    names = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.STRING)
+    for number, token in enumerate(tokens[:-1]):
+        follows = tokens[number + 1]
+        if token.token_type != TokenType.COLON or follows.start != token.end + 1:
+            continue
+        if number and tokens[number - 1].token_type in names and tokens[number - 1].end + 1 == token.start:
+            continue  # a path into a variant
+        name = text[follows.start : follows.end + 1]
+        if name not in args:
+            raise Misuse(f"the SQL statement has a parameter :{name}, and args has no {name!r}{near(name, args)}")
+        used.add(name)
+        edits.append(Edit(token.start, follows.end + 1, _literal(name, args[name])))
+    unused = sorted(set(args) - used)
+    if unused:
+        raise Misuse(f"the SQL statement has no parameter :{unused[0]}")
+    return _edited(text, edits)
+
+
+def _edited(text: str, edits: Sequence[Edit]) -> str:
+    pieces, at = [], 0
+    for edit in edits:
+        pieces += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*pieces, text[at:]])
+
+
+def _with_frames(text: str, frames: Mapping[str, Any]) -> tuple[str, dict[int, str]]:
+    """Return the text with each `{name}` as a quoted name of the same length, and the names by their places."""
+    from sqlglot.tokens import TokenType
+
+    tokens, edits, places = _tokens(text), [], {}
+    for opening, name, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.token_type != TokenType.L_BRACE or closing.token_type != TokenType.R_BRACE:
+            continue
+        word = text[name.start : name.end + 1]
+        if word not in frames:
+            raise Misuse(f"the SQL statement names a frame {{{word}}}, and none was given{near(word, frames)}")
+        places[opening.start] = word
+        spaces = closing.end - opening.start - 1 - len(word)
+        edits.append(Edit(opening.start, closing.end + 1, f"`{word}`" + " " * spaces))
+    unused = sorted(set(frames) - set(places.values()))
+    if unused:
+        raise Misuse(f"the SQL statement names no frame {{{unused[0]}}}")
+    return _edited(text, edits), places
+
+
+def _literal(name: str, value: Any) -> str:
+    """Return a value as a SQL literal of Spark. `MisuseType` for a value that has none."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return f"({value})" if -(1 << 31) <= value < 1 << 31 else f"CAST('{value}' AS {_integer(name, value)})"
+        case float():
+            return f"CAST('{value!r}' AS DOUBLE)"
+        case Decimal():
+            if value.is_finite():
+                digits = len(value.as_tuple().digits)
+                scale = max(0, -int(value.as_tuple().exponent))
+                return f"CAST('{value:f}' AS DECIMAL({max(digits + max(0, int(value.as_tuple().exponent)), scale)}, {scale}))"
+        case str():
+            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        case bytes():
+            return f"X'{value.hex()}'"
+        case datetime():
+            kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+            return f"{kind} '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+    raise MisuseType(
+        f"the value of :{name} is {value!r}, of type {type(value).__name__}; a parameter is None, a bool, int, float, "
+        "Decimal, str, bytes, date or datetime; give rows as a frame: {name}",
+        value=value,
+    )
+
+
+def _integer(name: str, value: int) -> str:
+    if -(1 << 63) <= value < 1 << 63:
+        return "BIGINT"
+    if abs(value) < 10**38:
+        return "DECIMAL(38, 0)"
+    raise Misuse(f"the value of :{name} is {value}, which no integer type of Spark holds", value=value)
+
+
+def _tokens(text: str) -> list[Token]:
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return list(sqlglot.tokenize(text, dialect="spark"))
+    except SqlglotError as error:
+        raise Misuse(f"the SQL statement {text!r} cannot be read: {error}") from error
+
+
+def _parsed(text: str, given: str) -> exp.Expression:
+    import logging
+
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of each statement that it keeps as a text
+    try:
+        found = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
+    except SqlglotError as error:
+        raise Misuse(f"the SQL statement {given!r} cannot be read: {str(error).splitlines()[0]}") from error
+    if len(found) != 1:
+        raise Misuse(f"{len(found)} SQL statements were given: give one to each call")
+    return found[0]
+
+
+def _tables(query: exp.Expression) -> list[exp.Table]:
+    """Return the tables that a query names, without those that its WITH defines."""
+    from sqlglot import exp
+    from sqlglot.optimizer.scope import traverse_scope
+
+    found = {
+        id(source): source
+        for scope in traverse_scope(query)
+        for source in scope.sources.values()
+        if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
+    }
+    return sorted(found.values(), key=lambda table: table.this.meta["start"])
+
+
+def _near_one(query: exp.Expression, tables: Iterable[str]) -> str:
+    named = [table.name for table in _tables(query)]
+    return near(named[0], tables) if named else ""
+
+
+def _only(node: exp.Expression, clause: str, *known: str) -> None:
+    """`Misuse` if a node has another clause than these."""
+    for name, value in node.args.items():
+        if value and name not in known:
+            raise Misuse(f"{clause}: {_CLAUSES.get(name, name.strip('_').upper())} is not supported")
+
+
+def _names(table: exp.Expression) -> list[str]:
+    """Return the names by which columns of a table may be qualified."""
+    return [table.alias] if table.alias else [table.name] if table.name else []
+
+
+def _one_of_each(qualifiers: set[str], ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    return bool(qualifiers & {name.lower() for name in ours}) and bool(qualifiers & {name.lower() for name in theirs})
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unquoted(token: Token) -> str:
+    return str(token.text)
+
+
+def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
+    from pyomid.spark.frames.local_frames import rows_given
+
+    rows = rows_given(spark, given, f"the frame {{{name}}}")
+    return rows if hasattr(rows, "createOrReplaceTempView") else spark.createDataFrame(rows)
+
+
+def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
+    """Return the frame with values cast to their columns' types where that loses nothing."""
+    from pyspark.sql import functions as f
+
+    from pyomid.spark.frames.expressions import fitted, quoted
+    from pyomid.spark.schema import struct_of
+
+    schema = schema_of(info)
+    types = {field.name: field.dataType for field in struct_of(schema, [c.name for c in schema.columns]).fields}
+    fields = frame.schema.fields
+    if not any(field.name in types and field.dataType != types[field.name] for field in fields):
+        return frame
+    return frame.select(
+        *(
+            fitted(f.col(quoted(each.name)), each.dataType, types[each.name], what, each.name).alias(each.name)
+            if each.name in types
+            else f.col(quoted(each.name))
+            for each in fields
+        )
+    )
+
+
+def _struct(spark: SparkSession, types: Mapping[str, str], what: str) -> Any:
+    from pyspark.errors import PySparkException
+
+    from pyomid.spark.frames.expressions import reason
+
+    try:
+        text = ", ".join(f"CAST(NULL AS {kind}) AS {_quoted(name)}" for name, kind in types.items())
+        return spark.sql(f"SELECT {text}").schema
+    except PySparkException as error:
+        raise Misuse(f"{what}: {reason(error)}") from error
+
+
+def _type_text(spark_type: str) -> str:
+    """Return a stored type as Spark's `simpleString`."""
+    if not spark_type.startswith("{"):
+        return spark_type
+    from pyspark.sql.types import _parse_datatype_json_string
+
+    return str(_parse_datatype_json_string(json.dumps(json.loads(spark_type))).simpleString())
