@@ -192,7 +192,7 @@ class Settings(CommonSettings):
 
     authentication: str = "simple"
     """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
-    which an unsecured server believes. `kerberos`: by a ticket; needs the extra `kerberos`."""
+    which an unsecured server does not verify. `kerberos`: by a ticket; needs the extra `kerberos`."""
 
     principal: str = ""
     """HBase, `kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""
