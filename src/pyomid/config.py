@@ -183,7 +183,7 @@ class Settings(CommonSettings):
 
     authentication: str = "simple"
     """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
-    which an unsecured server believes. `kerberos`: by a ticket."""
+    which an unsecured server does not verify. `kerberos`: by a ticket."""
 
     principal: str = ""
     """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""

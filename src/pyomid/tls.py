@@ -1,4 +1,5 @@
-"""TLS for clients: trusted authorities, errors that explain a failed handshake, a socket for two threads."""
+"""TLS for clients: trusted authorities, errors that explain a failed handshake, a socket that one thread reads while
+another writes."""
 
 from __future__ import annotations
 

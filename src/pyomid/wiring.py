@@ -1,7 +1,5 @@
-"""Choose the implementations of a database's ports by its URL. Only this module and the command line know every
-package.
-
-Implementations of other kinds are not imported.
+"""Choose the implementations of a database's ports by its URL. Only this module and the command line import every
+package, and only the parts that the URL needs.
 """
 
 from __future__ import annotations
@@ -217,8 +215,8 @@ def _restore_tables(
 def open_deployment(
     url: str, *, sent_token: Callable[[], TaskToken | None] | None = None, **options: Any
 ) -> Deployment:
-    """Open everything that a client of the database needs; the caller closes it. `sent_token`: returns the newest
-    delegation token that was sent to this process (`Deployment.task_token`).
+    """Open everything that a client of the database needs; the caller closes it. `sent_token`: a function that returns
+    the newest delegation token sent to this process (`Deployment.task_token`).
 
     `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose files
     contradict its layout note.
@@ -256,7 +254,7 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    """Contact the TSO first: it checks whether the files may be opened, and creates the commit table's environment."""
+    """Contact the TSO first: it checks whether the files may be opened."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 

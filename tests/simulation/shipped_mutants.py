@@ -322,9 +322,9 @@ def _lasts_for_its_own(original: Any, starts: Any, peer: Any, told: Any, newest_
 
 def _by_the_last_call(original: Any, starts: Any, peer: Any, above: int, newest: int) -> None:
     held = starts._peers.get(peer)
-    floor = held.floor if held is not None else 0
+    floor = held.bound if held is not None else 0
     original(starts, peer, above, newest)
-    starts._peers[peer].floor, starts._peers[peer].newest = floor or above + 1, newest
+    starts._peers[peer].bound, starts._peers[peer].newest = floor or above + 1, newest
 
 
 def _not_counted(original: Any, here: Any) -> Any:
@@ -695,9 +695,9 @@ SHIPPED_MUTANTS: Final = (
         "T9",
         "rules of a dropped table are gone by: ids of cells meet ids of rows, an update is lost",
         "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone[memory]",
-        ("protocol.commit:may_go_by", answers(True)),
+        ("protocol.commit:may_use_rules", answers(True)),
     ),
-    _m("T9b", "the same, met by chance", remakers, ("protocol.commit:may_go_by", answers(True))),
+    _m("T9b", "the same, met by chance", remakers, ("protocol.commit:may_use_rules", answers(True))),
     _m(
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
@@ -778,7 +778,7 @@ SHIPPED_MUTANTS: Final = (
         "X2b",
         "an entry is kept while its columns change",
         _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-client.columns.fenced]",
-        ("protocol.commit:may_keep", answers(True)),
+        ("protocol.commit:may_cache_rules", answers(True)),
     ),
     _m(
         "X3",

@@ -16,9 +16,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "adopt",
         help="make an existing HBase table transactional",
         description="Gives every cell a shadow cell and registers the table. Stop its writers first. Idempotent: cells "
-        "adopted before are only read. Before anything is changed, the table is read once and everything that must be "
-        "fixed is reported together: tables that transactions have touched, families that keep too few versions, cells "
-        "newer than the TSO's timestamps, and empty values, which transactions read as deletions.",
+        "adopted before are only read. Before anything is changed, the whole table is read, and everything that must "
+        "be fixed is reported: cells that transactions wrote, families that keep too few versions, cells newer than "
+        "the TSO's timestamps, and empty values, which transactions read as deletions.",
     )
     parser.add_argument("url", help=CLUSTER_URL_HELP)
     parser.add_argument("table", help=TABLE_NAME_HELP)

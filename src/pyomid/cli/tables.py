@@ -202,8 +202,8 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 
 
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
-    """Remove the mark "tables not confirmed". It is read before the tables are listed, so that the mark of a Java TSO
-    that leads meanwhile stays."""
+    """Remove the mark "tables not confirmed", unless a Java TSO leads meanwhile: it is read before the tables are
+    listed."""
     from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)

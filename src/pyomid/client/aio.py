@@ -1,14 +1,13 @@
-"""The asyncio client: database, transaction and table with awaits, over the steps of the blocking client.
+"""The asyncio client: database, transaction and table as `async` classes, over the steps of the blocking client.
 
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
-Begin and commit are awaited on the session's own connection. Calls that block on a disk or a server run in a few
-threads; over HBase, small writes of many tasks share one call (`shared_writes`). One task uses a transaction at a time:
-a second call during another raises `Misuse`. A cancelled read is harmless, unless it waits for writes that were sent
-ahead (over HBase); then it leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled
-commit is unknown.
+Begin and commit are awaited on an asyncio connection. Calls that block on a disk or a server run in a few threads; over
+HBase, small writes of many tasks share one call (`shared_writes`). A transaction accepts one call at a time: a second
+one meanwhile raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then it
+leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled commit is unknown.
 """
 
 from __future__ import annotations

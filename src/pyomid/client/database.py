@@ -42,7 +42,7 @@ from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Deployment
-from pyomid.protocol.commit import WriteSet, may_go_by, may_keep
+from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import (
@@ -99,7 +99,7 @@ class DatabaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class _KnownRules:
-    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_go_by`)."""
+    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_use_rules`)."""
 
     rules: TableRules
     read_after: int
@@ -696,7 +696,7 @@ class Database(Handle):
     def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
         """As `table_rules` without a lease, from the cache; None if the rules must be read."""
         found = self._tables.get(name) if isinstance(name, str) else None
-        if found is not None and self._deployment.clock() < found.until_s and may_go_by(found.read_after, begun):
+        if found is not None and self._deployment.clock() < found.until_s and may_use_rules(found.read_after, begun):
             return found.rules
         return None
 
@@ -708,7 +708,7 @@ class Database(Handle):
             rules = found.rules
         else:
             rules = TableRules(info, self._deployment.store.limits)
-        if may_keep(info):
+        if may_cache_rules(info):
             self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 

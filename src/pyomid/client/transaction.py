@@ -256,7 +256,7 @@ class TransactionBase(Handle, Generic[W]):
         return self._lease is not None
 
     @property
-    def is_plain(self) -> bool:
+    def needs_no_check(self) -> bool:
         """Whether no check can refuse a read or write: active, without a lease, in its own thread and process."""
         return (
             self._state is _ACTIVE
@@ -267,7 +267,7 @@ class TransactionBase(Handle, Generic[W]):
 
     def step(self, event: Event) -> None:
         """Move to the state after `event`. Raise if thread, process, lease or state do not allow it."""
-        if (event is _READ or event is _WRITE) and self.is_plain:
+        if (event is _READ or event is _WRITE) and self.needs_no_check:
             return  # fast path of thousands of puts and rows; the checks below have the same result
         self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
@@ -553,12 +553,12 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def check_read(self) -> None:
         """Raise if the state does not allow a read."""
-        if not self.is_plain:
+        if not self.needs_no_check:
             self.step(Event.READ)
 
     def check_write(self) -> None:
         """Raise if the state does not allow a write, or if the transaction is read-only."""
-        if not self.is_plain:
+        if not self.needs_no_check:
             self.step(Event.WRITE)
         if self._read_only:
             raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)

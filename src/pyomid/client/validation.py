@@ -28,7 +28,7 @@ def shown(data: bytes) -> str:
 
 
 def plain(data: bytes) -> bytes:
-    """Return `bytes` for an instance of a subclass, such as numpy's, which may compare, hash or measure differently."""
+    """Return `data` as `bytes`: a subclass, such as numpy's, may compare, hash or measure differently."""
     return data if type(data) is bytes else bytes(data)
 
 

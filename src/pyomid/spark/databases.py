@@ -97,7 +97,7 @@ class Connection:
         """End a start that was begun here, or that a lease now holds. Reported to the TSO at once: Spark may kill its
         Python processes at any time."""
         begun.end()
-        self.deployment.tso.tell_open()
+        self.deployment.tso.report_open_starts()
 
     def hold_by_lease(self, begun: BeginReply, term_s: float | None) -> None:
         """Replace the hold of `begin` by a lease for one term, so that other processes can continue under the start.

@@ -17,8 +17,9 @@ Refusals = dict[str, Misuse]
 
 
 def import_timestamp(deployment: Deployment, table: str, families: Sequence[bytes]) -> tuple[int, Refusals]:
-    """Return the timestamp N below which every cell is imported (0 if the table is transactional already), and what
-    forbids the import without reading rows: the table keeps too few versions, or a Java client's transaction wrote it.
+    """Return the timestamp N below which every cell is imported (0 if the table is transactional already), and the
+    errors that can be found without reading rows: the table keeps too few versions, or a Java client's transaction
+    wrote it.
 
     `UnknownTable` if the store has no such table.
     """
@@ -46,7 +47,7 @@ def import_timestamp(deployment: Deployment, table: str, families: Sequence[byte
 def import_refusals(
     deployment: Deployment, driver: Driver, table: str, key_range: KeyRange, newest_ts: int
 ) -> Refusals:
-    """Return what forbids the import of a range because the import would change its visible contents. Only reads."""
+    """Return the errors of a range whose visible contents the import would change. Only reads."""
     found: Refusals = {}
     try:
         deployment.store.check_names(table, key_range)

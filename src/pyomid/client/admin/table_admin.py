@@ -8,10 +8,11 @@
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once, one
 continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. `CREATING`
-is not a table; the next client that creates it starts again. `DROPPING` is not a table to users, but still a table to
-sanitizing; the next client that drops or creates it finishes the drop. A drop's fence lies between two lives of a name:
-a transaction that began before it and wrote the table aborts, and everything that committed before it has landed when
-the rows are deleted.
+is not a table; the next client that creates the table starts again. `DROPPING` is not a table to users, but sanitizing
+still counts it; the next client that drops or creates the table finishes the drop. A drop's fence lies between two
+lives of a name: a transaction that began before it and wrote the table aborts, and everything that committed before it
+has landed when the rows are deleted. Each attempt to create a table draws its generation (`drawn_start`), so no life
+has another's (K5).
 """
 
 from __future__ import annotations
@@ -239,10 +240,10 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
         return replace(info, ttl_seconds=checked)
 
     ensure_expiry_table(deployment)
-    return alter_behind_fence(deployment, name, with_ttl)
+    return alter_with_fence(deployment, name, with_ttl)
 
 
-def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """Replace the entry by `decide(entry)` when no client caches the old one any more (X2). Transactions that began
     before its fence and write the table abort.
 
@@ -282,8 +283,8 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
     """Set the conflict level of all tables (None: each has its own). `Misuse` if a table has another level.
 
     The level is set first, then compared with the tables. A client that creates a table puts its entry first, then
-    reads the level. So at least one of the two sees the other. If the comparison does not finish, the level is taken
-    back, unless another level was set since.
+    reads the level. So at least one of the two sees the other. If the comparison fails, the former level is restored,
+    unless another level was set since.
     """
     if level is None:
         catalog.set_tables_level(None)
@@ -306,8 +307,8 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
 
 
 def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | None) -> None:
-    """Restore `before`. Another client may have set it and taken it back, so it is compared again and removed if it
-    does not fit."""
+    """Restore `before`. Another client may have set that level and then found that it does not fit, so compare it with
+    the tables again, and remove it if it does not fit."""
     if before is level:
         return
     if catalog.change_tables_level(level, before) and before is not None and _of_another_level(catalog, before):
@@ -371,13 +372,12 @@ def drop_index_table(deployment: Deployment, name: str) -> None:
 
 
 def fence_table(deployment: Deployment, name: str) -> None:
-    """Draw a fence: from now on every commit to the table is of a transaction that began after the entry's last
-    change."""
+    """Draw a fence: later commits to the table are of transactions that began after the entry's last change."""
     _fence(deployment, name)
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
-    """Create the table `wanted`, whose physical table and rows `put` provides. Return the table of that name, and
+    """Create the table `wanted`; `put` creates the physical table with its rows. Return the table of that name, and
     whether this call created it."""
     if wanted.ttl_seconds is not None:
         _ensure(deployment, EXPIRY_INFO)
@@ -427,8 +427,8 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
     """Create the physical table: empty in a store where only pyomid creates tables; elsewhere a Java client may have
     filled it.
 
-    A client that stalled in a drop, after its check of the entry (`_drop_rows`), may have named an existing physical
-    table: the store creates another one, or invalidates that withdrawal.
+    A client that stalled in a drop, after its check of the entry (`_drop_rows`), may still drop the existing physical
+    table: so the store creates another one, or invalidates that client's withdrawal.
     """
     if not deployment.store.capabilities.foreign_tables:
         _drop_rows(deployment, creating)
@@ -438,7 +438,7 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
 def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     """Finish a drop that any client began; several clients may do so at once.
 
-    The rows are deleted, then the mark of commits that named the table (K6), including commits decided after the fence.
+    The rows are deleted, then the table's mark (K6).
     """
     name = dropping.info.name
     _fence(deployment, name)

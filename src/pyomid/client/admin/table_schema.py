@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from pyomid.client.admin.table_admin import alter_behind_fence, alter_table
+from pyomid.client.admin.table_admin import alter_table, alter_with_fence
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.ports import Deployment
@@ -91,7 +91,7 @@ def alter_columns(
         order=_names("order", order),
         mapping=column_mapping(mapping or {}),
     )
-    altered = alter_behind_fence(deployment, name, lambda info: changed_table(info, changes)).schema
+    altered = alter_with_fence(deployment, name, lambda info: changed_table(info, changes)).schema
     assert altered is not None
     return altered
 

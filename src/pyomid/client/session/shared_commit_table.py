@@ -2,8 +2,8 @@
 
 Completion writes the commit table directly, without the TSO. Invalidation markers go through the TSO if it supports
 pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an earlier
-epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start (`protocol.commit`). No
-other client was given that outcome, so a commit entry that lands after the marker changes nothing.
+epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start (`protocol.commit`). A
+commit entry that lands after the marker has no effect.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SharedTableTso(Tso):
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self.session.begin(not_before=not_before)
 
-    def tell_open(self) -> object:
-        return self.session.tell_open()
+    def report_open_starts(self) -> object:
+        return self.session.report_open_starts()
 
     def commit(self, request: CommitRequest) -> CommitReply:
         return self.session.commit(request)

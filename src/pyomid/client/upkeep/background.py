@@ -1,18 +1,18 @@
-"""Background upkeep of a folder: its TSO compacts and sanitizes a little at a time, when there is enough to gain.
+"""Background upkeep of a folder: its TSO compacts and sanitizes a little at a time.
 
-    every second    records in the folder, newest start, W     → number of new versions that W has passed (`Gain`)
-    if enough       a pass over the parts that are due         compact_region_steps, as in any compaction
-    once a minute   many entries in the commit table           sanitize_steps, as in any sanitizing
-    sometimes       the floor of keys                          keys of old runs shrink (`expired_keys`)
-    sometimes       commits, and values yet to expire          floors of tables with a time to live move (`expiry`)
+    every second    count the new versions that W has passed (`Gain`)
+    if enough       compact the parts of tables that are due (`compact_region_steps`)
+    once a minute   delete commit-table entries, if there are many (`sanitize_steps`)
+    at intervals    shrink old idempotency keys (`expired_keys`)
+    at intervals    move the expiry floors of tables with a time to live (`expiry`)
 
-It is a client like any other: seals and horizons go through the TSO, over a connection that is open only for them, and
-it may die anywhere, like any compactor. Other compactors may run at the same time. A connection keeps the process of an
-idle folder alive (T14); so it requests nothing that the process knows already, and no horizon twice.
+It is a client like any other: seals and horizons go through the TSO, and it may die anywhere, like any compactor. Other
+compactors may run at the same time. A connection keeps the process of an idle folder alive (T14); so it connects only
+if it has work, and requests no horizon twice.
 
 Between two batches it pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of a
-table becomes due after enough new versions anywhere in the folder; the threshold grows with its size, and while its
-passes drop little (`Part`). So a table without changes costs little and does not delay an explicit compaction.
+table becomes due after enough new versions anywhere in the folder; the threshold grows with the part's size, and while
+its passes drop little (`Part`). So a table without changes costs little.
 
 The next writes reuse pages that a pass frees. The file does not shrink.
 """
@@ -76,10 +76,10 @@ STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
-    """Counts the stored versions that a pass could check and no pass has checked yet.
+    """Counts the stored versions that no pass has checked yet, and that a pass with the present W would check.
 
-    `written`: the folder's records plus all deleted ones, so it grows with each write. What was written while the
-    newest start was s can be checked once W is at or above s.
+    `written`: the number of the folder's records plus all deleted ones, so it grows with each write. What was written
+    while the newest start was s can be checked once W is at or above s.
     """
 
     def __init__(self, looked_at: int = 0) -> None:
@@ -161,8 +161,8 @@ class _Expires:
     floors: dict[str, int] = field(default_factory=dict)
     """Floors of the tables at their last move."""
     emptied: dict[str, int] = field(default_factory=dict)
-    """Tables whose values have all expired, although no write makes a part due: from which W on a pass may drop
-    them."""
+    """Tables whose values have all expired: the W from which on a pass may drop them. No write makes their parts
+    due."""
 
     def emptied_below(self, watermark: int) -> set[str]:
         return {table for table, newest_ts in self.emptied.items() if newest_ts <= watermark}
@@ -220,7 +220,7 @@ class BackgroundUpkeep:
         self._parts: dict[tuple[str, str], Part] = {}
         self._gain = Gain(self._load())
         self._is_whole = False
-        """Whether the next pass cleans every part, because a part that was not due holds H back."""
+        """Whether the next pass cleans all parts, because a part that is not due holds H back."""
         self._sanitized_s = clock()
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
@@ -279,8 +279,8 @@ class BackgroundUpkeep:
             self._with_deployment(self._expire_keys)
 
     def _expire_values(self) -> None:
-        """Move floors if due. A connection keeps the process of an idle folder alive, so after the last commit one more
-        point is noted, and floors move only when a point becomes old enough."""
+        """Move expiry floors if due. After the last commit one more point is noted; then floors move only when a point
+        becomes old enough, so that an idle folder's process can exit."""
         due = self._expires
         commits, now_s = self._commits(), self._clock()
         if commits != due.commits:

@@ -1,5 +1,5 @@
-"""Upkeep of a database: compact, sanitize, verify. `Database` runs it part after part; Spark's jobs run a task for each
-part. If all tables are meant, tables that are dropped meanwhile are skipped. Each job returns a report that prints as a
+"""Upkeep of a database: compact, sanitize, verify. `Database` handles one part after the other; Spark's jobs run a task
+for each part. A job for all tables skips tables that are dropped meanwhile. Each job returns a report that prints as a
 table and says what holds the job back and when another run helps.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks

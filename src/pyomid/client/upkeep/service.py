@@ -5,8 +5,8 @@
         └────────────────────────────────┘
 
 The only state is the watermarks that compaction records (`RegionWatermark`). A region is due when its last record is
-`every_s` old and W has moved since; with the same W there is nothing to do. So a process that takes over, even after a
-kill, continues with the remaining regions, the longest-waiting first; a region that split is due at once.
+`every_s` old and W has moved since. So a process that takes over, even after a kill, continues with the remaining
+regions, the longest-waiting first; a region that split is due at once.
 
 The compaction itself is `jobs.compacted`, as for the command line and Spark.
 """
@@ -37,7 +37,7 @@ from pyomid.types import KeyRange, TableInfo
 log = logging.getLogger(__name__)
 
 LOOK_S_MAX: Final = 60.0
-"""Maximum interval of checks for split regions, new tables, and values to expire."""
+"""Maximum time between two checks for split regions, new tables, and values to expire."""
 AFTER_ERROR_S: Final = 30.0
 
 
