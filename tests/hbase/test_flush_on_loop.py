@@ -26,9 +26,9 @@ from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
+from pyomid.storage.hbase.rpc.loop_client import LoopConnection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 DEADLINE_S = 120.0
@@ -118,17 +118,13 @@ def test_it_goes_where_the_regions_are(
 
 def through(line: HeldLine, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what connects to the server's port gets the line."""
-    to = line.port
-    connect: Any = AsyncConnection._open.__func__  # type: ignore[attr-defined]
+    to, connect = line.port, LoopConnection.__init__
 
-    async def through_the_line(cls: type[AsyncConnection], address: Address, *others: Any) -> AsyncConnection:
-        connection: AsyncConnection = await connect(
-            cls, address._replace(port=to if address.port == port else address.port), *others
-        )
-        connection.address = address
-        return connection
+    def through_the_line(self: LoopConnection, address: Address, *others: Any, **options: Any) -> None:
+        connect(self, address._replace(port=to if address.port == port else address.port), *others, **options)
+        self.address = address
 
-    monkeypatch.setattr(AsyncConnection, "_open", classmethod(through_the_line))
+    monkeypatch.setattr(LoopConnection, "__init__", through_the_line)
 
 
 def test_what_a_lost_connection_leaves_open_is_put_again(

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from on_loop import answer_of, opened_on_loop
 
 from certificates import make_certificates
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
@@ -109,8 +109,8 @@ def test_a_dialogue_comes_before_the_first_call(server: Server, tls: ssl.SSLCont
 @pytest.mark.parametrize("server", [b"ok"], indirect=True)
 def test_the_same_under_asyncio(server: Server, tls: ssl.SSLContext | None) -> None:
     async def ask() -> bytes:
-        connection = await AsyncConnection.open(server.address, CLIENT, Dialogue(), tls)
-        reply = await connection.start(CALL, timeout_s=30.0).wait(30.0)
+        connection = await opened_on_loop(server.address, Dialogue(), tls)
+        reply = await answer_of(connection.start(CALL, timeout_s=30.0), 30.0)
         connection.close()
         assert isinstance(reply, Reply)
         return bytes(reply.message)
@@ -122,7 +122,7 @@ def test_the_same_under_asyncio(server: Server, tls: ssl.SSLContext | None) -> N
 @pytest.fixture(params=["blocking", "asyncio"])
 def connect(request: pytest.FixtureRequest) -> Callable[[Server, ssl.SSLContext | None], object]:
     def by_asyncio(server: Server, tls: ssl.SSLContext | None) -> object:
-        return asyncio.run(AsyncConnection.open(server.address, CLIENT, Dialogue(), tls))
+        return asyncio.run(opened_on_loop(server.address, Dialogue(), tls))
 
     def blocking(server: Server, tls: ssl.SSLContext | None) -> object:
         return Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0, tls=tls)

@@ -31,8 +31,8 @@ from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import (
     INDETERMINATE,
     RowCondition,
@@ -69,7 +69,7 @@ class HBaseCommitTable(CommitTable):
         self._table = table
         self._leader_state = leader_state
         self._others_seal = others_seal
-        self._on_loop: AsyncCluster | None = None
+        self._on_loop: LoopClient | None = None
         self._calls = (
             None
             if leader_state is None
@@ -111,16 +111,16 @@ class HBaseCommitTable(CommitTable):
             super().submit(entries, ended, loop)
             return
         if self._on_loop is None:
-            self._on_loop = AsyncCluster.sharing(self._cluster)
-        budget = self._on_loop.budget(f"flushing {len(entries)} commit entries")
-        steps = _flush_steps(self._on_loop.operations, calls, self._table, entries, row, budget)
+            self._on_loop = LoopClient(self._cluster)
+        budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
+        steps = _flush_steps(self._cluster.operations, calls, self._table, entries, row, budget)
         self._on_loop.begin(
             steps, lambda result: ended(result if isinstance(result, Exception) else FlushEnd([], result))
         )
 
     def leave_loop(self) -> None:
         if self._on_loop is not None:
-            self._on_loop.disconnect()
+            self._on_loop.close()
             self._on_loop = None
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
