@@ -24,12 +24,12 @@ from pyomid.server.flush import Flushes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.rpc.loop_client import LoopConnection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from region_admin import OperatorsAdmin
 
 DEADLINE_S = 120.0
 
@@ -108,7 +108,7 @@ def test_it_goes_where_the_regions_are(
         assert region is not None
         cache.put(commits_of(row), [replace(region, server=Address("127.0.0.1", 1))])
         assert await flush(table, second) == ([], EPOCH)
-        await asyncio.to_thread(Admin(own_cluster).split, commits_of(row), commit_row(int(third[32, 0])))
+        await asyncio.to_thread(OperatorsAdmin(own_cluster).split, commits_of(row), commit_row(int(third[32, 0])))
         assert await flush(table, third) == ([], EPOCH)
         table.leave_loop()
 

@@ -7,6 +7,7 @@ delete marker. Completion deletes exactly this version of `C`; an invalidation m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,9 +202,8 @@ class HBaseCommitTable(CommitTable):
         """Yield the starts of one bucket below the horizon, each with its qualifiers and values."""
         stop = bytes((bucket + 1,)) if horizon is None else bytes((bucket,)) + horizon.to_bytes(8, "big")
         spec = ScanSpec(self._table, KeyRange(bytes((bucket,)), stop), _COLUMNS, max_versions=1)
-        scan = self._cluster.scan(spec)
         row, found = b"", dict[bytes, bytes]()
-        try:
+        with closing(self._cluster.scan(spec)) as scan:
             # A row has at most two cells, but a scan call may end between the two.
             while (block := scan.fetch()) is not None:
                 if block.restarted:
@@ -217,8 +217,6 @@ class HBaseCommitTable(CommitTable):
                     found[cell.qualifier] = cell.value
             if found:
                 yield start_of_row(row), found
-        finally:
-            scan.close()
 
     def _rows(self, requests: Sequence[RowGet | RowMutation]) -> list[RowResult]:
         return self._cluster.rows(self._table, requests) if requests else []
