@@ -20,7 +20,7 @@ from pyomid.errors import Misuse
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
-from pyomid.storage.hbase.rpc.handshake import HandshakeSteps, SimpleHandshake
+from pyomid.storage.hbase.rpc.handshake import ByteStream, SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
 from pyomid.tls import probe, trusting
 from pyomid.wire.frames import varint
@@ -29,14 +29,11 @@ from pyomid.wire.frames import varint
 class Dialogue:
     """Two rounds: who, challenge, answer, word of welcome."""
 
-    def steps(self, service: str, host: str) -> HandshakeSteps:
-        yield b"WHO:" + service.encode() + b"\n"
-        challenge = yield 16
-        yield bytes(reversed(challenge))
-        welcome = yield 2
-        if welcome != b"ok":
+    def perform(self, stream: ByteStream, service: str, host: str) -> None:
+        stream.send(b"WHO:" + service.encode() + b"\n")
+        stream.send(bytes(reversed(stream.read(16))))
+        if stream.read(2) != b"ok":
             raise ConnectionLost("the server does not want us")
-        return None
 
 
 class Server:
@@ -251,4 +248,10 @@ def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path,
 
 
 def test_simple_authentication_waits_for_nothing() -> None:
-    assert list(SimpleHandshake("joe").steps(CLIENT, "h1")) == [preamble(CLIENT, "joe")]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        connection = Connection(address, CLIENT, SimpleHandshake("joe"), connect_timeout_s=30.0)
+        peer, _ = listener.accept()
+        connection.close()
+        with peer, peer.makefile("rb") as said:
+            assert said.read() == preamble(CLIENT, "joe")

@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
@@ -45,18 +45,6 @@ from pyomid.types import KeyRange
 T = TypeVar("T")
 
 
-class ClusterOptions(TypedDict, total=False):
-    """Options of a client. `handshake`: by default simple authentication as `user`. `deadline_s` (60) limits each
-    operation, `call_s_max` (20) each of its calls. `tls`: used by all connections."""
-
-    user: str | None
-    handshake: Handshake | None
-    deadline_s: float
-    call_s_max: float
-    durability: Durability
-    tls: ssl.SSLContext | None
-
-
 class _Door:
     """Lets threads wait for one of them to connect to a server's service. If the attempt fails, it fails for all that
     waited: otherwise each would try in turn, and the last would wait that many timeouts for a dead machine."""
@@ -72,13 +60,25 @@ class _Door:
 class Cluster:
     """A blocking client. Raises `Misuse` in a forked child."""
 
-    def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        *,
+        user: str | None = None,
+        handshake: Handshake | None = None,
+        deadline_s: float = 60.0,
+        call_s_max: float = 20.0,
+        durability: Durability = Durability.TABLE,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`handshake`: by default simple authentication as `user`. `deadline_s` limits each operation, `call_s_max`
+        each of its calls."""
         self.zookeeper = zookeeper
-        self.deadline_s = options.get("deadline_s", 60.0)
-        self.call_s_max = options.get("call_s_max", 20.0)
-        self.operations = RegionOperations(LocationCache(), durability=options.get("durability", Durability.TABLE))
-        self.tls = options.get("tls")
-        self.handshake = options.get("handshake") or SimpleHandshake(options.get("user"))
+        self.handshake = handshake or SimpleHandshake(user)
+        self.deadline_s = deadline_s
+        self.call_s_max = call_s_max
+        self.operations = RegionOperations(LocationCache(), durability=durability)
+        self.tls = tls
         self._closed = False
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._doors: dict[tuple[Address, str], _Door] = {}

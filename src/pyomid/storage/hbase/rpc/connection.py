@@ -37,8 +37,7 @@ from pyomid.storage.hbase.rpc.frames import (
     decode_reply,
     encode_call,
 )
-from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
-from pyomid.storage.hbase.security.sasl import SecurityLayer
+from pyomid.storage.hbase.rpc.handshake import Handshake
 from pyomid.tls import TlsSocket, bound_sends, probe
 
 P = TypeVar("P")
@@ -52,6 +51,24 @@ cut off their frames."""
 
 _SEND_S_MAX: Final = 30
 """A server that receives nothing for this time counts as lost."""
+
+
+class _Opening:
+    """`ByteStream` over a socket."""
+
+    def __init__(self, opened: socket.socket | TlsSocket) -> None:
+        self._socket = opened
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def read(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            if not (some := self._socket.recv(count - len(received))):
+                raise ConnectionResetError("the server closed it during the handshake")
+            received += some
+        return received
 
 
 class ServerConnection(ABC, Generic[P]):
@@ -83,7 +100,7 @@ class ServerConnection(ABC, Generic[P]):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
                 self._socket = TlsSocket(tls.wrap_socket(sock, server_hostname=address.host))
-            self._layer = _introduce(self._socket, whole_steps(handshake, service, address.host))
+            self._layer = handshake.perform(_Opening(self._socket), service, address.host)
             self._assembler = FrameAssembler() if self._layer is None else WrappedFrameAssembler(self._layer.unwrap)
             self._set_socket()
         except BaseException as error:
@@ -324,20 +341,3 @@ class Connection(ServerConnection[PendingCall]):
                 pending.failure = pending.failure or self._lost.again()
                 self._wake(pending)
                 self._calls.pop(pending.call_id, None)
-
-
-def _introduce(opened: socket.socket | TlsSocket, steps: HandshakeSteps) -> SecurityLayer | None:
-    received = b""
-    try:
-        request = next(steps)
-        while True:
-            if isinstance(request, bytes):
-                opened.sendall(request)
-            elif isinstance(request, int):
-                received = opened.recv(request)
-            else:
-                received = request()
-            request = steps.send(received)
-    except StopIteration as end:
-        layer: SecurityLayer | None = end.value
-        return layer
