@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -15,6 +18,7 @@ from on_loop import answer_of, opened_on_loop, run_on_loop
 from test_interrupts import DEADLINE_S, asked, opened, server
 from test_interrupts import EchoServer as EchoServer
 
+from certificates import make_certificates
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
@@ -39,6 +43,7 @@ from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
 from pyomid.storage.hbase.rpc.loop_client import LoopClient, LoopConnection
+from pyomid.tls import trusting
 from pyomid.types import KeyRange, ReadBounds
 from waiting import until
 
@@ -88,6 +93,39 @@ def test_an_asyncio_call_ends_in_time_while_others_are_answered(server: EchoServ
         line.close()
 
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+
+
+class TlsEchoServer(EchoServer):
+    def __init__(self, certificates: Path) -> None:
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+        super().__init__()
+
+    def _serve(self, opened: socket.socket) -> None:
+        super()._serve(self._tls.wrap_socket(opened, server_side=True))
+
+
+@pytest.mark.parametrize("by_tls", [False, True], ids=["plain", "tls"])
+def test_a_server_that_reads_nothing_holds_no_loop_up(by_tls: bool, tmp_path: Path) -> None:
+    """What its socket does not take is sent later, in the order of the calls."""
+    server = TlsEchoServer(make_certificates(tmp_path)) if by_tls else EchoServer()
+    tls = trusting(str(tmp_path / "ca.pem")) if by_tls else None
+    server.answers.clear()  # it waits with its first answer, and reads no further call before
+
+    async def body() -> None:
+        line = await opened_on_loop(server.address, SimpleHandshake("tester"), tls)
+        texts = [b"call %d" % number for number in range(4)]
+        calls = [line.start(Call(CLIENT, "Echo", text, b"x" * 8_000_000), timeout_s=DEADLINE_S) for text in texts]
+        await asyncio.sleep(0.1)
+        assert server.calls <= 1
+        server.answers.set()
+        answers = [await answer_of(call, DEADLINE_S) for call in calls]
+        assert [bytes(answer.message) for answer in answers if isinstance(answer, Reply)] == texts
+        assert server.broken == []
+        line.close()
+
+    asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+    server.close()
 
 
 # ── One connection ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,9 +1,9 @@
 """Connections to one service of a server: `ServerConnection` is the protocol, with two ways to wait for replies.
 
-    Connection                       threads: whoever waits reads the socket
-    LoopConnection (loop_client)     an event loop: it reads when the socket is ready, and never waits
+    Connection                       for threads: a waiting thread reads the socket
+    LoopConnection (loop_client)     for an event loop, which reads when the socket is ready
 
-A `Connection` is shared by threads and has none of its own. A thread that waits for a reply reads the socket for all:
+Threads share a `Connection`; it has no thread of its own. A thread that waits for a reply reads the socket for all:
 the first waiting thread is the *reader*. It puts the replies of others into their calls, and passes the role on when
 its own reply has arrived. So a single caller needs no thread switch (a reader thread would cost 50-100 µs per call),
 and many callers share one stream of pipelined calls.

@@ -54,7 +54,7 @@ class PendingAnswer:
 
 
 class LoopConnection(ServerConnection[PendingAnswer]):
-    """A connection of one event loop. Create it on a thread, then use it on the loop's."""
+    """A connection of one event loop. Open it on another thread; use it on the loop's thread only."""
 
     def _set_socket(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -146,7 +146,7 @@ class LoopConnection(ServerConnection[PendingAnswer]):
 
 
 class LoopClient:
-    """Connections of one event loop to the servers of a cluster. They share its options and its cache of regions."""
+    """One event loop's own connections to the servers of a cluster, with the cluster's options and cache of regions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -160,7 +160,7 @@ class LoopClient:
         _Begun(self, steps, ended).go_on(None)
 
     def close(self) -> None:
-        """Close all connections. Calls in flight fail, and so does what needs a new connection. Idempotent."""
+        """Close all connections; operations in progress fail. Idempotent."""
         self._closed = True
         for opening in self._openings.values():
             if not opening.done():
@@ -180,7 +180,7 @@ class LoopClient:
         return [_sent_call(connection, call, request.timeout_s) for connection, call in sent]
 
     async def perform(self, request: Start | Pause | FindServer) -> Any:
-        """Perform a step that waits."""
+        """Return the result of a step that waits: for a connection, a pause or ZooKeeper."""
         if isinstance(request, Start):
             return await asyncio.gather(*(self._start(*send, request.timeout_s) for send in request.sends))
         if isinstance(request, Pause):
@@ -212,7 +212,7 @@ class LoopClient:
         return outcome
 
     def _begin_opening(self, key: tuple[Address, str]) -> asyncio.Future[LoopConnection | Exception]:
-        """Connect on a thread of its own, for which neither the loop nor the process waits when it ends."""
+        """Connect on a daemon thread: a loop or process that ends does not wait for it."""
         loop, cluster = asyncio.get_running_loop(), self._cluster
         opening: asyncio.Future[LoopConnection | Exception] = loop.create_future()
 
