@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database
     from pyomid.client.observers import Observer
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-    from pyomid.client.upkeep.background import BackgroundUpkeep
+    from pyomid.client.upkeep.folder import FolderUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
@@ -317,10 +317,10 @@ def _check_retention(status: Status, settings: Settings) -> None:
         )
 
 
-def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
+def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
     """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
+    from pyomid.client.upkeep.folder import UPKEEP_REQUEST_S, FolderUpkeep
     from pyomid.server.leadership import connect_in
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
@@ -345,7 +345,7 @@ def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
         finally:
             store.close()
 
-    return BackgroundUpkeep(
+    return FolderUpkeep(
         folder,
         opened,
         records,

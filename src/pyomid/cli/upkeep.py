@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pyomid.cli.status import add_url, as_it_is
@@ -90,13 +91,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.json:
         raise Misuse("--json prints one report, but --every logs each report as JSON: omit one of them")
     turn, stop = open_upkeep_turn(arguments.url, arguments.command), threading.Event()
+    opened = partial(pyomid.connect, arguments.url)
     rounds: Rounds
     if arguments.command == "compact":
         rounds = CompactionRounds(
-            arguments.every, stop, turn.is_held, tables=arguments.tables, grace_s=arguments.grace_seconds
+            opened, arguments.every, stop, turn.is_held, tables=arguments.tables, grace_s=arguments.grace_seconds
         )
     else:
-        rounds = SanitizingRounds(arguments.every, stop, turn.is_held)
+        rounds = SanitizingRounds(opened, arguments.every, stop, turn.is_held)
 
     def end(number: int, _: object) -> None:
         if stop.is_set():
@@ -107,7 +109,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, end)
     log_to(None)
     try:
-        serve(lambda: pyomid.connect(arguments.url), turn, rounds, stop)
+        serve(rounds, turn, stop)
     finally:
         turn.release()
     return 0

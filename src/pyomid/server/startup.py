@@ -145,7 +145,7 @@ class _Duty:
 
 
 class Upkeep(Protocol):
-    """The interface of `client.background_upkeep.BackgroundUpkeep` that a service uses."""
+    """The interface of `client.upkeep.folder.FolderUpkeep` that a service uses."""
 
     @property
     def report(self) -> UpkeepReport: ...
