@@ -593,7 +593,7 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
     async def table(self, name: str, codec: Any = None) -> Any:
         """As `Transaction.table`."""
         table = await self._run(self.table_steps(name))
-        return table if codec is None else AsyncTypedTable(table, self, codec, self._run)
+        return table if codec is None else AsyncTypedTable(table, self, codec, self._run_alone)
 
     claim = _awaited(Transaction.claim)
     """As `Transaction.claim`."""
@@ -633,7 +633,10 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
         super().begin_write()
 
     def _new_table(self, rules: TableRules) -> AsyncTable:
-        return AsyncTable(self, rules, self._run)
+        return AsyncTable(self, rules, self._run_alone)
+
+    def _run_alone(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        return self._run(self.alone(steps))
 
     def _check_free(self) -> None:
         if self._busy:

@@ -514,7 +514,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         table = yield from self.table_steps(name)
-        yield from table.claim_steps(keys, columns)
+        yield from self.alone(table.claim_steps(keys, columns))
 
     def savepoint(self) -> Savepoint:
         """Return a savepoint: the transaction's writes as they are now, to return to later.
@@ -536,10 +536,6 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def flush_steps(self) -> Steps[None]:
         return self.alone(self.flushed_steps())
-
-    def send_steps(self) -> Steps[None]:
-        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
-        return self.alone(self.sent_steps())
 
     # For pyomid's own use
 
@@ -577,8 +573,8 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         """Check before a write is buffered outside `alone`."""
         self.check_write()
 
-    def sent_steps(self) -> Steps[None]:
-        """`send_steps` within another call."""
+    def send_steps(self) -> Steps[None]:
+        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
         return self.leaving_steps(self.writes.send_steps())
 
     def begin_read_steps(self) -> Iterable[Effect]:
