@@ -475,8 +475,7 @@ def _hbase_deployment(
     address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
 ) -> Deployment:
     """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
-    from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.session.shared_commit_table import SharedTableTso
+    from pyomid.client.session.blocking import SharedTableSession
     from pyomid.storage.hbase.coordination import find_tso
     from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
@@ -522,8 +521,9 @@ def _hbase_deployment(
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 
     connector = leader_connector()
-    session = TsoSession(
+    session = SharedTableSession(
         connector,
+        database.commit_table,
         has_moved=connector.has_moved,
         announced_epoch=announced_epoch,
         token=token,
@@ -535,7 +535,7 @@ def _hbase_deployment(
         database.commit_table,
         database.leader_state,
         database.catalog,
-        SharedTableTso(session, database.commit_table),
+        session,
         settings,
         closers=(database.close,),
         loop_session=loop_session,
