@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from pyomid.cli.status import add_url, as_it_is
+from pyomid.cli.status import add_tables, add_url, open_existing
 from pyomid.errors import Misuse
 
 
@@ -23,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "which W each region was compacted. Readers and writers may go on meanwhile. Reports what holds W back, and "
         "until when.",
     )
-    _add_tables(compact)
+    add_tables(compact)
     compact.add_argument(
         "--grace-seconds",
         type=float,
@@ -48,7 +48,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "Reads every cell and every commit-table entry, and writes nothing. The exit status is 1 if an invariant is "
         "violated.",
     )
-    _add_tables(verify)
+    add_tables(verify)
 
 
 def _command(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
@@ -57,10 +57,6 @@ def _command(commands: Any, name: str, text: str, description: str) -> argparse.
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
-
-
-def _add_tables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--table", action="append", dest="tables", metavar="NAME", help="only this table; repeatable")
 
 
 def _add_every(parser: argparse.ArgumentParser, again: str) -> None:
@@ -116,9 +112,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _run_once(arguments: argparse.Namespace) -> int:
-    import pyomid
-
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         report: Any
         match arguments.command:
             case "compact":
