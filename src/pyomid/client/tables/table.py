@@ -159,7 +159,7 @@ class TableBase(Handle):
         self._transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         converter = arrow.converter(self._rules, columns)
-        yield from self._transaction.beginread_steps()
+        yield from self._transaction.begin_read_steps()
         if self._transaction.can_write:
             yield from self._transaction.flushed_steps()
         elif self._writes.has_buffered:
@@ -356,7 +356,7 @@ class TableBase(Handle):
     def _read_later_steps(
         self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None
     ) -> Steps[list[Row]]:
-        yield from self._transaction.beginread_steps()
+        yield from self._transaction.begin_read_steps()
         if not keys or selection == []:
             return [{} for _ in keys]
         return (yield from self.read_steps(keys, selection, read=read))
@@ -491,7 +491,7 @@ class RowScan:
         """Return the store's next batches and own rows in their range. None at the end of the scan."""
         if self._is_over:
             return None
-        yield from self._transaction.beginread_steps()
+        yield from self._transaction.begin_read_steps()
         try:
             return (yield from self._next_batch_steps())
         except BaseException:
@@ -562,7 +562,7 @@ class DescendingScan(RowScan):
     def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
         if self._is_over:
             return None
-        yield from self._transaction.beginread_steps()
+        yield from self._transaction.begin_read_steps()
         writes, whole = self._transaction.writes, self._read.key_range
         if whole.stop is not None and whole.stop <= whole.start:
             self._is_over = True
