@@ -36,10 +36,9 @@ from pyomid.client.tables.typed import IndexScan, RowT, TypedPage, TypedTable, T
 from pyomid.client.transaction import Event, RowTransaction, Transaction
 from pyomid.client.validation import TableRules
 from pyomid.client.watch import POLL_SECONDS, Watching
-from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.ports import AsyncTso, Deployment, Tso
+from pyomid.ports import AsyncTso, Tso
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
 from pyomid.types import BeginReply, Bookmark, CommitReply
 
@@ -134,9 +133,13 @@ class AsyncDatabase(Handle):
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
-        self._database = database
+        self.url: Final = database.url
+        self.settings: Final = database.settings
+        self.blocking: Final = database
+        self.deployment: Final = database.deployment
         self._session = session
-        self._tso: Final[AsyncTso | Tso] = session or database.deployment.tso
+        self.tso: Final[AsyncTso | Tso] = session or database.deployment.tso
+        """The session: the loop's own, if there is one."""
         self._tso_threads = DaemonThreads(TSO_THREADS, "pyomid-tso")
         store = database.deployment.store
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
@@ -155,9 +158,9 @@ class AsyncDatabase(Handle):
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
     ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
-        self._database.check_usable()
+        self.blocking.check_usable()
         made = partial(self._made, read_only=read_only)
-        return Beginning(self.driver.run(self._database.begin_steps(made, not_before, lease=lease, at=at)))
+        return Beginning(self.driver.run(self.blocking.begin_steps(made, not_before, lease=lease, at=at)))
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
@@ -196,8 +199,8 @@ class AsyncDatabase(Handle):
         def body(transaction: AsyncTransaction) -> Awaitable[R]:
             return check_awaitable(function(transaction, *args, **kwargs), function)
 
-        begin = partial(self._database.begin_steps, self._made)
-        result: R | AlreadyDone = await self.driver.run(run_steps(self._database, begin, transaction_id, body))
+        begin = partial(self.blocking.begin_steps, self._made)
+        result: R | AlreadyDone = await self.driver.run(run_steps(self.blocking, begin, transaction_id, body))
         return result
 
     def transactional(
@@ -215,8 +218,8 @@ class AsyncDatabase(Handle):
 
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""
-        self._database.check_usable()
-        leases = self._database.leases
+        self.blocking.check_usable()
+        leases = self.blocking.leases
         mark, lease = await self.driver.run(changes.bookmark_steps(leases, keep_seconds))
         if lease is not None:
             leases.keep(lease)
@@ -234,8 +237,8 @@ class AsyncDatabase(Handle):
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
         """As `Database.changes`, with `async for`. An error closes it."""
-        scan = await self.driver.run(changes.begin_changes_steps(self._database, table, starting, ending, prefix))
-        while (found := await self.driver.run(changes.shown_steps(self._database, scan))) is not None:
+        scan = await self.driver.run(changes.begin_changes_steps(self.blocking, table, starting, ending, prefix))
+        while (found := await self.driver.run(changes.shown_steps(self.blocking, scan))) is not None:
             for change in found:
                 yield change
 
@@ -252,9 +255,9 @@ class AsyncDatabase(Handle):
     ) -> AsyncWatch:
         """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
         ends it."""
-        self._database.check_usable()
+        self.blocking.check_usable()
         watching = Watching(
-            self._database,
+            self.blocking,
             table,
             key=key,
             prefix=prefix,
@@ -327,14 +330,14 @@ class AsyncDatabase(Handle):
         finally:
             self._tso_threads.shutdown(wait=False)
             try:
-                await in_daemon_thread(self._database.close)
+                await in_daemon_thread(self.blocking.close)
             except RuntimeError:  # the system cannot start a thread: block the loop
-                self._database.close()
+                self.blocking.close()
             finally:
                 self._store_threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncDatabase:
-        self._database.check_usable()
+        self.blocking.check_usable()
         return self
 
     async def __aexit__(
@@ -342,38 +345,16 @@ class AsyncDatabase(Handle):
     ) -> None:
         await self.close()
 
-    @property
-    def url(self) -> str:
-        return self._database.url
-
-    @property
-    def settings(self) -> Settings:
-        return self._database.settings
-
     __dir__ = shows(DATABASE)
 
     def __repr__(self) -> str:
-        return f"<AsyncDatabase over {self._database!r}>"
+        return f"<AsyncDatabase over {self.blocking!r}>"
 
     # For pyomid's own use
 
-    @property
-    def tso(self) -> Tso | AsyncTso:
-        """The session: the loop's own, if there is one."""
-        return self._tso
-
-    @property
-    def blocking(self) -> Database:
-        """The blocking database."""
-        return self._database
-
-    @property
-    def deployment(self) -> Deployment:
-        return self._database.deployment
-
     def end_lease(self, lease: Lease) -> None:
         """End a lease without waiting: the loop must not block."""
-        self._database.leases.give_back(lease)
+        self.blocking.leases.give_back(lease)
 
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> AsyncTransaction:
         return AsyncTransaction(self, begun, lease, read_only=read_only)
