@@ -40,7 +40,7 @@ from pyomid.client.transaction_steps import (
     shown_rows,
     unless_index_dropped,
 )
-from pyomid.client.validation import TableRules, check_limit, shown
+from pyomid.client.validation import TableRules, check_limit, check_list, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
@@ -752,9 +752,7 @@ def columns_of(row: Mapping[bytes, bytes]) -> dict[Column, bytes]:
 
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:
     """Return checked row keys, without duplicates, in the given order."""
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise MisuseType(f"keys {keys!r} is not a list of row keys", value=keys)
-    return list(dict.fromkeys(rules.row_key(key) for key in keys))
+    return list(dict.fromkeys(rules.row_key(key) for key in check_list("keys", keys, "row keys")))
 
 
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:

@@ -22,7 +22,7 @@ from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.table import DescendingScan, RowScan, TableBase, check_step, columns_of, unexpected
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
-from pyomid.client.validation import check_limit
+from pyomid.client.validation import check_limit, check_list
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
@@ -76,12 +76,6 @@ class Shape(Generic[RowT]):
 
     def _of_json(self, row: object) -> Mapping[str, Any]:
         return self._rows.from_json(self._of_mapping(row))
-
-
-def _several(keys: object) -> Iterable[Any]:
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise MisuseType(f"keys {keys!r} is not a list of keys", value=keys)
-    return keys
 
 
 def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
@@ -194,7 +188,7 @@ class TypedTableBase(Handle, Generic[RowT]):
     # For pyomid's own use
 
     def delete_steps(self, keys: Iterable[Any]) -> Steps[None]:
-        return self._table.delete_steps([self._rows.key(key) for key in _several(keys)], None)
+        return self._table.delete_steps([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
 
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
         """Return a scan. Bounds are keys, or values of the first key columns."""
@@ -236,7 +230,7 @@ class TypedTableBase(Handle, Generic[RowT]):
         return self._made(stored, cells) if cells else None
 
     def rows_steps(self, keys: Iterable[Any], *, for_update: bool) -> Steps[dict[Any, RowT | None]]:
-        asked = list(dict.fromkeys(_several(keys)))
+        asked = list(dict.fromkeys(check_list("keys", keys, "keys")))
         stored = [self._table.checked_key(self._rows.key(key)) for key in asked]
         found = yield from self._read_steps(stored, for_update=for_update)
         pairs = zip(asked, stored, found, strict=True)
