@@ -329,7 +329,7 @@ class TableBase(Handle):
         return named(rows[0])
 
     def rows_steps(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool = False
     ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
         found = yield from self.read_steps(checked, selection, for_update=for_update)
