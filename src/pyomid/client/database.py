@@ -437,18 +437,18 @@ class Database(Handle):
         are refused.
         """
         self.check_usable()
-        from pyomid.client.admin import indexes
+        from pyomid.client.admin import index_admin
 
         self._tables.pop(table, None)
-        return indexes.create_index(self.deployment, self.run, table, name, columns)
+        return index_admin.create_index(self.deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
         """Drop an index with its rows. Also finishes an interrupted drop."""
         self.check_usable()
-        from pyomid.client.admin import indexes
+        from pyomid.client.admin import index_admin
 
         self._tables.pop(table, None)
-        indexes.drop_index(self.deployment, table, name)
+        index_admin.drop_index(self.deployment, table, name)
 
     # The whole
 
