@@ -14,7 +14,7 @@ commit is unknown.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -32,7 +32,7 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.shared_writes import SharedWrites
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.table import Cells, Expected, RowScan, Table, TableBase
-from pyomid.client.tables.typed import IndexScan, RowT, TypedPage, TypedTable, TypedTableBase
+from pyomid.client.tables.typed import IndexScan, RowT, TypedTable, TypedTableBase
 from pyomid.client.transaction import Event, RowTransaction, Transaction
 from pyomid.client.validation import TableRules
 from pyomid.client.watch import POLL_SECONDS, Watching
@@ -123,6 +123,11 @@ def _in_thread(
 def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """Return a method of the blocking front end that returns what `self._run` returns: here a coroutine."""
     return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]", method)
+
+
+def _iterated(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
+    """Return a method of the blocking front end that returns what `self._rows_of` returns: here an async iterator."""
+    return cast("Callable[Concatenate[Any, P], AsyncIterator[R]]", method)
 
 
 class AsyncDatabase(Handle):
@@ -433,18 +438,8 @@ class AsyncTable(TableBase):
     delete_rows = _awaited(Table.delete_rows)
     """As `Table.delete_rows`."""
 
-    def scan(
-        self,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        columns: Iterable[bytes] | None = None,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
-        """As `Table.scan`, with `async for`."""
-        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
+    scan = _iterated(Table.scan)
+    """As `Table.scan`, with `async for`."""
 
     page = _awaited(Table.page)
     """As `Table.page`."""
@@ -483,21 +478,17 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         super().__init__(table, transaction, codec)
         self._run = run
 
-    async def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
-        """As `TypedTable.get`."""
-        return await self._run(self.get_steps(key, for_update=for_update))
+    get = _awaited(TypedTable[RowT].get)
+    """As `TypedTable.get`."""
 
-    async def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """As `TypedTable.rows`."""
-        return await self._run(self.rows_steps(keys, for_update=for_update))
+    rows = _awaited(TypedTable[RowT].rows)
+    """As `TypedTable.rows`."""
 
-    async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """As `TypedTable.put`."""
-        await self._run(self.put_steps(row, expect, conflict=conflict))
+    put = _awaited(TypedTable[RowT].put)
+    """As `TypedTable.put`."""
 
-    async def put_if_absent(self, row: RowT) -> bool:
-        """As `TypedTable.put_if_absent`."""
-        return await self._run(self.put_if_absent_steps(row))
+    put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
+    """As `TypedTable.put_if_absent`."""
 
     delete = _awaited(TypedTable.delete)
     """As `TypedTable.delete`."""
@@ -508,24 +499,11 @@ class AsyncTypedTable(TypedTableBase[RowT]):
     increment = _awaited(TypedTable.increment)
     """As `TypedTable.increment`."""
 
-    def lookup(
-        self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
-    ) -> AsyncIterator[RowT]:
-        """As `TypedTable.lookup`, with `async for`."""
-        return self._rows_of(self.begin_lookup(index, values, limit, reverse=reverse))
+    lookup = _iterated(TypedTable[RowT].lookup)
+    """As `TypedTable.lookup`, with `async for`."""
 
-    async def page(
-        self,
-        start: Any = None,
-        stop: Any = None,
-        *,
-        prefix: Any = None,
-        limit: int = 100,
-        reverse: bool = False,
-        after: str | None = None,
-    ) -> TypedPage[RowT]:
-        """As `TypedTable.page`."""
-        return await self._run(self.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
+    page = _awaited(TypedTable[RowT].page)
+    """As `TypedTable.page`."""
 
     async def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
@@ -534,17 +512,8 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 
-    def scan(
-        self,
-        start: Any = None,
-        stop: Any = None,
-        *,
-        prefix: Any = None,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> AsyncIterator[RowT]:
-        """As `TypedTable.scan`, with `async for`."""
-        return self._rows_of(self.begin_scan(start, stop, prefix, limit, reverse=reverse))
+    scan = _iterated(TypedTable[RowT].scan)
+    """As `TypedTable.scan`, with `async for`."""
 
     async def _rows_of(self, scan: RowScan | IndexScan) -> AsyncIterator[RowT]:
         while (rows := await self._run(scan.next_steps())) is not None:
