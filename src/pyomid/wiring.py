@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database
     from pyomid.client.observers import Observer
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-    from pyomid.client.upkeep.background import BackgroundUpkeep
+    from pyomid.client.upkeep.folder import FolderUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
@@ -315,10 +315,10 @@ def _check_retention(status: Status, settings: Settings) -> None:
         )
 
 
-def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
+def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
     """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
+    from pyomid.client.upkeep.folder import UPKEEP_REQUEST_S, FolderUpkeep
     from pyomid.server.leadership import connect_in
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
@@ -343,7 +343,7 @@ def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
         finally:
             store.close()
 
-    return BackgroundUpkeep(
+    return FolderUpkeep(
         folder,
         opened,
         records,
@@ -473,8 +473,7 @@ def _hbase_deployment(
     address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
 ) -> Deployment:
     """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
-    from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.session.shared_commit_table import SharedTableTso
+    from pyomid.client.session.blocking import SharedTableSession
     from pyomid.storage.hbase.coordination import find_tso
     from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
@@ -520,8 +519,9 @@ def _hbase_deployment(
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 
     connector = leader_connector()
-    session = TsoSession(
+    session = SharedTableSession(
         connector,
+        database.commit_table,
         has_moved=connector.has_moved,
         announced_epoch=announced_epoch,
         token=token,
@@ -533,7 +533,7 @@ def _hbase_deployment(
         database.commit_table,
         database.leader_state,
         database.catalog,
-        SharedTableTso(session, database.commit_table),
+        session,
         settings,
         closers=(database.close,),
         loop_session=loop_session,

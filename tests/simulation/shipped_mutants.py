@@ -708,7 +708,7 @@ SHIPPED_MUTANTS: Final = (
         "T9d",
         "a level changes without a fence: who named ids of cells meets nobody who names ids of rows",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-before]",
-        ("client.admin.table_admin:_fence", answers(None)),
+        ("client.admin.table_admin:fence_table", answers(None)),
     ),
     _m(
         "T9e",
@@ -772,7 +772,7 @@ SHIPPED_MUTANTS: Final = (
         "X2",
         "columns change without a fence: a client that keeps the entry takes a wider value for damage",
         _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-before]",
-        ("client.admin.table_admin:_fence", answers(None)),
+        ("client.admin.table_admin:fence_table", answers(None)),
     ),
     _m(
         "X2b",
@@ -796,7 +796,7 @@ SHIPPED_MUTANTS: Final = (
         "X4",
         "an index is filled without a fence: who began before it is not in it",
         _INDEXES + "test_who_writes_beside_a_build_is_in_it_or_aborts[memory-after-before]",
-        ("client.admin.table_admin:_fence", answers(None)),
+        ("client.admin.table_admin:fence_table", answers(None)),
     ),
     _m(
         "X4b",

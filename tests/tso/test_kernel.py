@@ -33,7 +33,7 @@ from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.parse import BEGIN, COMMIT, COMPLETE, parse_frame
 from pyomid.oracle.native.records import Op
-from pyomid.oracle.native.tables import TableRows, fences
+from pyomid.oracle.native.table_rows import TableRows, fences
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pyomid.cli.status import CLUSTER_URL_HELP, as_it_is
+from pyomid.cli.status import CLUSTER_URL_HELP, open_existing
 from pyomid.cli.tables import TABLE_NAME_HELP, add_conflict_level
 
 _OF_SPARK = "of-spark"
@@ -42,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
-    import pyomid
     from pyomid.client.admin.import_table import (
         add_refusals,
         import_refusals,
@@ -54,7 +53,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from pyomid.client.drive import Driver
     from pyomid.protocol.import_table import import_range_steps
 
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         deployment, table = database.deployment, arguments.table
         level = new_level(deployment, table, arguments.conflict_level)
         newest_ts, found = import_timestamp(deployment, table, [family.encode() for family in arguments.families])

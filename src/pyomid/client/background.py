@@ -352,9 +352,8 @@ def _size(effect: Effect) -> int:
         case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
             return len(named)
         case effects.WriteShadowBatches(batches=batches):
-            return max(
-                CELLS_AT_ONCE, sum(batch.cells for batch in batches)
-            )  # a group of its own: batches are not merged
+            # A group of its own: batches are not merged.
+            return max(CELLS_AT_ONCE, sum(batch.cells for batch in batches))
         case effects.DeleteVersions(cells=names) | effects.DeleteOrphans(cells=names):
             return len(names)
     return 1

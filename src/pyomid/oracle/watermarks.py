@@ -147,9 +147,8 @@ class Watermarks:
         if self._tso.windows.clock.next_ts == self._issued_when_drawn:
             return
         drawn = self._tso.begins.draw_start()
-        if (
-            drawn is not None and self._tso.windows.is_idle
-        ):  # otherwise a commit in flight may lie above the start drawn
+        # A commit that was decided and not yet answered may lie above the start drawn.
+        if drawn is not None and self._tso.windows.is_idle:
             self._issued_when_drawn = self._tso.windows.clock.next_ts
 
     def _newest_sample(self) -> int:

@@ -146,7 +146,7 @@ class _Duty:
 
 
 class Upkeep(Protocol):
-    """The part of `client.upkeep.background.BackgroundUpkeep` that a service uses."""
+    """The part of `client.upkeep.folder.FolderUpkeep` that a service uses."""
 
     @property
     def report(self) -> UpkeepReport: ...

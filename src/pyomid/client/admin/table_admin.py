@@ -177,9 +177,7 @@ def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[Ta
     by now.
     """
     for _ in range(ATTEMPTS_MAX):
-        found = deployment.catalog.entry(present.name)
-        if found is None or found.state is not TableState.PRESENT or found.info.generation != present.generation:
-            raise _another_life(present.name)
+        found = _present_entry(deployment, present.name, present.generation)
         wanted = decide(found.info)
         assert wanted.generation == found.info.generation
         if wanted == found.info or deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT)):
@@ -199,9 +197,7 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
     level = new_level(deployment, validation.check_table_name(name), conflict_level)
     generation = validation.find_table(deployment.catalog, name).generation
     for _ in range(ATTEMPTS_MAX):
-        found = deployment.catalog.entry(name)
-        if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
-            raise _another_life(name)
+        found = _present_entry(deployment, name, generation)
         info = found.info
         if info.conflict_level is level and info.next_level is None:
             return info
@@ -211,7 +207,7 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
             except Misuse:
                 deployment.catalog.change_entry(found, _put(replace(info, next_level=None), TableState.PRESENT))
                 raise
-            _fence(deployment, name)
+            fence_table(deployment, name)
             crash_point("client.level.fenced")
             wanted = replace(info, conflict_level=level, next_level=None)
         else:
@@ -254,9 +250,7 @@ def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableI
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
     for _ in range(ATTEMPTS_MAX):
-        found = deployment.catalog.entry(name)
-        if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
-            raise _another_life(name)
+        found = _present_entry(deployment, name, generation)
         if found == put:
             return found.info
         try:
@@ -271,7 +265,7 @@ def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableI
             deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
             crash_point("client.columns.changing")
             continue
-        _fence(deployment, name)
+        fence_table(deployment, name)
         crash_point("client.columns.fenced")
         put = _put(wanted, TableState.PRESENT)
         if deployment.catalog.change_entry(found, put):
@@ -373,14 +367,14 @@ def drop_index_table(deployment: Deployment, name: str) -> None:
 
 def fence_table(deployment: Deployment, name: str) -> None:
     """Draw a fence: later commits to the table are of transactions that began after the entry's last change."""
-    _fence(deployment, name)
+    deployment.tso.fence(table_id(name.encode()))
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
     """Create the table `wanted`; `put` creates the physical table with its rows. Return the table of that name, and
     whether this call created it."""
     if wanted.ttl_seconds is not None:
-        _ensure(deployment, EXPIRY_INFO)
+        ensure_expiry_table(deployment)
     return _make(deployment, wanted, put=put)
 
 
@@ -441,7 +435,7 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     The rows are deleted, then the table's mark (K6).
     """
     name = dropping.info.name
-    _fence(deployment, name)
+    fence_table(deployment, name)
     crash_point("client.drop.fenced")
     _drop_rows(deployment, dropping)
     crash_point("client.drop.emptied")
@@ -474,10 +468,6 @@ def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
             return
 
 
-def _fence(deployment: Deployment, name: str) -> None:
-    deployment.tso.fence(table_id(name.encode()))
-
-
 def _put(info: TableInfo, state: TableState) -> TableEntry:
     return TableEntry(info, state, os.urandom(8).hex())
 
@@ -486,8 +476,12 @@ def _stands(deployment: Deployment, entry: TableEntry) -> bool:
     return deployment.catalog.entry(entry.info.name) == entry
 
 
-def _another_life(name: str) -> ConflictError:
-    return ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
+def _present_entry(deployment: Deployment, name: str, generation: int) -> TableEntry:
+    """Return the entry of this generation. `ConflictError` if the name is another table by now, or none."""
+    found = deployment.catalog.entry(name)
+    if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
+        raise ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
+    return found
 
 
 def _changes_too_often(name: str) -> Unavailable:

@@ -261,9 +261,8 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._transport.write(frames)
-        except (
-            Exception
-        ) as error:  # a Java TSO replies in order: no reply may be expected for a request that was not sent
+        except Exception as error:
+            # A Java TSO replies in order: no reply may be expected for a request that was not sent.
             self.close(ConnectionBroken(f"sending to the TSO failed: {error!r}", sent=True))
 
     def _look_at(self, deadline_s: float) -> None:

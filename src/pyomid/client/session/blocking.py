@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyomid import platforms
 from pyomid.client.drive import Blocking, Handler, Pause, drive
@@ -34,10 +34,10 @@ from pyomid.client.session.request_retry import (
     this_process,
 )
 from pyomid.errors import OmidError
-from pyomid.ports import Clock, Sleep
+from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
 from pyomid.tls import bound_sends
-from pyomid.types import BeginReply
+from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Request, is_answered
 from pyomid.wire.open_starts import REPORT_S
@@ -180,6 +180,27 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._connecting = threading.RLock()
         self._open_starts = self._new_open_starts()
         self._reporter = _Reporter(self)
+
+
+class SharedTableSession(TsoSession):
+    """A session with the TSO of a store whose commit table clients can write: HBase. It does not close the table.
+
+    Completion writes the commit table directly, without the TSO. Invalidation markers go through the TSO if it supports
+    pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an
+    earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start
+    (`protocol.commit`). No other client was given that outcome, so a commit entry that lands after the marker changes
+    nothing.
+    """
+
+    def __init__(self, connect: Connect, commit_table: CommitTable, **options: Any) -> None:
+        super().__init__(connect, **options)
+        self._commit_table = commit_table
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        return super().seal(starts) if not starts or self.extended else self._commit_table.seal_many(starts)
+
+    def complete(self, starts: Sequence[int]) -> None:
+        self._commit_table.delete(starts)
 
 
 class _Reporter:

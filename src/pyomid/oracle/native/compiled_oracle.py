@@ -24,7 +24,7 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native import decide, parse
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.records import Chunk, Op, OracleState
-from pyomid.oracle.native.tables import TableRows, fences, table_commits, table_conflicts
+from pyomid.oracle.native.table_rows import TableRows, fences, table_commits, table_conflicts
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CellsOfCommit, CommitRequest

@@ -285,9 +285,8 @@ class LeaseRequests:
         elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
             self._tso.step.refuse(peer, tag, Unavailable(why, leases_max=self._tso.settings.leases_max))
         else:
-            self._tso.store.run(
-                (self._share_steps if request.shared else self._grant_steps)(peer, tag, request, term_s)
-            )
+            steps = self._share_steps if request.shared else self._grant_steps
+            self._tso.store.run(steps(peer, tag, request, term_s))
 
     def _adds_none(self, request: GrantLease, term_s: float) -> bool:
         if request.shared:

@@ -19,7 +19,7 @@ the drop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ def create_index(
     interrupted drop of that name is finished first. If an existing row cannot be in the index, `Misuse` is raised, and
     nothing is left of the index."""
     checked = _check_name(name)
-    names = _check_columns(columns)
+    names = [str(name) for name in validation.check_list("columns", columns, "column names")]
     present = validation.find_table(deployment.catalog, validation.check_table_name(table))
     _check_keeps(present)
     indexed_columns(present, names)
@@ -190,9 +190,3 @@ def _check_name(name: object) -> str:
     if not isinstance(name, str) or not name.isidentifier():
         raise MisuseType(f"index {name!r} is not a name of letters, digits and '_'", index=name)
     return name
-
-
-def _check_columns(columns: object) -> list[str]:
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        raise MisuseType(f"columns {columns!r} is not a list of column names", value=columns)
-    return [str(name) for name in columns]
