@@ -26,7 +26,7 @@ from pyomid.client.tables.arrow import record_batches
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.arrow_gate import Gate
 from pyomid.row_codec.schema import type_name
-from pyomid.spark.schema import arrow_of, struct_of_types
+from pyomid.spark.frame_schema import arrow_of, struct_of_types
 from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:

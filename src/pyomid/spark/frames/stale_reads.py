@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 
 from pyomid.errors import Misuse
-from pyomid.spark.sessions import JOB_TAGS, local_property
+from pyomid.spark.jobs import JOB_TAGS, local_property
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,6 +9,9 @@ from typing import Final
 from pyomid.errors import Misuse, MisuseType
 from pyomid.types import ConflictLevel
 
+FORMAT: Final = "omid"
+"""The data source's name: `spark.read.format(FORMAT)`."""
+
 READING: Final = {
     "columns": "columns to read, comma-separated or a JSON array",
     "rowStart": "first row key, inclusive: a JSON array of values, one value, or 0x…",
@@ -36,7 +39,6 @@ WRITING: Final = {
     "nulls": "tombstone or keep: whether a null removes the stored value",
     "mergeSchema": "true: add columns that the table lacks",
     "family": "column family of a new table",
-    "retries": "no effect: a write that lost raises ConflictError",
     "transactionId": "idempotency key: of all writes under it at most one commits",
     "ifExists": "overwrite, append, error or ignore: what to do if the table has rows",
 }
@@ -81,9 +83,9 @@ class Options:
         for name, value in given.items():
             self._values[proper_name(name)] = value
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         assert name.lower() in _KNOWN, name
-        return self._values.get(name, default)
+        return self._values.get(name)
 
     def required(self, name: str) -> str:
         value = self.text(name)
@@ -91,10 +93,10 @@ class Options:
             raise Misuse(f"option {name} is missing: {_description(name)}", option=name)
         return value
 
-    def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int | None:
+    def whole(self, name: str, *, least: int = 0) -> int | None:
         text = self.text(name)
         if text is None:
-            return default
+            return None
         if not text.strip().isdecimal() or int(text) < least:
             raise Misuse(f"option {name}={text!r} is not a whole number of at least {least}", option=name)
         return int(text)
@@ -120,6 +122,9 @@ class Options:
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         return checked_choice(name, self.text(name) or default, choices)
 
+    def level(self) -> str | None:
+        return checked_level(self.text("conflictLevel"))
+
     def names(self, name: str) -> list[str] | None:
         from pyomid.row_codec.schema import names_in
 
@@ -131,6 +136,10 @@ def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value.strip().lower() not in choices:
         raise Misuse(f"option {name}={value!r} is not one of {', '.join(choices)}", option=name)
     return value.strip().lower()
+
+
+def checked_level(level: str | None) -> str | None:
+    return None if level is None else checked_choice("conflictLevel", level, LEVELS)
 
 
 def names_of(names: str | Sequence[str]) -> list[str]:

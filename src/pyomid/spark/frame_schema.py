@@ -33,7 +33,7 @@ from pyomid.row_codec.schema import (
     type_name,
 )
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
+from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL, checked_choice
 from pyomid.types import ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:
@@ -54,6 +54,28 @@ class WriteOptions:
     """The writer's Spark ignores case in names; assumed if its settings are unknown."""
     whole: bool = False
     """Protect the rows' former state: at level cell the write conflicts with one that creates or deletes such a row."""
+
+    @classmethod
+    def checked(
+        cls,
+        row_key: tuple[RowKeyPart, ...] | None,
+        mapping: ColumnMapping | None,
+        family: str | None,
+        duplicates: str | None,
+        nulls: str | None,
+        merge_schema: bool,
+        any_case: bool = True,
+    ) -> WriteOptions:
+        """Return the options of a caller; None: the default."""
+        return cls(
+            row_key,
+            mapping,
+            DEFAULT_FAMILY if family is None else family.encode(),
+            Duplicates(checked_choice("duplicates", duplicates or "error", ("error", "last"))),
+            Nulls(checked_choice("nulls", nulls or "tombstone", ("tombstone", "keep"))),
+            merge_schema,
+            any_case,
+        )
 
 
 def fields_of(struct: StructType) -> tuple[Field, ...]:
