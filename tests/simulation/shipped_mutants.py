@@ -243,7 +243,7 @@ def _old_calls_are_believed(original: Any, tables: Any, call: Any, **found: Any)
     original(tables, call, **found)
 
 
-def _by_the_catalog(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
+def _by_the_catalog(original: Any, conn: Any, info: Any, *_: Any) -> bool:
     return info is not None
 
 

@@ -91,20 +91,20 @@ def fields_of(struct: StructType) -> tuple[Field, ...]:
 def spark_type(kind: DataType) -> str:
     """Return the name of a Spark type, with the collations of nested strings: Spark's own JSON of a struct keeps its
     fields' collations in their metadata."""
-    return type_name(_json_of(kind))
+    return type_name(_type_json(kind))
 
 
-def _json_of(kind: DataType) -> Any:
+def _type_json(kind: DataType) -> Any:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
         names = ("name", "nullable")
-        fields = [{n: getattr(f, n) for n in names} | {"type": _json_of(f.dataType), "metadata": {}} for f in kind]
+        fields = [{n: getattr(f, n) for n in names} | {"type": _type_json(f.dataType), "metadata": {}} for f in kind]
         return {"type": "struct", "fields": fields}
     if isinstance(kind, ArrayType):
-        return {"type": "array", "elementType": _json_of(kind.elementType), "containsNull": kind.containsNull}
+        return {"type": "array", "elementType": _type_json(kind.elementType), "containsNull": kind.containsNull}
     if isinstance(kind, MapType):
-        key, value = _json_of(kind.keyType), _json_of(kind.valueType)
+        key, value = _type_json(kind.keyType), _type_json(kind.valueType)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": kind.valueContainsNull}
     return kind.jsonValue()
 

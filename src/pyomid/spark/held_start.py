@@ -1,6 +1,6 @@
 """Start timestamps of reads and writes, and what keeps the versions that their snapshots need (K7).
 
-Spark draws, plans, runs and commits in separate processes, so a start must be leased before its process ends.
+Spark plans, runs and commits in separate processes, so a start must be leased before the process that drew it ends.
 
                      shared()
     drawn() ─ PROCESS ─────────────► SHARED      a load: its end is never reported

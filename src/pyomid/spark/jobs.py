@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pyomid.row_codec.arrow_arrays import binary_array_of
 from pyomid.spark.coded_errors import coded_errors, original_errors
+from pyomid.spark.frames.stale_reads import WRITES, write_text
 from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 T = TypeVar("T")
-
-JOB_TAGS: Final = "spark.job.tags"
-"""Local property in which Spark keeps a job's tags; tags set over Connect have a prefix there."""
 
 _DESCRIPTION: Final = "spark.job.description"
 _RESULT: Final = "result"
@@ -64,6 +62,17 @@ def job_named(spark: SparkSession, *words: str) -> Iterator[None]:
             return
         with local_property(spark, _DESCRIPTION, " ".join(("omid", *words))):
             yield
+
+
+@contextmanager
+def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str, stale_read: str) -> Iterator[None]:
+    """Mark the jobs of this block as writes of the transaction `start_ts` to the table, unless `stale_read` is
+    "allow"."""
+    if stale_read == "allow":
+        yield
+        return
+    with local_property(spark, WRITES, write_text(start_ts, database_id, table)):
+        yield
 
 
 def task_results(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[T]]) -> list[T]:

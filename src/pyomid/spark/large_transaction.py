@@ -371,11 +371,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         seen = combined(self._look_up(lookup, span_of(unreported if known else reports)))
         if seen.doubled is not None:
             raise duplicate_key(seen.doubled, key_layout(plan.schema), plan.duplicates)
-        return (
-            [replace(each, ids=seen.ids) if each is unreported[0] else each for each in reports]
-            if unreported
-            else reports
-        )
+        if not unreported:
+            return reports
+        return [replace(each, ids=seen.ids) if each is unreported[0] else each for each in reports]
 
     def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
         """Scan in this process; `SparkTransaction` does it by tasks."""

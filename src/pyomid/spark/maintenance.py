@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pyomid.client.admin.import_table import add_refusals, import_refusals, import_timestamp, refuse, register_imported
-from pyomid.client.admin.table_admin import new_level
+from pyomid.client.admin.import_table import import_refusals, imported
 from pyomid.client.upkeep import jobs as upkeep
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
 from pyomid.client.upkeep.table_text import table_text
 from pyomid.client.upkeep.verification import Seen, look, verified
-from pyomid.client.validation import check_families
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
@@ -132,20 +130,20 @@ def adopt(
     """
     conn = opened(spark, url)
     began = time.monotonic()
-    level = new_level(conn.deployment, table, conflict_level)
-    newest_ts, found = import_timestamp(conn.deployment, table, check_families(families))
-    if not newest_ts:
-        return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
-    ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
-    partitions = [Partition(table, 0, each) for each in ranges]
-    for refused in _results(spark, "check", conn, partitions, table, partial(_check_partition, newest_ts)):
-        add_refusals(found, refused)
-    refuse(table, found)
-    done = _results(spark, "adopt", conn, partitions, table, partial(_adopt_partition, newest_ts))
-    crash_point("spark.adopt.before_register")
-    register_imported(conn.deployment, table, families, level)
-    seen, records, adopted = (sum(getattr(each, name) for each in done) for name in ("rows", "records", "imported"))
-    return Adoption(table, len(partitions), seen, records, adopted, time.monotonic() - began)
+    partitions: list[Partition] = []
+
+    def check(newest_ts: int) -> list[dict[str, Misuse]]:
+        ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
+        partitions.extend(Partition(table, 0, each) for each in ranges)
+        return _results(spark, "check", conn, partitions, table, partial(_check_partition, newest_ts))
+
+    def load(newest_ts: int) -> list[RangeImported]:
+        parts = _results(spark, "adopt", conn, partitions, table, partial(_adopt_partition, newest_ts))
+        crash_point("spark.adopt.before_register")
+        return parts
+
+    done = imported(conn.deployment, table, families, conflict_level, check, load) or RangeImported()
+    return Adoption(table, len(partitions), done.rows, done.records, done.imported, time.monotonic() - began)
 
 
 def _check_partition(newest_ts: int, conn: Connection, partition: Partition) -> dict[str, Misuse]:

@@ -54,8 +54,7 @@ from pyomid.spark.frame_schema import (
     table_or_none,
 )
 from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
-from pyomid.spark.frames.stale_reads import writes_by
-from pyomid.spark.jobs import item_results, job_named, task_results
+from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.sessions import any_case, opened, parallelism
@@ -422,8 +421,6 @@ class SparkTransaction(LargeTransaction):
         """Run the writing job over these columns (None: all). Return one report for each partition: that of the
         attempt whose result Spark accepted. If the frame's rows are already in this process, at most `HERE_ROWS_MAX`,
         they are written here: starting a job that runs Python takes longer.
-
-        Columns are renamed by position first, as in `columns_of`.
         """
         if isinstance(frame, LocalRows):
             if frame.table.num_rows <= HERE_ROWS_MAX:
@@ -431,11 +428,9 @@ class SparkTransaction(LargeTransaction):
                 return reported(work(iter(rows.to_batches())))
             frame = frame.frame(self._spark)
         every = [field.name for field in frame.schema.fields]
-        places = range(len(every)) if columns is None else [every.index(name) for name in columns]
-        names = tuple(every[place] for place in places)
+        names = tuple(every if columns is None else columns)
         with job_named(self._spark, job):
-            plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-            wanted = plain if columns is None else plain.select(*(f"c{place}" for place in places))
+            wanted = _placed(frame, every, names)
             if frame.isLocal():
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
@@ -564,14 +559,19 @@ def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
-    """Return the frame's columns with exactly these names. They are selected by position: by name Spark cannot resolve
-    a name with a dot, or one of two names that differ only by case."""
+    """Return the frame's columns with exactly these names."""
     every = frame.columns
     for name in names:
         if name not in every:
             raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
+    return _placed(frame, every, names).toDF(*names)
+
+
+def _placed(frame: DataFrame, every: Sequence[str], names: Sequence[str]) -> DataFrame:
+    """Return these of the frame's columns, as c0, c1, …. They are selected by position: by name Spark cannot resolve a
+    name with a dot, or one of two names that differ only by case."""
     plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-    return plain.select(*(f"c{every.index(name)}" for name in names)).toDF(*names)
+    return plain.select(*(f"c{every.index(name)}" for name in names))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:

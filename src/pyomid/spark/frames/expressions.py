@@ -105,11 +105,10 @@ def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str
 
 def _widens(has: DataType, needs: DataType) -> bool:
     if isinstance(needs, DecimalType):
+        digits = needs.precision - needs.scale
         if isinstance(has, DecimalType):
-            return (
-                has != needs and needs.scale >= has.scale and needs.precision - needs.scale >= has.precision - has.scale
-            )
-        return type(has) in _DIGITS and needs.precision - needs.scale >= _DIGITS[type(has)]
+            return has != needs and needs.scale >= has.scale and digits >= has.precision - has.scale
+        return type(has) in _DIGITS and digits >= _DIGITS[type(has)]
     if type(needs) in _DIGITS:
         return type(has) in _DIGITS and _DIGITS[type(has)] < _DIGITS[type(needs)]
     return type(has) in _EXACT_AS_FLOAT.get(type(needs), ())

@@ -68,7 +68,8 @@ _CATALOG_TABLE: Final = (
     "table …)"
 )
 
-_KNOWN: Final = {name.lower(): name for name in (*COMMON, *READING, *WRITING)}
+_DESCRIPTIONS: Final = {**COMMON, **READING, **WRITING}
+_KNOWN: Final = {name.lower(): name for name in _DESCRIPTIONS}
 
 
 class Options:
@@ -81,7 +82,7 @@ class Options:
             raise Misuse(_CATALOG_TABLE)
         self._values: dict[str, str] = {}
         for name, value in given.items():
-            self._values[proper_name(name)] = value
+            self._values[_canonical_name(name)] = value
 
     def text(self, name: str) -> str | None:
         assert name.lower() in _KNOWN, name
@@ -90,7 +91,7 @@ class Options:
     def required(self, name: str) -> str:
         value = self.text(name)
         if not value:
-            raise Misuse(f"option {name} is missing: {_description(name)}", option=name)
+            raise Misuse(f"option {name} is missing: {_DESCRIPTIONS[name]}", option=name)
         return value
 
     def whole(self, name: str, *, least: int = 0) -> int | None:
@@ -118,9 +119,6 @@ class Options:
         if text not in ("true", "false"):
             raise Misuse(f"option {name}={text!r} is neither true nor false", option=name)
         return text == "true"
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        return checked_choice(name, self.text(name) or default, choices)
 
     def level(self) -> str | None:
         return checked_level(self.text("conflictLevel"))
@@ -153,7 +151,7 @@ def names_of(names: str | Sequence[str]) -> list[str]:
     return listed
 
 
-def proper_name(name: str) -> str:
+def _canonical_name(name: str) -> str:
     """Return the canonical name of an option; case is ignored."""
     found = _KNOWN.get(name.lower())
     if found is None:
@@ -161,7 +159,3 @@ def proper_name(name: str) -> str:
         hint = f"; did you mean {_KNOWN[near[0]]}?" if near else f"; known: {', '.join(_KNOWN.values())}"
         raise Misuse(f"unknown option {name!r}{hint}", option=name)
     return found
-
-
-def _description(name: str) -> str:
-    return {**COMMON, **READING, **WRITING}[name]

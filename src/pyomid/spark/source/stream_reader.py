@@ -277,6 +277,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._keep(conn, since)
             self._keep(conn, last)
             until = until_of(conn, since.mark, last.mark)
+            held_ts = since.leased_ts if since.is_own else since.start_ts
             changes = ChangesPlan(
                 conn.task_url,
                 plan.table,
@@ -286,9 +287,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 until,
                 plan.database_id,
                 last.times,
-                HeldStart.position(conn, since.leased_ts, plan.bookmark_s, is_own=True)
-                if since.is_own
-                else HeldStart.position(conn, since.start_ts, plan.bookmark_s),
+                HeldStart.position(conn, held_ts, plan.bookmark_s, is_own=since.is_own),
             )
             parts = divided(conn.deployment.store, plan.table, plan.key_range, plan.partitions)
             return [ChangesPartition(changes, part) for part in parts]

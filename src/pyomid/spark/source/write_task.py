@@ -267,11 +267,8 @@ def _write_branch(
         witness = witness or batch.cell_version(0)._replace(version=branch)
     if not rows:
         return None
-    span, count, reported = (
-        KeyRange(first, last + b"\0"),
-        sum(map(len, keys)),
-        _reported_keys(plan, np.concatenate(keys)),
-    )
+    all_keys, span = np.concatenate(keys), KeyRange(first, last + b"\0")
+    reported, count = _reported_keys(plan, all_keys), len(all_keys)
     return BranchReport(branch, rows, cells, size, ids.count, ids.reported(), count, reported, span, witness)
 
 

@@ -18,7 +18,7 @@ from pyomid.spark.databases import connection
 from pyomid.spark.frame_schema import WriteOptions
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
-from pyomid.spark.source.options import Options
+from pyomid.spark.source.options import Options, checked_choice
 from pyomid.spark.source.write_task import BranchReport, WritePlan, delete_range, draw_branch, write_rows
 from pyomid.spark.supported_pyspark import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyomid.types import BeginReply, KeyRange
@@ -59,7 +59,8 @@ class OmidWriter(DataSourceArrowWriter):
         conn = connection(url, database_id)
         conn.require_branches()
         write, level = _write_options(options), options.level()
-        mode = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
+        modes = ("append", "overwrite", "error", "ignore")
+        mode = checked_choice("ifExists", options.text("ifExists") or "append", modes)
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
             check_transaction_id(transaction_id)
