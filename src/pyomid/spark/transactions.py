@@ -428,9 +428,10 @@ class SparkTransaction(LargeTransaction):
                 return reported(work(iter(rows.to_batches())))
             frame = frame.frame(self._spark)
         every = [field.name for field in frame.schema.fields]
-        names = tuple(every if columns is None else columns)
+        places = range(len(every)) if columns is None else [every.index(name) for name in columns]
+        names = tuple(every[place] for place in places)
         with job_named(self._spark, job):
-            wanted = _placed(frame, every, names)
+            wanted = _placed(frame, len(every), places)
             if frame.isLocal():
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
@@ -564,14 +565,14 @@ def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
     for name in names:
         if name not in every:
             raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
-    return _placed(frame, every, names).toDF(*names)
+    return _placed(frame, len(every), [every.index(name) for name in names]).toDF(*names)
 
 
-def _placed(frame: DataFrame, every: Sequence[str], names: Sequence[str]) -> DataFrame:
-    """Return these of the frame's columns, as c0, c1, …. They are selected by position: by name Spark cannot resolve a
-    name with a dot, or one of two names that differ only by case."""
-    plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-    return plain.select(*(f"c{every.index(name)}" for name in names))
+def _placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
+    with a dot, or one of two names that differ only by case."""
+    plain = frame.toDF(*(f"c{place}" for place in range(width)))
+    return plain.select(*(f"c{place}" for place in places))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
