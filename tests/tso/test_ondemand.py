@@ -162,8 +162,9 @@ def test_t4_a_tso_that_was_replaced_while_it_was_stopped_dies_and_answers_nothin
 ) -> None:
     tso = session_of(folder, request_s=30.0)
     before = tso.begin()
-    pid = kill_tso(folder, signal.SIGSTOP)
     row = EmbeddedLeaderState(folder, writable=True)
+    # Inside a write of ours, or it could be stopped inside one of its own, and LMDB has one writer at a time (C6).
+    pid = row._environment.write(lambda _: kill_tso(folder, signal.SIGSTOP))
     state = row.read()
     assert row.take_over(expected=state.epoch, epoch=state.ceiling, ceiling=state.ceiling + 10**10)
     row.close()
