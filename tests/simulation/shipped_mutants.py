@@ -243,7 +243,7 @@ def _old_calls_are_believed(original: Any, tables: Any, call: Any, **found: Any)
     original(tables, call, **found)
 
 
-def _by_the_catalog(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
+def _by_the_catalog(original: Any, conn: Any, info: Any, *_: Any) -> bool:
     return info is not None
 
 
@@ -967,7 +967,7 @@ SHIPPED_MUTANTS: Final = (
         "S4",
         "of two sinks of a batch the second is skipped as counted already",
         "two_sinks_of_one_batch",
-        ("spark.batch_id:batch_transaction_id", _without_the_sink),
+        ("spark.run_outcome:batch_transaction_id", _without_the_sink),
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
@@ -998,7 +998,7 @@ SHIPPED_MUTANTS: Final = (
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",
-        ("spark.batch_id:batch_transaction_id", _another_each_time),
+        ("spark.run_outcome:batch_transaction_id", _another_each_time),
     ),
     _m(
         "S4d",
@@ -1029,25 +1029,25 @@ SHIPPED_MUTANTS: Final = (
         "F4",
         "a place is let go before the batch behind it is done",
         "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
-        ("spark.source.streams:OmidStreamReader.partitions", _done_as_planned),
+        ("spark.source.stream_reader:OmidStreamReader.partitions", _done_as_planned),
     ),
     _m(
         "F4b",
         "Spark hears of a place that no lease keeps",
         "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
-        ("spark.source.streams:OmidStreamReader._keep", lambda original, *_: None),
+        ("spark.source.stream_reader:OmidStreamReader._keep", lambda original, *_: None),
     ),
     _m(
         "F4c",
         "a place is leased by the commit at which it is, where other queries are too",
         "tests/spark/test_streams.py::test_f4_no_query_ends_the_lease_of_anothers_place",
-        ("spark.source.streams:OmidStreamReader._leased_place", _leased_by_its_commit),
+        ("spark.source.stream_reader:OmidStreamReader._leased_place", _leased_by_its_commit),
     ),
     _m(
         "F4d",
         "a batch that takes long is read by a lease that nobody renews",
         "tests/spark/test_streams.py::test_f4_each_task_of_a_batch_renews_what_it_reads_by",
-        ("spark.source.changes:keep_changes", answers(None)),
+        ("spark.held_start:HeldStart.renew", answers(None)),
     ),
     _m(
         "F4e",
@@ -1059,7 +1059,7 @@ SHIPPED_MUTANTS: Final = (
         "X2c",
         "a query goes on with the types it began with: values of a wider one are taken for damage",
         "tests/spark/test_streams.py::test_a_query_whose_column_was_widened_says_to_start_it_again",
-        ("spark.source.streams:_check_types", answers(None)),
+        ("spark.source.stream_reader:_check_types", answers(None)),
     ),
     _m(
         "F5",
@@ -1071,7 +1071,7 @@ SHIPPED_MUTANTS: Final = (
         "S4g",
         "of a stream's batches one that is handed out again is written again",
         "tests/spark/test_streams.py::test_a_batch_that_is_handed_out_again_counts_once",
-        ("spark.batch_id:batch_transaction_id", _another_each_time),
+        ("spark.run_outcome:batch_transaction_id", _another_each_time),
     ),
     _m(
         "F3",
