@@ -123,8 +123,9 @@ class Database:
 
     def begin(self, number: int = 0) -> None:
         """Asks for a start, and is done with it."""
-        self.start_ts = self.tso.begin().start_ts
-        self.tso.note_ended(self.start_ts)
+        begun = self.tso.begin()
+        self.start_ts = begun.start_ts
+        begun.end()
 
     def commit(self, number: int) -> None:
         table = b"t"

@@ -20,7 +20,7 @@ import pyomid.spark
 from pyomid.row_codec.encode import Duplicates, RowEncoder
 from pyomid.row_codec.schema import row_key_parts, schema_of
 from pyomid.spark.databases import connection
-from pyomid.spark.schema import WriteOptions, fields_of, prepared_table
+from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table
 
 _numbers = itertools.count()
 

@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
     from pyomid.client.observers import Observer
-    from pyomid.client.savepoint import Savepoint
     from pyomid.client.tables.table import Page, Table
     from pyomid.client.tables.typed import TypedPage, TypedTable
-    from pyomid.client.transaction import Transaction
+    from pyomid.client.transaction import Savepoint, Transaction
     from pyomid.client.watch import Watch
 
 __version__: Final = "0.1.0"
@@ -119,7 +118,7 @@ _LATE: Final = {
     "DatabaseStatus": "pyomid.client.database",
     "Page": "pyomid.client.tables.table",
     "RowChange": "pyomid.client.changes",
-    "Savepoint": "pyomid.client.savepoint",
+    "Savepoint": "pyomid.client.transaction",
     "Table": "pyomid.client.tables.table",
     "Transaction": "pyomid.client.transaction",
     "TypedPage": "pyomid.client.tables.typed",

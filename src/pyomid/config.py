@@ -54,87 +54,80 @@ class CommonSettings:
     """The options of every kind of database, each with its default. Seconds unless a name says otherwise."""
 
     lease_seconds: float = 300.0
-    """Term of a lease; its holder renews it every third of the term. A driver that died holds the watermark back at
-    most this long."""
+    """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
 
     max_transaction_age_seconds: float = 600.0
-    """Older transactions without a lease cannot commit. A transaction that is still open, or whose process was stopped
-    or killed, keeps history at most this long."""
+    """Older transactions without a lease cannot commit. An open transaction, or one of a stopped process, keeps history
+    at most this long."""
 
     commit_retry_seconds: float = 60.0
-    """How long the client retries a commit whose reply was lost, before it raises `OutcomeUnknown`: longer than a TSO's
-    failover (10 s lease plus about 2 s). Other requests wait as long for a TSO. Sanitizing waits at least this
-    long."""
+    """How long a client retries a commit whose reply was lost, before it raises `OutcomeUnknown`; other requests wait
+    as long for a TSO. Must exceed a TSO's failover (about 12 s). Sanitizing waits at least this long."""
 
     request_seconds: float = 5.0
-    """A request without a reply is sent again after this time, as in Apache Omid's client. Over HBase, after one silent
-    second the client also asks ZooKeeper every second for another TSO."""
+    """A request without a reply is sent again after this time. Over HBase, after one silent second the client also asks
+    ZooKeeper for another TSO."""
 
     tso_idle_exit_seconds: float = 60.0
     """A folder's TSO exits this long after its last connection and lease ended."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells that the TSO remembers for conflict checks; 1 M entries take about 20 MB. A TSO started by hand has
-    16 M."""
+    """Cells that the TSO remembers for conflict checks; a million take about 20 MB. A TSO started by hand has 16
+    million."""
 
     flush_bytes: int = 4 << 20
-    """Size of the write buffer, in bytes of keys and values. A full buffer goes to the store as one batch. In a folder,
-    a transaction of at most 256 KiB that was never flushed sends its writes with its commit."""
+    """Size of the write buffer. A full one goes to the store as one batch. In a folder, a transaction of at most 256
+    KiB that never flushed sends its writes with its commit."""
 
     scan_batch_rows: int = 1_000
     """Rows that a scan fetches at once."""
 
     retries: int = 200
-    """Maximum reruns by `run`, `run_once` and `transactional` on `ConflictError`. One of many writers of a row may lose
-    dozens of times."""
+    """Maximum reruns by `run`, `run_once` and `transactional`. One of many writers of a row may lose dozens of
+    times."""
 
     retry_backoff_ms: float = 2.0
-    """Minimum unit of the back-off; the unit is the run's shortest attempt. A back-off is jittered, up to 2, 4, 8, 16,
-    32 units, and shrinks from the fifth conflict on, so that old runs precede young ones."""
+    """Minimum unit of the back-off; the unit is the run's shortest attempt. A back-off is random, up to 2, 4, 8, 16, 32
+    units, and shrinks from the fifth conflict on, so that old runs precede young ones."""
 
     retry_backoff_ms_max: float = 1_000.0
     """Maximum length of one back-off."""
 
     completion_linger_ms: float = 20.0
-    """How long the client gathers shadow cells of committed transactions before it writes them in the background. Until
-    then readers find the commit in the commit table."""
+    """How long a client gathers shadow cells of its commits before it writes them in the background."""
 
     completion_cells_max: int = 100_000
-    """Cells that may wait for their shadow cells. Beyond that, repairs by readers are dropped and commits wait for
-    room."""
+    """Cells that may wait for their shadow cells. Beyond that, commits wait for room."""
 
     commit_cache_entries: int = 100_000
     """Commits (start → commit) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client caches a table's catalog entry. 0 reads it at each transaction's first use of the table. Over
-    HBase the default is 30. A dropped table is noticed at the next begin in any case."""
+    """How long a client caches a table's catalog entry; 0: within one transaction. Over HBase the default is 30."""
 
     create: bool = True
-    """Embedded: create a database in a folder that holds none. `false` refuses such a folder, which catches a mistyped
-    path."""
+    """Embedded: create a database in a folder that holds none; `false` catches a mistyped path."""
 
     folder_access: str = "owner"
-    """Embedded: who may use the folder. `owner`: its owner only. `group`: a new folder is created for its group too,
-    and a folder that another user created so is accepted. The first of these users starts the TSO for all."""
+    """Embedded: `owner`: only its owner may use the folder. `group`: a new folder is created for its group too, and
+    another user's folder of this kind is accepted. The first of these users starts the TSO for all."""
 
     map_size_gib: float = 64.0
-    """Embedded: maximum size of the folder's LMDB environment, as address space, not disk space. Above 64, give all
-    clients the same value: the TSO uses that of the client that started it."""
+    """Embedded: maximum size of the folder's data, as address space. Above 64, give all clients the same value: the TSO
+    uses that of the client that started it."""
 
     retention: str = ""
-    """Embedded: how long history is kept for reads of the past: `7d`, `12h`, `30m`; `0`: only as long as a reader needs
-    it. The folder remembers the last value; its TSO applies it from its next start on. Over HBase only the URL of the
-    TSO has it."""
+    """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
+    last value; a folder's TSO applies it from its next start on. Over HBase only the URL of the TSO has it."""
 
     transaction_id_days: float = 30.0
-    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start. Then upkeep leaves
-    six bytes, and the id still never commits again. 0 keeps everything. A folder uses the value of the client that
-    started its TSO, HBase that of the client that calls `expire` or `compact`."""
+    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start. The id never commits
+    again; 0 keeps everything. A folder uses the value of the client that started its TSO, HBase that of the client that
+    calls `expire` or `compact`."""
 
     upkeep_share: float = 0.1
-    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep in the background; 0
-    turns it off. A tenth cleans some ten thousand versions a second."""
+    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep; 0 turns it off. A
+    tenth cleans some ten thousand versions a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +136,7 @@ class Settings(CommonSettings):
 
     ceiling: str = "hbase"
     """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
-    `zookeeper` (a znode). A TSO refuses to start if the other place holds a higher one; `pyomid init` moves it."""
+    `zookeeper` (a znode). `pyomid init` moves it."""
 
     durability: str = "table"
     """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
@@ -151,15 +144,14 @@ class Settings(CommonSettings):
 
     others_seal: bool = False
     """HBase, for a TSO: set it if other clients write invalidation markers in its epoch, as Java clients do that call
-    `fence()` or read in low-latency mode. The TSO then reads the markers of each flush back, one more round trip."""
+    `fence()` or read in low-latency mode. Costs one more round trip per flush."""
 
     store_retry_seconds: float = 60.0
-    """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, or a region has no server,
-    before it raises `Unavailable`."""
+    """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, before it raises
+    `Unavailable`."""
 
     tls_ca: str = ""
-    """HBase: CA certificate (PEM file) of the TSO; turns on TLS to a TSO started with `--tls-cert`. The file must be on
-    every machine of a job."""
+    """HBase: CA certificate (PEM file) of the TSO; turns on TLS to a TSO started with `--tls-cert`."""
 
     tls_cert: str = ""
     """HBase: certificate (PEM file) for a TSO started with `--tls-client-ca`."""
@@ -168,8 +160,7 @@ class Settings(CommonSettings):
     """HBase: key file, if `tlsCert` does not contain the key."""
 
     hbase_tls_ca: str = ""
-    """HBase 2.6: CA certificate (PEM file) of HBase's servers; turns on TLS to all of them
-    (`hbase.server.netty.tls.enabled`)."""
+    """HBase 2.6: CA certificate (PEM file) of HBase's servers; turns on TLS to all of them."""
 
     hbase_tls_cert: str = ""
     """HBase: certificate (PEM file) for HBase's servers."""
@@ -188,34 +179,33 @@ class Settings(CommonSettings):
     """HBase: key file, if `zookeeperTlsCert` does not contain the key."""
 
     token_file: str = ""
-    """HBase: file with the token for a TSO started with `--token-file`; a file, so that no URL holds a secret."""
+    """HBase: file with the token for a TSO started with `--token-file`."""
 
     authentication: str = "simple"
     """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
-    which an unsecured server believes. `kerberos`: by a ticket; needs the extra `kerberos`."""
+    which an unsecured server does not verify. `kerberos`: by a ticket."""
 
     principal: str = ""
-    """HBase, `kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""
+    """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""
 
     keytab: str = ""
-    """HBase, `kerberos`: file with the key of `principal`, from which the client gets and renews tickets. Without it
-    the client uses the ticket cache (KRB5CCNAME), which something else must renew. With delegation tokens a Spark job
-    needs it on the driver's machine only."""
+    """`kerberos`: file with the key of `principal`, from which the client gets and renews tickets. Without it the
+    client uses the ticket cache (KRB5CCNAME)."""
 
     hbase_principal: str = "hbase/_HOST"
-    """HBase, `kerberos`: principal of HBase's servers (`hbase.regionserver.kerberos.principal`); `_HOST` stands for
-    each server's name. Without a realm, krb5.conf supplies it."""
+    """`kerberos`: principal of HBase's servers (`hbase.regionserver.kerberos.principal`); `_HOST` stands for each
+    server's name. Without a realm, krb5.conf supplies it."""
 
     zookeeper_principal: str = "zookeeper/_HOST"
-    """HBase, `kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
+    """`kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
 
     rpc_protection: str = ""
-    """HBase, `kerberos`: `authentication`, `integrity` or `privacy`; HBase must offer it (`hbase.rpc.protection`). By
+    """`kerberos`: `authentication`, `integrity` or `privacy`, which HBase must offer (`hbase.rpc.protection`). By
     default the strongest that HBase offers."""
 
     run_as: str = ""
-    """HBase, `kerberos`: the user on whose behalf HBase performs this client's calls, with that user's rights. HBase
-    must allow it (`hadoop.proxyuser`); ZooKeeper sees `principal` only."""
+    """`kerberos`: the user on whose behalf HBase performs this client's calls. HBase must allow it
+    (`hadoop.proxyuser`); ZooKeeper sees `principal` only."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -1,4 +1,4 @@
-"""Named points where a test can kill or stop this process; in the product, and off by default.
+"""Named points in the product's code at which a test can kill or stop the process; off by default.
 
     PYOMID_CRASH_AT=client.commit.answered          SIGKILL when it is first reached
     PYOMID_CRASH_AT=client.flush.before:3           … for the third time
@@ -8,8 +8,8 @@
                                                    environment (Spark's workers) one dies, once
 
 The note proves to a test that the process died at the point and not elsewhere. `POINTS` names every point. An unknown
-name in the environment raises `Misuse`, so that a misspelt point does not look like a survived one. If none is armed, a
-point costs one read of a module variable.
+name in the environment raises `Misuse`; otherwise a test with a misspelt name would pass without a crash. If none is
+armed, a point costs one read of a module variable.
 """
 
 from __future__ import annotations

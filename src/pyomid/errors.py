@@ -1,7 +1,7 @@
 """The errors, one class for each reaction of the caller.
 
-    ConflictError     run the transaction again
-    Unavailable       try the request again
+    ConflictError     rerun the transaction
+    Unavailable       retry the request
     AlreadyCommitted  nothing: the work under this id is done already
     ExpectationFailed read and decide again: a value is not the expected one
     OutcomeUnknown    check before repeating: the commit may have happened
@@ -9,8 +9,8 @@
     Misuse            fix the program (also a ValueError; MisuseType is also a TypeError)
 
 Every error, subclasses of a program included, can be pickled and copied with its message, values, attributes and notes,
-so that it survives the way from a Spark worker to the driver. `code` is stable; by it `pyomid.spark` recognizes an
-error that Spark has turned into text.
+as a Spark worker does to send it to the driver. `code` is stable: `pyomid.spark` uses it to recognize an error that
+Spark has turned into text.
 """
 
 from __future__ import annotations

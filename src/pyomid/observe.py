@@ -35,7 +35,7 @@ COUNTERS: Final = {
         "outcome",
     ),
     "conflicts": ("Conflicts of transactions that wrote or claimed this table", "table"),
-    "retries": ("Runs that went on after a conflict", ""),
+    "retries": ("Reruns after a conflict", ""),
     "errors": ("Operations that raised, by kind and error", "operation,error"),
 }
 """Name → description, and labels."""

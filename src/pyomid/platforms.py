@@ -174,12 +174,12 @@ def reserve(file: int, size: int) -> None:
 
 
 def _hole(file: int, at: int, end: int) -> int:
-    """Return where the next hole begins; the end of the file counts as one."""
+    """Return the offset of the next hole; the end of the file counts as one."""
     return os.lseek(file, at, os.SEEK_HOLE) if at < end else at
 
 
 def _data(file: int, at: int, end: int) -> int:
-    """Return where the next data begin; 0 if there are none."""
+    """Return the offset of the next data; 0 if there are none."""
     if at >= end:
         return 0
     try:

@@ -2,9 +2,9 @@
 port.
 
 *Durable* means: it survives loss of power, and every later lookup and every later conditional write of any process
-finds it. *Fresh* means: it sees everything that was durable before the call began. Errors: `Unavailable` (nothing
-happened; but part of a write may have happened, and its transaction becomes rollback-only), `StoreFull`, `Corruption`,
-`UnknownTable`, `Misuse`. A port maps all foreign exceptions to these.
+finds it. *Fresh* means: it sees everything that was durable before the call began. A port maps all foreign exceptions
+to `Unavailable`, `StoreFull`, `Corruption`, `UnknownTable` and `Misuse`. After `Unavailable` the call had no effect,
+except that part of a write may be stored: its transaction becomes rollback-only.
 """
 
 from __future__ import annotations
@@ -151,18 +151,18 @@ class DataStore(ABC):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """The same for a key range: batches of whole rows, ascending. A row without any version that `bounds` needs may
-        be omitted.
+        """As `read_rows`, for a key range: yield batches of whole rows, ascending. A row without any version that
+        `bounds` needs may be omitted.
 
-        Each batch is fetched fresh by `next`. It may hold fewer rows than the maximum, but only whole rows. Closing the
-        iterator frees its resources; no read transaction outlives a batch.
+        Each batch is fetched fresh by `next`, and may have fewer rows than the maximum. Closing the iterator frees its
+        resources; no read transaction outlives a batch.
         """
 
     def changed_rows(
         self, table: str, key_range: KeyRange, bounds: ChangeBounds, *, batch_rows_max: int = 10_000
     ) -> Iterator[list[bytes]]:
-        """Keys of the range, ascending and unique: every row that holds a version within `bounds`, perhaps others too.
-        Each list is fetched fresh by `next`."""
+        """Yield lists of row keys, ascending and unique: every row of the range that has a version within `bounds`,
+        perhaps other rows too. Each list is fetched fresh by `next`."""
         wanted = ReadBounds(bounds.at_least, bounds.below)
         for batch in self.scan(table, key_range, None, batch_rows_max=batch_rows_max, bounds=wanted):
             version, commit_ts = batch.rec_version, batch.rec_commit
@@ -173,8 +173,8 @@ class DataStore(ABC):
                 yield [batch.row_key(row) for row in rows.tolist()]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """Return a key from which the range holds about `rows` rows to its stop: a descending scan reads these next.
-        The range's start if it holds no more rows. The key is below the range's stop, so such a scan ends."""
+        """Return the key at which about the last `rows` rows of the range begin: a descending scan reads these next.
+        The range's start if it has no more rows. The key is below the range's stop, so such a scan ends."""
         return key_range.start
 
     @abstractmethod
@@ -589,7 +589,7 @@ class Tso(ABC):
         """Return a start timestamp above `not_before` (0: any). It holds W back (T16) until the reply's `end` is called
         or the reply is garbage."""
 
-    def tell_open(self) -> object:  # noqa: B027 - a TSO without such reports
+    def report_open_starts(self) -> object:  # noqa: B027 - a TSO without such reports
         """Report the open starts to the TSO now, for a process that may exit abruptly; otherwise they are reported
         periodically."""
 

@@ -1,4 +1,5 @@
-"""TLS for clients: trusted authorities, errors that explain a failed handshake, a socket for two threads."""
+"""TLS for clients: trusted authorities, errors that explain a failed handshake, a socket that one thread reads while
+another writes."""
 
 from __future__ import annotations
 
@@ -156,13 +157,21 @@ class TlsSocket:
         with self._lock:
             return self._sock.pending()
 
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Send without waiting and return how many bytes were sent. After `BlockingIOError` the next call must have the
+        same data."""
+        try:
+            with self._lock:
+                return self._sock.send(data)
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError) as error:
+            raise BlockingIOError(str(error)) from error
+
     def sendall(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
         while rest:
             try:
-                with self._lock:
-                    rest = rest[self._sock.send(rest) :]
-            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                rest = rest[self.send(rest) :]
+            except BlockingIOError:
                 self._wait(select.POLLOUT)
 
     def recv(self, size: int, flags: int = 0) -> bytes:

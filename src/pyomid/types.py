@@ -25,7 +25,7 @@ SEALED: Final = -1
 """Result of a commit-table lookup: an invalidation marker (it wins over an entry, R2)."""
 
 TABLES_UNCONFIRMED: Final = 1 << 64
-"""Not an id of any table. A mark with this id: a TSO that leaves no marks has led, so any table may be missing (K6)."""
+"""No table has this id. A mark with it: a TSO that leaves no marks has led, so any table may be unregistered (K6)."""
 
 
 def start_of(version: int) -> int:
@@ -122,7 +122,7 @@ class ChangeBounds(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """A position in the order of commits: after the commits below `start_ts`, before the commits above it.
+    """A position in the order of commits: the commits below `start_ts` are before it, those above after it.
 
     `watermark`: a W that was published before `start_ts` was drawn. No commit above `start_ts` has a start at or below
     it, so a search for changes skips older versions. 0: unknown; the search reads all versions.
@@ -222,7 +222,7 @@ class BeginReply:
     epoch: int = 0
     fenced_ts: int = 0
     """The newest fence that this TSO has drawn on any table; `TIMESTAMP_MAX` if it does not report fences (Apache
-    Omid's): then table rules that were read before the start are not valid (`protocol.commit.may_go_by`)."""
+    Omid's): then table rules that were read before the start are not valid (`protocol.commit.may_use_rules`)."""
     read_at: int = 0
     """Set by a client for a past snapshot: the snapshot's start, possibly another transaction's. 0: the snapshot of
     `start_ts`."""
@@ -298,9 +298,9 @@ class CommitRequest:
     """Everything that the TSO needs to decide one commit. Ids are signed 64-bit (`protocol.hashing`).
 
     `branches` make it a large commit. `level` TABLE claims `table_ids` as a whole; `cell_ids` are then a few cells of
-    other tables, such as an idempotency key, and are checked as usual. `is_plain`: from a peer that knows level IDS
-    only, such as Apache Omid's client. `cells`: all cells of the transaction, packed by `DataStore.pack_cells`; the TSO
-    writes them together with the decision.
+    other tables, such as an idempotency key, and are checked as usual. `from_java_peer`: from a peer without pyomid's
+    extensions, such as Apache Omid's client, so `level` is IDS. `cells`: all cells of the transaction, packed by
+    `DataStore.pack_cells`; the TSO writes them together with the decision.
     """
 
     start_ts: int
@@ -309,7 +309,7 @@ class CommitRequest:
     branches: tuple[int, ...] = ()
     level: WriteSetLevel = WriteSetLevel.IDS
     is_retry: bool = False
-    is_plain: bool = False
+    from_java_peer: bool = False
     cells: bytes = b""
 
     @property
@@ -414,7 +414,7 @@ class TableSchema:
 
 
 class IndexState(StrEnum):
-    """State of an index (`client.admin.indexes`). Writers of the table maintain it from BUILDING until DROPPING."""
+    """State of an index (`client.admin.index_admin`). Writers of the table maintain it from BUILDING until DROPPING."""
 
     PLANNED = "being made"
     BUILDING = "being built"
@@ -558,7 +558,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class BackupMoment:
-    """The moment of a backup, held: compaction removes nothing that the backup needs until it is taken."""
+    """The moment of a backup. Until the backup is taken, compaction removes nothing that it needs."""
 
     snapshot_ts: int
     """A start that the TSO handed out: every commit below it is durable."""
@@ -583,9 +583,9 @@ class TableInBackup:
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """Turns snapshots of tables into one backup. `snapshot_ts` is the moment: the backup holds exactly the commits
-    below it. `epoch`: of the TSO that handed it out. `horizon`: H between the snapshots of the commit table and of the
-    data. `newest_ts`: no version in the snapshots has a later start."""
+    """What a restore needs besides the snapshots of the tables. `snapshot_ts` is the moment: the backup holds exactly
+    the commits below it. `epoch`: of the TSO that handed it out. `horizon`: H, read between the snapshots of the commit
+    table and of the data. `newest_ts`: no version in the snapshots has a later start."""
 
     name: str
     snapshot_ts: int

@@ -1,7 +1,5 @@
-"""Choose the implementations of a database's ports by its URL. Only this module and the command line know every
-package.
-
-Implementations of other kinds are not imported.
+"""Choose the implementations of a database's ports by its URL. Only this module and the command line import every
+package, and only the parts that the URL needs.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database
     from pyomid.client.observers import Observer
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-    from pyomid.client.upkeep.background import BackgroundUpkeep
+    from pyomid.client.upkeep.folder import FolderUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
@@ -217,8 +215,8 @@ def _restore_tables(
 def open_deployment(
     url: str, *, sent_token: Callable[[], TaskToken | None] | None = None, **options: Any
 ) -> Deployment:
-    """Open everything that a client of the database needs; the caller closes it. `sent_token`: returns the newest
-    delegation token that was sent to this process (`Deployment.task_token`).
+    """Open everything that a client of the database needs; the caller closes it. `sent_token`: a function that returns
+    the newest delegation token sent to this process (`Deployment.task_token`).
 
     `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose files
     contradict its layout note.
@@ -256,7 +254,7 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    """Contact the TSO first: it checks whether the files may be opened, and creates the commit table's environment."""
+    """Contact the TSO first: it checks whether the files may be opened."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
@@ -317,10 +315,10 @@ def _check_retention(status: Status, settings: Settings) -> None:
         )
 
 
-def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
+def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
     """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
+    from pyomid.client.upkeep.folder import UPKEEP_REQUEST_S, FolderUpkeep
     from pyomid.server.leadership import connect_in
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
@@ -345,7 +343,7 @@ def folder_upkeep(folder: Path, settings: Settings) -> BackgroundUpkeep:
         finally:
             store.close()
 
-    return BackgroundUpkeep(
+    return FolderUpkeep(
         folder,
         opened,
         records,
@@ -475,8 +473,7 @@ def _hbase_deployment(
     address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
 ) -> Deployment:
     """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
-    from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.session.shared_commit_table import SharedTableTso
+    from pyomid.client.session.blocking import SharedTableSession
     from pyomid.storage.hbase.coordination import find_tso
     from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
@@ -522,8 +519,9 @@ def _hbase_deployment(
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 
     connector = leader_connector()
-    session = TsoSession(
+    session = SharedTableSession(
         connector,
+        database.commit_table,
         has_moved=connector.has_moved,
         announced_epoch=announced_epoch,
         token=token,
@@ -535,7 +533,7 @@ def _hbase_deployment(
         database.commit_table,
         database.leader_state,
         database.catalog,
-        SharedTableTso(session, database.commit_table),
+        session,
         settings,
         closers=(database.close,),
         loop_session=loop_session,

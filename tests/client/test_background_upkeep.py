@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +14,19 @@ import pytest
 
 import pyomid
 from pyomid.client.database import Database
-from pyomid.client.drive import Handler
-from pyomid.client.upkeep.background import (
+from pyomid.client.drive import Run
+from pyomid.client.upkeep.folder import (
     GAIN_MIN,
     PATIENCE_MAX,
     SANITIZE_EVERY_S,
     STATE_FILE,
-    BackgroundUpkeep,
+    FolderUpkeep,
     Gain,
     Part,
-    _Stopped,
 )
 from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.service import Stopped
 from pyomid.protocol.compaction import RegionCleaned
-from pyomid.protocol.effects import Effect
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
 from pyomid.types import CommitRequest, KeyRange, LeaderStateChanges
@@ -71,7 +70,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """A connection for what it asked before, or knows, would keep the process of an idle folder for ever."""
-    monkeypatch.setattr("pyomid.client.upkeep.background.ENTRIES_MIN", 0)
+    monkeypatch.setattr("pyomid.client.upkeep.folder.ENTRIES_MIN", 0)
     tso, asked = raised.deployment.tso, []
 
     class Asked:
@@ -92,7 +91,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     asked_by_look = []
     for _ in range(5):
         clock[0] += SANITIZE_EVERY_S
-        upkeep.look()
+        upkeep.round()
         asked_by_look.append(tuple(asked))
         asked.clear()
     assert asked_by_look[0] == (("advance_horizon",) if table == "t" else ())
@@ -160,14 +159,14 @@ def stored(db: Database) -> int:
     return sum(len(batch.rec_version) for batch in db.deployment.store.scan("t", KeyRange()))
 
 
-def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float] | None = None) -> BackgroundUpkeep:
+def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float] | None = None) -> FolderUpkeep:
     now = clock or [0.0]
 
     def tick() -> float:
         now[0] += 0.001
         return now[0]
 
-    upkeep = BackgroundUpkeep(
+    upkeep = FolderUpkeep(
         folder, lambda: replace(db.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
         clock=tick,
     )  # fmt: skip
@@ -179,9 +178,9 @@ def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float]
 @pytest.mark.fast
 def test_a_pass_keeps_one_version_of_each_row(raised: Database, tmp_path: Path) -> None:
     upkeep = upkeep_of(raised, tmp_path)
-    upkeep.look()
+    upkeep.round()
     assert (stored(raised), upkeep.report.passes) == (ROWS, 1)
-    upkeep.look()
+    upkeep.round()
     assert upkeep.report.passes == 1, "there is nothing to gain any more"
     assert raised.verify().ok
 
@@ -190,11 +189,11 @@ def test_a_pass_keeps_one_version_of_each_row(raised: Database, tmp_path: Path) 
 def test_between_batches_it_rests_by_its_share(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyomid.client.upkeep.background.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.client.upkeep.folder.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, share=0.1, clock=clock)
     upkeep._stop = rests = Rests(clock)
-    upkeep.look()
+    upkeep.round()
     assert len(rests.waits) > ROWS
     assert sum(rests.waits) >= 9 * upkeep.report.busy_seconds > 0
 
@@ -204,17 +203,17 @@ def test_between_batches_it_rests_by_its_share(
 def test_a_pass_that_was_stopped_is_done_by_the_next_process(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    monkeypatch.setattr("pyomid.client.upkeep.background.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.client.upkeep.folder.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._stop = Rests(clock, stops_after=batches)
-    with pytest.raises(_Stopped):
-        upkeep.look()
+    with pytest.raises(Stopped):
+        upkeep.round()
     assert stored(raised) > ROWS
     assert not raised.deployment.catalog.region_watermarks("t"), "a region that is half clean is recorded as clean"
     upkeep = upkeep_of(raised, tmp_path)
     upkeep._is_whole = True  # what is left may be too little to be worth it
-    upkeep.look()
+    upkeep.round()
     assert stored(raised) == ROWS
     assert raised.verify().ok
 
@@ -224,22 +223,22 @@ def test_the_next_process_cleans_what_a_stopped_pass_left(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not from the first part on: a folder that is used for a minute now and then is cleaned at last."""
-    monkeypatch.setattr("pyomid.client.upkeep.background.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.client.upkeep.folder.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._stop = Rests(clock, stops_after=1)
-    with pytest.raises(_Stopped):
-        upkeep.look()
+    with pytest.raises(Stopped):
+        upkeep.round()
     assert raised.deployment.catalog.region_watermarks("still")
     again, cleaned = upkeep_of(raised, tmp_path), []
     compact = again._compact
 
-    def noted(handlers: Mapping[type[Effect], Handler], partition: Partition) -> RegionCleaned:
+    def noted(run: Run, partition: Partition) -> RegionCleaned:
         cleaned.append(partition.table)
-        return compact(handlers, partition)
+        return compact(run, partition)
 
     again._compact = noted  # type: ignore[method-assign]
-    again.look()
+    again.round()
     assert (cleaned, stored(raised)) == (["t"], ROWS)
 
 
@@ -247,7 +246,7 @@ def test_the_next_process_cleans_what_a_stopped_pass_left(
 @pytest.mark.parametrize("said", [None, AHEAD, *NONSENSE], ids=range(2 + len(NONSENSE)))
 def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path: Path, said: bytes | None) -> None:
     """Nonsense costs a pass, and nothing else."""
-    upkeep_of(raised, tmp_path).look()
+    upkeep_of(raised, tmp_path).round()
     if said is not None:
         (tmp_path / STATE_FILE).write_bytes(said)
     again = upkeep_of(raised, tmp_path)
@@ -259,7 +258,7 @@ def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path:
     publish(raised)
     watermark, _ = raised.deployment.leader_state.read_watermarks()
     again._timestamps = lambda: (watermark, watermark)
-    again.look()
+    again.round()
     assert stored(raised) == ROWS
 
 
@@ -269,7 +268,7 @@ def test_what_is_no_file_of_upkeep_does_not_stop_it(
     raised: Database, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / STATE_FILE)
-    upkeep_of(raised, tmp_path).look()
+    upkeep_of(raised, tmp_path).round()
     assert stored(raised) == ROWS
 
 
@@ -279,14 +278,14 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
     records = [stored(raised) + 100_000]
     upkeep = upkeep_of(raised, tmp_path)
     upkeep._records = lambda: records[0]
-    upkeep.look()
+    upkeep.round()
     assert stored(raised) == ROWS
     for number in range(2):
         records[0] = ROWS + number * GAIN_MIN
         publish(raised)
         watermark, _ = raised.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
-        upkeep.look()
+        upkeep.round()
         assert upkeep.report.passes == 1 + number
 
 

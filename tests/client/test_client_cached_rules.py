@@ -13,7 +13,7 @@ import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
 from pyomid.ports import Catalog
-from pyomid.protocol.commit import may_go_by
+from pyomid.protocol.commit import may_use_rules
 from pyomid.types import TIMESTAMP_MAX, BeginReply, TableEntry
 
 
@@ -143,4 +143,4 @@ def test_rules_are_read_once_while_no_table_is_dropped(memory_db: Database) -> N
     ],
 )
 def test_rules_serve_until_a_fence_may_lie_behind_them(read_after: int, begun: BeginReply, may: bool) -> None:
-    assert may_go_by(read_after, begun) is may
+    assert may_use_rules(read_after, begun) is may

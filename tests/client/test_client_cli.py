@@ -106,7 +106,7 @@ def test_a_mistyped_folder_is_refused_and_not_made(
 ) -> None:
     code, _, errors = run(capsys, command, f"omid://{tmp_path}/mistyped")
     assert (code, errors.count("is not a pyomid folder")) == (1, 1)
-    with pytest.raises(Misuse, match="makes a database"):
+    with pytest.raises(Misuse, match="creates a database"):
         pyomid.connect(f"omid://{tmp_path}/mistyped", create=False)
     assert not list(tmp_path.iterdir())
 

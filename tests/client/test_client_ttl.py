@@ -15,7 +15,7 @@ import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.upkeep import expiry
-from pyomid.client.upkeep.background import BackgroundUpkeep
+from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import ConflictError, Misuse, MisuseType
 from pyomid.protocol.expiry import EXPIRY_TABLE, Expiry, expiry_row
 
@@ -241,7 +241,7 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
             opened.append(now_s[0])
             return replace(db.deployment, closers=())
 
-        upkeep = BackgroundUpkeep(
+        upkeep = FolderUpkeep(
             tmp_path, open_again, lambda: 0, share=0.5, retry_s=60.0,
             clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
         )  # fmt: skip
@@ -258,7 +258,7 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
         upkeep._commits = commits
         upkeep._sanitized_s = float("inf")
         for _ in range(50):
-            upkeep.look()
+            upkeep.round()
             now_s[0] += 1
         assert len(opened) == 3, "the first look, and one behind what was committed beside it"
         row = expiry_row("t", db.table_info("t").generation)
@@ -267,11 +267,11 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
         newest[0] += 50
         late = put(db, b"b")
         for _ in range(50):
-            upkeep.look()
+            upkeep.round()
             now_s[0] += 1
         quiet = len(opened)
         for _ in range(4_000):
-            upkeep.look()
+            upkeep.round()
             now_s[0] += 1
         assert quiet < len(opened) <= quiet + 8
         with db.snapshot() as tx:
@@ -301,14 +301,14 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
                 db.drop_table("u")
             return deployment
 
-        upkeep = BackgroundUpkeep(
+        upkeep = FolderUpkeep(
             tmp_path, open_again, lambda: 0, share=0.5, retry_s=60.0,
             clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
         )  # fmt: skip
         upkeep._sanitized_s = float("inf")
-        upkeep.look()
+        upkeep.round()
         now_s[0] += HOUR_S + 10
-        upkeep.look()
+        upkeep.round()
         with db.snapshot() as tx:
             assert seen(tx) == []
         assert upkeep.report.failures == 2

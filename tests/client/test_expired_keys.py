@@ -14,8 +14,8 @@ from pyomid import AlreadyDone
 from pyomid.client.database import Database
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction import Transaction
-from pyomid.client.upkeep.background import BackgroundUpkeep
 from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import Misuse
 
 pytestmark = pytest.mark.fast
@@ -157,8 +157,8 @@ def test_who_may_make_no_table_cleans_all_the_same(
 def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path) -> None:
     clock = Days()
 
-    def upkeep() -> BackgroundUpkeep:
-        return BackgroundUpkeep(
+    def upkeep() -> FolderUpkeep:
+        return FolderUpkeep(
             tmp_path,
             lambda: replace(db.deployment, closers=()),
             lambda: 0,
@@ -169,14 +169,14 @@ def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path
         )
 
     db.run_once("first", add_one)
-    upkeep().look()
+    upkeep().round()
     clock.pass_by(29)
     db.run_once("second", add_one)
-    upkeep().look()
+    upkeep().round()
     assert keys_stored(db) == 2
     clock.pass_by(2)
     later = upkeep()
-    later.look()
+    later.round()
     assert later.report.keys_expired == 1
     assert db.run_once("first", add_one) == AlreadyDone("first", 0)
     assert db.run_once("second", add_one) == AlreadyDone("second", db_start(db, b"second"), 2)

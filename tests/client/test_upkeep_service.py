@@ -9,7 +9,7 @@ import pytest
 from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
-from pyomid.errors import Unavailable
+from pyomid.errors import Misuse, Unavailable
 from pyomid.types import KeyRange, LeaderStateChanges
 
 pytestmark = pytest.mark.fast
@@ -27,13 +27,14 @@ class Hand:
 
 
 class Turn:
-    """One that is always free. After `rounds` looks it is another one's."""
+    """One that is always free. After `rounds` looks at it another process has it."""
 
     def __init__(self, rounds: int = 1 << 30) -> None:
         self.looks, self.rounds = 0, rounds
         self.released = 0
 
     def acquire(self, stop: threading.Event) -> bool:
+        self.looks = 0
         return not stop.is_set()
 
     def is_held(self) -> bool:
@@ -44,8 +45,8 @@ class Turn:
         self.released += 1
 
 
-def rounds_of(hand: Hand, stop: threading.Event | None = None, **options: object) -> CompactionRounds:
-    return CompactionRounds(EVERY_S, stop or threading.Event(), lambda: True, wall_clock=hand, **options)  # type: ignore[arg-type]
+def rounds_of(db: Database, hand: Hand, **options: object) -> CompactionRounds:
+    return CompactionRounds(lambda: db, EVERY_S, threading.Event(), lambda: True, wall_clock=hand, **options)  # type: ignore[arg-type]
 
 
 def publish(db: Database) -> None:
@@ -75,34 +76,34 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
 
 
 def test_a_region_is_due_when_its_record_is_old_and_w_moved(memory_db: Database, hand: Hand) -> None:
-    rounds = rounds_of(hand)
+    rounds = rounds_of(memory_db, hand)
     put(memory_db, "t")
     publish(memory_db)
-    rounds.round(memory_db)
+    rounds.round()
     (first,) = records(memory_db, "t")
     publish(memory_db)
     hand.now_s += EVERY_S / 2
-    assert rounds.round(memory_db) <= EVERY_S / 2
+    assert rounds.round() <= EVERY_S / 2
     assert records(memory_db, "t") == [first], "its record is young"
     hand.now_s += EVERY_S / 2
-    rounds.round(memory_db)
+    rounds.round()
     second = max(records(memory_db, "t"))
     assert second > first
     hand.now_s += 2 * EVERY_S
-    assert rounds.round(memory_db) > 0
+    assert rounds.round() > 0
     assert max(records(memory_db, "t")) == second, "W did not move"
 
 
 def test_a_record_of_a_clock_that_was_ahead_puts_nothing_off(memory_db: Database, hand: Hand) -> None:
-    rounds = rounds_of(hand)
+    rounds = rounds_of(memory_db, hand)
     put(memory_db, "t")
     publish(memory_db)
     hand.now_s += 1e8  # three years
-    rounds.round(memory_db)
+    rounds.round()
     (ahead,) = records(memory_db, "t")
     publish(memory_db)
     hand.now_s -= 1e8
-    rounds.round(memory_db)
+    rounds.round()
     (right,) = memory_db.deployment.catalog.region_watermarks("t")
     assert right.watermark > ahead
     assert right.recorded_at_s == hand.now_s
@@ -114,7 +115,7 @@ def test_what_does_not_answer_comes_behind_all_others(memory_db: Database, hand:
         memory_db.create_table(table, ["f"])
         put(memory_db, table)
     publish(memory_db)
-    rounds = rounds_of(hand, tables=["a", "b"])
+    rounds = rounds_of(memory_db, hand, tables=["a", "b"])
     store, merge = memory_db.deployment.store, memory_db.deployment.store.flush_and_merge
     tried: list[str] = []
 
@@ -127,11 +128,11 @@ def test_what_does_not_answer_comes_behind_all_others(memory_db: Database, hand:
     store.flush_and_merge = away  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(Unavailable):
-            rounds.round(memory_db)
+            rounds.round()
     assert tried == ["a", "b", "a"]
     assert records(memory_db, "b")
     store.flush_and_merge = merge  # type: ignore[method-assign]
-    rounds.round(memory_db)
+    rounds.round()
     assert records(memory_db, "a")
 
 
@@ -140,11 +141,42 @@ def test_a_named_table_that_is_gone_holds_up_no_other(
 ) -> None:
     put(memory_db, "t")
     publish(memory_db)
-    rounds = rounds_of(hand, tables=["gone", "t"])
+    rounds = rounds_of(memory_db, hand, tables=["gone", "t"])
     for _ in range(2):
-        assert rounds.round(memory_db) > 0
+        assert rounds.round() > 0
     assert records(memory_db, "t")
     assert caplog.text.count("cannot compact table 'gone'") == 1
+
+
+def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again later, and its error is logged once."""
+    for table in ("a", "b"):
+        memory_db.create_table(table, ["f"])
+        put(memory_db, table)
+    publish(memory_db)
+    rounds = rounds_of(memory_db, hand, tables=["a", "b"])
+    store, merge = memory_db.deployment.store, memory_db.deployment.store.flush_and_merge
+    tried: list[str] = []
+
+    def fails(table: str, region: KeyRange) -> None:
+        tried.append(table)
+        if table == "a":
+            raise Misuse("permission denied")
+        merge(table, region)
+
+    store.flush_and_merge = fails  # type: ignore[method-assign]
+    now_s = [0.0]
+    rounds._clock = lambda: now_s[0]
+    for at_s in (1.0, 2.0, 100.0):
+        now_s[0] = at_s
+        rounds.round()
+    assert tried == ["a", "b", "a"]
+    assert records(memory_db, "b")
+    assert caplog.text.count("upkeep of table 'a' failed") == 1
+    store.flush_and_merge = merge  # type: ignore[method-assign]
+    now_s[0] = 200.0
+    rounds.round()
+    assert records(memory_db, "a")
 
 
 def test_a_service_that_is_told_to_end_ends_amid_a_region(memory_db: Database, hand: Hand) -> None:
@@ -156,9 +188,9 @@ def test_a_service_that_is_told_to_end_ends_amid_a_region(memory_db: Database, h
         stop.set()
         return True  # its turn it still is
 
-    rounds = CompactionRounds(EVERY_S, stop, told, wall_clock=hand)
+    rounds = CompactionRounds(lambda: memory_db, EVERY_S, stop, told, wall_clock=hand)
     with pytest.raises(Stopped):
-        rounds.round(memory_db)
+        rounds.round()
     assert records(memory_db, "t") == [], "what was not cleaned whole is not recorded"
 
 
@@ -166,7 +198,7 @@ def test_an_outage_ends_no_service(memory_db: Database, hand: Hand) -> None:
     """The first connection fails; so it tries again, and then its turn is over."""
     put(memory_db, "t")
     publish(memory_db)
-    stop, turn, tries = threading.Event(), Turn(), 0
+    stop, turn, tries = threading.Event(), Turn(rounds=1), 0
 
     def opened() -> Database:
         nonlocal tries
@@ -177,9 +209,7 @@ def test_an_outage_ends_no_service(memory_db: Database, hand: Hand) -> None:
             stop.set()
         return Database(memory_db.deployment)
 
-    rounds = CompactionRounds(0.01, stop, lambda: True, wall_clock=hand)
-    turn.rounds = 2
-    serve(opened, turn, rounds, stop)
+    serve(CompactionRounds(opened, 0.01, stop, lambda: True, wall_clock=hand), turn, stop)
     assert tries == 3
     assert turn.released == 3
     assert len(records(memory_db, "t")) == 1
@@ -199,7 +229,7 @@ def test_who_waits_after_an_error_has_no_turn() -> None:
         raise Unavailable("no route to HBase from here")
 
     stop = Waits()
-    serve(opened, turn, SanitizingRounds(1.0, stop, turn.is_held), stop)
+    serve(SanitizingRounds(opened, 1.0, stop, turn.is_held), turn, stop)
     assert released == [1]
 
 
@@ -209,7 +239,7 @@ def test_what_will_not_pass_ends_the_service() -> None:
 
     stop, turn = threading.Event(), Turn()
     with pytest.raises(Unavailable, match="not trusted"):
-        serve(opened, turn, SanitizingRounds(1.0, stop, turn.is_held), stop)
+        serve(SanitizingRounds(opened, 1.0, stop, turn.is_held), turn, stop)
     assert turn.released == 1
 
 

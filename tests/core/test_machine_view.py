@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 
 FOR_DRIVERS: Final = {
     # steps
-    "handle", "is_step_due", "start_plain_flush", "end_plain_flush", "give_up_plain_flush",
+    "handle", "is_step_due", "start_inline_flush", "end_inline_flush", "give_up_inline_flush",
     "may_complete", "take_completions", "completed", "may_decide_fast",
     # what a driver tells
     "serve_until_s", "database_id", "count", "note_longest", "note_time_now",

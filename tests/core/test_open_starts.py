@@ -10,7 +10,7 @@ from machine_script import Script
 from pyomid.oracle.instructions import PeerGone, ProcessEnded
 from pyomid.oracle.open_starts import ENDED_MAX, OpenStarts
 from pyomid.types import AbortReason, BeginReply, CommitReply, WriteSetLevel
-from pyomid.wire.messages import Begin, EndLease, GrantLease, TellOpen
+from pyomid.wire.messages import Begin, EndLease, GrantLease, ReportOpenStarts
 
 pytestmark = pytest.mark.fast
 
@@ -28,7 +28,7 @@ def begun(tso: Script, peer: str) -> int:
 
 
 def tells(tso: Script, peer: str, oldest: int, *, client: bytes = b"", connection: int = 1) -> None:
-    tso.ask(TellOpen(client or peer.encode(), connection, oldest), peer)
+    tso.ask(ReportOpenStarts(client or peer.encode(), connection, oldest), peer)
 
 
 def low_watermark(tso: Script) -> int:
@@ -239,7 +239,7 @@ def test_whatever_a_peer_tells_lwm_stays_below_the_newest_start(oldest: int) -> 
     tso = script()
     newest = begun(tso, "a")
     tells(tso, "a", oldest)
-    tso.ask(TellOpen(b"x" * 10_000, -(1 << 63), oldest, "\x1b[31m" * 1000), "b")
+    tso.ask(ReportOpenStarts(b"x" * 10_000, -(1 << 63), oldest, "\x1b[31m" * 1000), "b")
     assert low_watermark(tso) <= tso.machine.begins.newest_start
     assert newest <= tso.machine.begins.newest_start
     assert len(tso.machine.status().held_back_by) < 300
@@ -248,7 +248,7 @@ def test_whatever_a_peer_tells_lwm_stays_below_the_newest_start(oldest: int) -> 
 def test_status_names_who_holds_lwm_back() -> None:
     tso = script()
     start_ts = begun(tso, "a")
-    tso.ask(TellOpen(b"a", 1, start_ts, "process 7 on host"), "a")
+    tso.ask(ReportOpenStarts(b"a", 1, start_ts, "process 7 on host"), "a")
     low_watermark(tso)
     assert tso.machine.status().held_back_by.startswith(f"process 7 on host: start {start_ts} or a later one")
     assert report(tso) == ("open start", "process 7 on host")
@@ -261,7 +261,7 @@ def test_status_names_who_holds_lwm_back() -> None:
 def test_figures_name_what_holds_w_back_most() -> None:
     tso = script()
     leased, open_start = begun(tso, "a"), begun(tso, "a")
-    tso.ask(TellOpen(b"a", 1, open_start, "process 7 on host"), "a")
+    tso.ask(ReportOpenStarts(b"a", 1, open_start, "process 7 on host"), "a")
     tso.ask(GrantLease(leased, 60.0, "process 8 on host"), "b")
     low_watermark(tso)
     assert report(tso) == ("lease", "process 8 on host")
@@ -290,7 +290,7 @@ def test_ended_connections_are_remembered_in_bounded_memory() -> None:
         starts.gone(number)
     held = starts.lowest(0)
     assert held is not None
-    assert held.floor == 101, "the oldest is not forgotten"
+    assert held.bound == 101, "the oldest is not forgotten"
     held = starts.lowest(100 + ENDED_MAX // 2)
     assert held is not None
     assert starts.lowest(100 + 2 * ENDED_MAX) is None, "all are old"

@@ -12,7 +12,7 @@ import pytest
 
 from pyomid.oracle.open_starts import OpenStarts as Held
 from pyomid.types import OpenStart
-from pyomid.wire.messages import TellOpen
+from pyomid.wire.messages import ReportOpenStarts
 from pyomid.wire.open_starts import OpenStarts
 
 pytestmark = pytest.mark.fast
@@ -47,8 +47,8 @@ class Client:
         self.connection.up.extend(self.waiting)
 
     def tell(self) -> None:
-        if self.tells and not self.here.is_told:
-            self.connection.up.append(self.here.telling())
+        if self.tells and not self.here.is_reported:
+            self.connection.up.append(self.here.next_report())
 
     def move(self, choices: random.Random) -> None:
         match choices.randrange(6):
@@ -104,7 +104,7 @@ class World:
             self.tso.gone(connection)
         elif connection.up:
             request = connection.up.popleft()
-            if isinstance(request, TellOpen):
+            if isinstance(request, ReportOpenStarts):
                 self.tso.report(connection, request, self.newest)
             else:
                 self.tso.handed_out(connection, self.newest, self.newest + 50)
@@ -116,7 +116,7 @@ class World:
         while self.ages and self.ages[0][0] <= self.now_s - AGE_S:
             self.old = self.ages.popleft()[1]
         held = self.tso.lowest(self.old)
-        self.low = max(self.low, self.old, self.newest if held is None else min(self.newest, held.floor - 1))
+        self.low = max(self.low, self.old, self.newest if held is None else min(self.newest, held.bound - 1))
 
     def judge(self) -> None:
         for client in self.clients:

@@ -377,7 +377,7 @@ def test_a_plain_peer_commits_whatever_fits_its_frame() -> None:
     cells = tuple(range(3 * tso.settings.conflict_map_entries))
     refused = tso.ask_settled(CommitRequest(tso.begin(), cells)).refusal()
     assert "commit smaller transactions" in refused.message
-    reply = tso.ask_settled(CommitRequest(tso.begin(), cells, is_plain=True)).answer
+    reply = tso.ask_settled(CommitRequest(tso.begin(), cells, from_java_peer=True)).answer
     assert isinstance(reply, CommitReply)
     assert reply.committed
     again = tso.begin()

@@ -50,9 +50,9 @@ from pyomid.wire.messages import (
     LeaseReply,
     Refused,
     RenewLease,
+    ReportOpenStarts,
     Seal,
     SealReply,
-    TellOpen,
 )
 
 pytestmark = pytest.mark.fast
@@ -201,7 +201,7 @@ def test_t2_w_is_sent_only_after_every_commit_that_started_below_it_is_durable()
     committed(tso.commit(tso.begin(), *range(28)))
     first = tso.ask(CommitRequest(mover, tuple(range(100, 128))))
     assert tso.machine.oracle.low_watermark > mover
-    tso.ask(TellOpen(b"client", 1, 0))
+    tso.ask(ReportOpenStarts(b"client", 1, 0))
     tso.tick(0.2)
     assert tso.machine.watermarks.sent < mover, "the mover's own entry is not durable yet"
     assert first.answer is None

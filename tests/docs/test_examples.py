@@ -19,6 +19,13 @@ def blocks(document: str, language: str = "python") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
+def fenced(document: str) -> list[str]:
+    """The blocks of a document that are shell commands: of `sh`, or without a language."""
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for language, block in found if language in ("", "sh")]
+
+
 def run_script(code: str, folder: Path) -> str:
     script = folder / "example.py"
     script.write_text(code, encoding="utf-8")
@@ -54,6 +61,46 @@ def test_examples_of_backups_run_as_they_stand(tmp_path: Path) -> None:
     run_page("docs/backup.md", tmp_path)
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("document", ["docs/architecture.md", "docs/upkeep.md"])
+def test_examples_that_take_an_open_database_run_as_they_stand(tmp_path: Path, document: str) -> None:
+    given = f"import pyomid\nurl = 'omid://{tmp_path}/db'\ndb = pyomid.connect(url)\n"
+    given += "db.create_table('accounts', families=['f'])\n"
+    run_script(given + "\n".join(blocks(document)), tmp_path)
+
+
+SHELL_PAGES = ["docs/backup.md", "docs/shell.md"]
+
+
+@pytest.mark.process
+def test_commands_run_as_they_stand(tmp_path: Path) -> None:
+    """Those of `SHELL_PAGES`, with folders of the test in place of /data and /backups."""
+    given = f"""
+import pyomid
+with pyomid.connect("omid://{tmp_path}/data/shop") as db:
+    db.create_table("orders", families=["f"])
+    db.table_schema("orders", {{"id": "long", "customer": "string"}}, row_key="id")
+    with db.begin() as tx:
+        tx.table("orders", codec=dict).put({{"id": 17, "customer": "Ann"}})
+"""
+    run_script(given, tmp_path)
+    (tmp_path / "backups").mkdir()
+    (tmp_path / "corrections.txt").write_text("put orders 18 customer=Bob\n", encoding="utf-8")
+    lines = [line for page in SHELL_PAGES for line in re.findall("^pyomid .*$", "".join(fenced(page)), re.MULTILINE)]
+    assert len(lines) > 4
+    for line in lines:
+        done = subprocess.run(
+            ["bash", "-c", re.sub("(/data|/backups)/", rf"{tmp_path}\1/", f'"$PYTHON" -m {line}')],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Path) -> None:
@@ -66,3 +113,23 @@ def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Pat
 @pytest.mark.timeout(600)
 def test_examples_of_spark_run_as_they_stand(tmp_path: Path) -> None:
     run_page("docs/spark.md", tmp_path)
+
+
+RUN_ELSEWHERE = {
+    "docs/client.md": "tests/client/test_client_docs.py",
+    "docs/shell.md": "tests/client/test_client_shell.py",
+    "docs/web-service.md": "tests/process/test_web_service.py",
+    "docs/api/testing.md": "tests/simulation/test_documented.py",
+}
+
+
+@pytest.mark.fast
+def test_every_page_with_an_example_is_run_by_a_test() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "docs/api").glob("*.md")]
+    for page in pages:
+        name = str(page.relative_to(REPOSITORY))
+        if "```python" in page.read_text(encoding="utf-8"):
+            elsewhere = RUN_ELSEWHERE.get(name)
+            text = (REPOSITORY / elsewhere).read_text(encoding="utf-8") if elsewhere else here
+            assert (page.name if elsewhere else f'"{name}"') in text, name

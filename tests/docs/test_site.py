@@ -71,3 +71,32 @@ def test_api_pages_show_every_public_name(package: str) -> None:
     errors = set(vars(import_module("pyomid.errors")))
     for public in import_module(package).__all__:
         assert f"{package}.{public}" in names or public in errors or public == "__version__", f"docs/api: {public}"
+
+
+CLASSES = [(name, members) for name, members in shown() if members and isinstance(found(name), type)]
+
+
+@pytest.mark.parametrize(("name", "members"), CLASSES, ids=[name for name, _ in CLASSES])
+def test_the_members_that_a_page_lists_are_all_that_programs_may_use(name: str, members: list[str]) -> None:
+    public, _, _ = inspect.getsource(cast(type, found(name))).partition("    # For pyomid's own use")
+    defined = set(re.findall(r"^    (?:async )?def ([a-z]\w*)\(", public, re.MULTILINE))
+    assert {each for each in defined if not each.endswith("_steps")} <= set(members)
+
+
+@pytest.mark.parametrize("package", ["pyomid", "pyomid.aio", "pyomid.spark", "pyomid.observe"])
+def test_api_pages_show_no_name_that_is_not_exported(package: str) -> None:
+    exported = import_module(package).__all__
+    listed = [name for name, _ in shown() if name.rpartition(".")[0] == package]
+    assert listed
+    for name in listed:
+        assert name.rpartition(".")[2] in exported or inspect.ismodule(found(name)), name
+
+
+@pytest.mark.parametrize("module", ["history", "checker"])
+def test_the_page_of_testing_shows_every_public_class_and_function(module: str) -> None:
+    """The exceptions are forms of what the recorder records."""
+    source = inspect.getsource(import_module(f"pyomid.testing.{module}"))
+    defined = set(re.findall(r"^(?:class|def) ([A-Za-z]\w*)", source, re.MULTILINE))
+    names = {name.rpartition(".")[2] for name, _ in shown()}
+    internal = {"Read", "Write", "Scan", "boottime_s", "list_value", "list_elements"}
+    assert defined - names == defined & internal

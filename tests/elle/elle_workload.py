@@ -209,7 +209,7 @@ def run_asyncio(clients: Clients) -> None:
     async def run() -> None:
         order = clients.order
         async with await pyomid.aio.connect(order.url) as db:
-            clients.count_commits(db._tso)
+            clients.count_commits(db.tso)
             processes = range(order.first_process, order.first_process + order.workers)
             await asyncio.gather(*(asyncio_worker(clients, db, process) for process in processes))
 

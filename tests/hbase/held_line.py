@@ -17,7 +17,7 @@ _connect = socket.create_connection
 """Whoever is led through the line in this very process replaces the other."""
 
 THROUGH_THE_LINE = """
-import asyncio, socket, sys
+import socket, sys
 of, to = {of}, {to}
 connect = socket.create_connection
 
@@ -26,20 +26,6 @@ def through_the_line(address, *args, **kwargs):
     return connect((host, to if port == of else port), *args, **kwargs)
 
 socket.create_connection = through_the_line
-
-
-def by_the_loop(kind):
-    connect = kind.create_connection
-
-    async def through_the_line(self, protocol, host=None, port=None, **kwargs):
-        return await connect(self, protocol, host, to if port == of else port, **kwargs)
-
-    return type(kind.__name__, (kind,), dict(create_connection=through_the_line))
-
-
-import uvloop
-uvloop.Loop = by_the_loop(uvloop.Loop)
-asyncio.SelectorEventLoop = by_the_loop(asyncio.SelectorEventLoop)
 from pyomid.cli import main
 sys.exit(main())
 """

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 from imitated_regions import TABLE, ImitatedRows, failure
+from on_loop import answer_of, opened_on_loop, run_on_loop
 from test_interrupts import DEADLINE_S, asked, opened, server
 from test_interrupts import EchoServer as EchoServer
 
-from pyomid.errors import Unavailable
+from certificates import make_certificates
+from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.regions import operations as operations_module
@@ -33,12 +38,12 @@ from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc import client as client_module
-from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
+from pyomid.storage.hbase.rpc.loop_client import LoopClient, LoopConnection
+from pyomid.tls import trusting
 from pyomid.types import KeyRange, ReadBounds
 from waiting import until
 
@@ -79,15 +84,48 @@ def test_an_asyncio_call_ends_in_time_while_others_are_answered(server: EchoServ
     server.unanswered = STUCK
 
     async def body() -> None:
-        line = await AsyncConnection.open(server.address, CLIENT, SimpleHandshake("tester"))
-        waiting = asyncio.create_task(line.start(Call(CLIENT, "Echo", STUCK), timeout_s=0.3).wait(0.3))
+        line = await opened_on_loop(server.address, SimpleHandshake("tester"))
+        waiting = asyncio.create_task(answer_of(line.start(Call(CLIENT, "Echo", STUCK), timeout_s=0.3), 0.3))
         while not waiting.done():
-            answer = await line.start(Call(CLIENT, "Echo", b"call other"), timeout_s=DEADLINE_S).wait(DEADLINE_S)
+            answer = await answer_of(line.start(Call(CLIENT, "Echo", b"call other"), timeout_s=DEADLINE_S), DEADLINE_S)
             assert isinstance(answer, Reply)
         assert isinstance(waiting.result(), CallTimedOut)
         line.close()
 
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+
+
+class TlsEchoServer(EchoServer):
+    def __init__(self, certificates: Path) -> None:
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+        super().__init__()
+
+    def _serve(self, opened: socket.socket) -> None:
+        super()._serve(self._tls.wrap_socket(opened, server_side=True))
+
+
+@pytest.mark.parametrize("by_tls", [False, True], ids=["plain", "tls"])
+def test_a_server_that_reads_nothing_holds_no_loop_up(by_tls: bool, tmp_path: Path) -> None:
+    """What its socket does not take is sent later, in the order of the calls."""
+    server = TlsEchoServer(make_certificates(tmp_path)) if by_tls else EchoServer()
+    tls = trusting(str(tmp_path / "ca.pem")) if by_tls else None
+    server.answers.clear()  # it waits with its first answer, and reads no further call before
+
+    async def body() -> None:
+        line = await opened_on_loop(server.address, SimpleHandshake("tester"), tls)
+        texts = [b"call %d" % number for number in range(4)]
+        calls = [line.start(Call(CLIENT, "Echo", text, b"x" * 8_000_000), timeout_s=DEADLINE_S) for text in texts]
+        await asyncio.sleep(0.1)
+        assert server.calls <= 1
+        server.answers.set()
+        answers = [await answer_of(call, DEADLINE_S) for call in calls]
+        assert [bytes(answer.message) for answer in answers if isinstance(answer, Reply)] == texts
+        assert server.broken == []
+        line.close()
+
+    asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+    server.close()
 
 
 # ── One connection ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,68 +206,60 @@ def test_a_call_that_goes_to_two_servers_waits_for_none_that_is_connected(
     cluster.close()
 
 
-def test_tasks_share_an_attempt_and_who_is_cancelled_ends_only_his_own(
-    server: EchoServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = 0
-    real = AsyncConnection.open
+def test_operations_of_a_loop_share_an_attempt(server: EchoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, real = GoneServer(), LoopConnection.__init__
+    monkeypatch.setattr(
+        LoopConnection,
+        "__init__",
+        lambda self, *args, **kwargs: gone.connect(partial(real, self))(*args, **kwargs),
+    )
+    cluster = client_module.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
 
     async def body() -> None:
-        nonlocal attempts
-        give_up = asyncio.Event()
-
-        async def connect(address: Address, *args: Any) -> AsyncConnection:
-            nonlocal attempts
-            if address != GoneServer.address:
-                return await real(address, *args)
-            attempts += 1
-            await give_up.wait()
-            raise ConnectionLost("timed out")
-
-        monkeypatch.setattr(AsyncConnection, "open", connect)
-        cluster = AsyncCluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
-        ask = [
-            asyncio.create_task(cluster.run(start_steps((GoneServer.address, Call(CLIENT, "Echo", b"x")))))
+        client = LoopClient(cluster)
+        lost = [
+            asyncio.create_task(run_on_loop(client, start_steps((gone.address, Call(CLIENT, "Echo", b"x")))))
             for _ in range(8)
         ]
-        while not attempts:
-            await asyncio.sleep(0)
-        (healthy,) = await cluster.run(start_steps(echoed(server)))
-        assert healthy.failure is None
-        ask[0].cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await ask[0]
-        give_up.set()
-        outcomes = await asyncio.gather(*ask[1:])
-        assert all(isinstance(sent[0].failure, ConnectionLost) for sent in outcomes)
-        assert attempts == 1
-        cluster.disconnect()
+        while not gone.attempts:
+            await asyncio.sleep(0.01)
+        (healthy,) = await run_on_loop(client, start_steps(echoed(server)))
+        assert healthy.failure is None, "who calls another server does not wait"
+        gone.give_up.set()
+        assert all(isinstance(sent[0].failure, ConnectionLost) for sent in await asyncio.gather(*lost))
+        assert gone.attempts == 1
+        client.close()
 
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
 
 
-def test_a_connect_that_is_cancelled_leaves_no_thread_that_goes_on(server: EchoServer) -> None:
-    """Its socket would come later, and nobody would close it."""
-    full = socket.create_server(("127.0.0.1", 0), backlog=0)
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:  # the next one gets no answer, as of a machine that is gone
-        filler.setblocking(False)
-        filler.connect_ex(full.getsockname())
+def test_a_loop_that_leaves_waits_for_no_connection_and_closes_it_when_it_comes(
+    server: EchoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[LoopConnection] = []
+    may_connect, real = threading.Event(), LoopConnection.__init__
+
+    def connect(self: LoopConnection, *args: Any, **kwargs: Any) -> None:
+        assert may_connect.wait(DEADLINE_S)
+        real(self, *args, **kwargs)
+        opened.append(self)
+
+    monkeypatch.setattr(LoopConnection, "__init__", connect)
+    cluster = client_module.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
 
     async def body() -> None:
-        before = threading.active_count()
-        address = Address("127.0.0.1", full.getsockname()[1])
-        opening = asyncio.create_task(AsyncConnection.open(address, CLIENT, SimpleHandshake("tester")))
-        for _ in range(10):
+        client = LoopClient(cluster)
+        begun = asyncio.create_task(run_on_loop(client, start_steps(echoed(server))))
+        while not client._openings:
             await asyncio.sleep(0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        assert threading.active_count() == before
+        client.close()
+        with pytest.raises(Misuse, match="closed"):
+            await begun
+        may_connect.set()
+        while not (opened and opened[0].is_lost):
+            await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
-    for each in (*fillers, full):
-        each.close()
 
 
 def test_a_call_that_cannot_be_encoded_leaves_nothing_behind(server: EchoServer) -> None:

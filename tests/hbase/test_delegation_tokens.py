@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from on_loop import run_on_loop
 
 from kdc import Kdc
 from kerberized import (
@@ -19,17 +21,16 @@ from kerberized import (
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.deployment import HBaseOptions, task_tokens, token_keeper
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
+from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
 from pyomid.storage.hbase.security.kerberos import KerberosOptions
 from pyomid.storage.hbase.security.sasl import Protection
-from pyomid.types import KeyRange, TaskToken
+from pyomid.types import TaskToken
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
@@ -79,13 +80,13 @@ def test_asyncio_does_the_same(secured: HBaseServer, token: TaskToken, protectio
     blocking = by_token(secured, token, protection)
 
     async def work() -> list[bytes]:
-        cluster = AsyncCluster.sharing(blocking)
-        first = 1000 * protection.value
-        await asyncio.gather(*(cluster.rows("t", [each]) for each in mutations(first)))
-        spec = ScanSpec("t", KeyRange(b"%04d" % first, b"%04d" % (first + 20)), rows_per_call=7, is_fresh=True)
-        found = [cell.value async for block in cluster.scan(spec) for cell in decode(block.cells)]
-        cluster.disconnect()
-        return found
+        client, budget = LoopClient(blocking), blocking.budget("twenty rows")
+        written = mutations(1000 * protection.value)
+        rows = partial(blocking.operations.rows_steps, "t", budget=budget)
+        await asyncio.gather(*(run_on_loop(client, rows([each])) for each in written))
+        found = await run_on_loop(client, rows([RowGet(each.row) for each in written]))
+        client.close()
+        return [cells[0].value for cells in found if isinstance(cells, list)]
 
     assert asyncio.run(work()) == [VALUE] * 20
     blocking.close()

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 from collections.abc import Generator
-from typing import Any
 
 import pytest
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.regions.token_service import TokenKeeper, credentials_of, task_token
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed
-from pyomid.storage.hbase.rpc.handshake import SimpleHandshake, TokenHandshake, whole_steps
+from pyomid.storage.hbase.rpc.handshake import SimpleHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
 from pyomid.storage.hbase.security.digest_md5 import Credentials, Integrity, digest_steps
 from pyomid.storage.hbase.security.sasl import Agreed, Protection, SaslRefused
@@ -141,21 +141,23 @@ def given(*, life_s: int = 600, user: str = "alice", sequence: int = 1) -> Token
     return Token(identifier=len(identifier).to_bytes(4, "big") + identifier, password=b"a secret")
 
 
+class Refusing:
+    """A server's end that says one thing, whatever it hears."""
+
+    def __init__(self, says: bytes) -> None:
+        self.read = io.BytesIO(says).read
+        self.heard = b""
+
+    def send(self, data: bytes) -> None:
+        self.heard += data
+
+
 def test_a_server_that_refuses_a_token_is_told_of() -> None:
     shown = TokenHandshake(lambda: credentials_of(task_token(given())), otherwise=SimpleHandshake)
-    steps = whole_steps(shown, "ClientService", "host1")
-    assert next(steps) == b"HBas\0\x52" + bytes(4)
-    refusal = b"\0\0\0\1" + b"\0\0\0\1X" + b"\0\0\0\x0dToken expired"
-
-    def answer() -> None:
-        request: Any = next(steps)
-        at = 0
-        while True:
-            at, some = at + request, refusal[at : at + request]
-            request = steps.send(some)
-
+    server = Refusing(b"\0\0\0\1" + b"\0\0\0\1X" + b"\0\0\0\x0dToken expired")
     with pytest.raises(AuthenticationFailed, match=r"host1 refuses this client: Token expired.*max.lifetime"):
-        answer()
+        shown.perform(server, "ClientService", "host1")
+    assert server.heard == b"HBas\0\x52" + bytes(4)
 
 
 def test_a_token_is_fetched_anew_after_a_tenth_of_its_life(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND
+from region_admin import OperatorsAdmin
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_flush_after_the_regions_moved_is_still_whole(cluster: Cluster, names:
     """What the client believed of the regions is wrong: the answer is None, or it is right."""
     table = HBaseCommitTable(cluster, table=names[0])
     assert flush(cluster, names, entries_from(50, 64)) == 0
-    Admin(cluster).split(names[0], commit_row(50 * 1000))
+    OperatorsAdmin(cluster).split(names[0], commit_row(50 * 1000))
     entries = entries_from(50 * 900, 200)
     if flush(cluster, names, entries) is None:
         assert table.put_block(entries) == []

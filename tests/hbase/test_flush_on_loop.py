@@ -24,12 +24,12 @@ from pyomid.server.flush import Flushes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
+from pyomid.storage.hbase.rpc.loop_client import LoopConnection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from region_admin import OperatorsAdmin
 
 DEADLINE_S = 120.0
 
@@ -108,7 +108,7 @@ def test_it_goes_where_the_regions_are(
         assert region is not None
         cache.put(commits_of(row), [replace(region, server=Address("127.0.0.1", 1))])
         assert await flush(table, second) == ([], EPOCH)
-        await asyncio.to_thread(Admin(own_cluster).split, commits_of(row), commit_row(int(third[32, 0])))
+        await asyncio.to_thread(OperatorsAdmin(own_cluster).split, commits_of(row), commit_row(int(third[32, 0])))
         assert await flush(table, third) == ([], EPOCH)
         table.leave_loop()
 
@@ -118,17 +118,13 @@ def test_it_goes_where_the_regions_are(
 
 def through(line: HeldLine, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what connects to the server's port gets the line."""
-    to = line.port
-    connect: Any = AsyncConnection._open.__func__  # type: ignore[attr-defined]
+    to, connect = line.port, LoopConnection.__init__
 
-    async def through_the_line(cls: type[AsyncConnection], address: Address, *others: Any) -> AsyncConnection:
-        connection: AsyncConnection = await connect(
-            cls, address._replace(port=to if address.port == port else address.port), *others
-        )
-        connection.address = address
-        return connection
+    def through_the_line(self: LoopConnection, address: Address, *others: Any, **options: Any) -> None:
+        connect(self, address._replace(port=to if address.port == port else address.port), *others, **options)
+        self.address = address
 
-    monkeypatch.setattr(AsyncConnection, "_open", classmethod(through_the_line))
+    monkeypatch.setattr(LoopConnection, "__init__", through_the_line)
 
 
 def test_what_a_lost_connection_leaves_open_is_put_again(

@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from on_loop import answer_of, opened_on_loop
 
 from certificates import make_certificates
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
-from pyomid.storage.hbase.rpc.handshake import HandshakeSteps, SimpleHandshake
+from pyomid.storage.hbase.rpc.handshake import ByteStream, SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
 from pyomid.tls import probe, trusting
 from pyomid.wire.frames import varint
@@ -29,14 +29,11 @@ from pyomid.wire.frames import varint
 class Dialogue:
     """Two rounds: who, challenge, answer, word of welcome."""
 
-    def steps(self, service: str, host: str) -> HandshakeSteps:
-        yield b"WHO:" + service.encode() + b"\n"
-        challenge = yield 16
-        yield bytes(reversed(challenge))
-        welcome = yield 2
-        if welcome != b"ok":
+    def perform(self, stream: ByteStream, service: str, host: str) -> None:
+        stream.send(b"WHO:" + service.encode() + b"\n")
+        stream.send(bytes(reversed(stream.read(16))))
+        if stream.read(2) != b"ok":
             raise ConnectionLost("the server does not want us")
-        return None
 
 
 class Server:
@@ -109,8 +106,8 @@ def test_a_dialogue_comes_before_the_first_call(server: Server, tls: ssl.SSLCont
 @pytest.mark.parametrize("server", [b"ok"], indirect=True)
 def test_the_same_under_asyncio(server: Server, tls: ssl.SSLContext | None) -> None:
     async def ask() -> bytes:
-        connection = await AsyncConnection.open(server.address, CLIENT, Dialogue(), tls)
-        reply = await connection.start(CALL, timeout_s=30.0).wait(30.0)
+        connection = await opened_on_loop(server.address, Dialogue(), tls)
+        reply = await answer_of(connection.start(CALL, timeout_s=30.0), 30.0)
         connection.close()
         assert isinstance(reply, Reply)
         return bytes(reply.message)
@@ -122,7 +119,7 @@ def test_the_same_under_asyncio(server: Server, tls: ssl.SSLContext | None) -> N
 @pytest.fixture(params=["blocking", "asyncio"])
 def connect(request: pytest.FixtureRequest) -> Callable[[Server, ssl.SSLContext | None], object]:
     def by_asyncio(server: Server, tls: ssl.SSLContext | None) -> object:
-        return asyncio.run(AsyncConnection.open(server.address, CLIENT, Dialogue(), tls))
+        return asyncio.run(opened_on_loop(server.address, Dialogue(), tls))
 
     def blocking(server: Server, tls: ssl.SSLContext | None) -> object:
         return Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0, tls=tls)
@@ -251,4 +248,10 @@ def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path,
 
 
 def test_simple_authentication_waits_for_nothing() -> None:
-    assert list(SimpleHandshake("joe").steps(CLIENT, "h1")) == [preamble(CLIENT, "joe")]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        connection = Connection(address, CLIENT, SimpleHandshake("joe"), connect_timeout_s=30.0)
+        peer, _ = listener.accept()
+        connection.close()
+        with peer, peer.makefile("rb") as said:
+            assert said.read() == preamble(CLIENT, "joe")

@@ -14,12 +14,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from on_loop import answer_of, opened_on_loop
 
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.regions.operations import ask_steps
-from pyomid.storage.hbase.rpc import aio_connection, connection, group_commit
 from pyomid.storage.hbase.rpc import client as cluster
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
+from pyomid.storage.hbase.rpc import connection, group_commit, loop_client
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, delimited, read_varint
@@ -279,16 +279,18 @@ def test_a_wait_that_is_interrupted_closes_nothing(server: EchoServer) -> None:
 
 def test_an_asyncio_call_that_is_interrupted_leaves_no_half_call(server: EchoServer) -> None:
     async def interrupted_at(nth: int) -> bool:
-        line = await AsyncConnection.open(server.address, CLIENT, SimpleHandshake("tester"))
-        interrupts = Interrupts(nth, aio_connection, asyncio.selector_events)
+        line = await opened_on_loop(server.address, SimpleHandshake("tester"))
+        interrupts = Interrupts(nth, loop_client, connection, asyncio.selector_events)
         try:
             with interrupts:
                 line.start(Call(CLIENT, "Echo", b"call mine", LARGE), timeout_s=DEADLINE_S)
         except KeyboardInterrupt:
             pass
         if line.is_lost:
-            line = await AsyncConnection.open(server.address, CLIENT, SimpleHandshake("tester"))
-        answer = await line.start(Call(CLIENT, "Echo", b"call next", LARGE), timeout_s=DEADLINE_S).wait(DEADLINE_S)
+            line = await opened_on_loop(server.address, SimpleHandshake("tester"))
+        answer = await answer_of(
+            line.start(Call(CLIENT, "Echo", b"call next", LARGE), timeout_s=DEADLINE_S), DEADLINE_S
+        )
         assert bytes(answer.message) == b"call next"  # type: ignore[union-attr]
         assert server.broken == []
         line.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ import pytest
 from hbase_processes import TsoProcess
 from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL, make_acl
+from on_loop import run_on_loop
 
 import pyomid
 from kdc import REALM, Kdc
@@ -29,17 +31,15 @@ from kerberized import (
 )
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.deployment import HBaseOptions
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
 from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosFailed, KerberosOptions
 from pyomid.storage.hbase.security.sasl import Protection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.types import KeyRange
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
@@ -78,13 +78,13 @@ def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, prote
     blocking = opened(secured, kerberos_options(kdc, protection))
 
     async def work() -> list[bytes]:
-        cluster = AsyncCluster.sharing(blocking)
-        first = 1000 * protection.value
-        await asyncio.gather(*(cluster.rows(table, [each]) for each in mutations(first)))
-        spec = ScanSpec(table, KeyRange(b"%04d" % first, b"%04d" % (first + 20)), rows_per_call=7, is_fresh=True)
-        found = [cell.value async for block in cluster.scan(spec) for cell in decode(block.cells)]
-        cluster.disconnect()
-        return found
+        client, budget = LoopClient(blocking), blocking.budget("twenty rows")
+        written = mutations(1000 * protection.value)
+        rows = partial(blocking.operations.rows_steps, table, budget=budget)
+        await asyncio.gather(*(run_on_loop(client, rows([each])) for each in written))
+        found = await run_on_loop(client, rows([RowGet(each.row) for each in written]))
+        client.close()
+        return [cells[0].value for cells in found if isinstance(cells, list)]
 
     assert asyncio.run(work()) == [VALUE] * 20
     blocking.close()

@@ -21,12 +21,12 @@ from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import ROW, HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.operations import MULTI_ROWS_MAX
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
+from region_admin import OperatorsAdmin
 
 STARTS = tuple(range(50, 50 + 50 * 1600, 50))
 """Enough of them that a read of H before the look-up would be far from its end."""
@@ -141,8 +141,8 @@ def test_look_ups_follow_regions_that_split(
     expected = [start + 7 for start in starts]
     look_up = look_up_by_client(own_cluster, table, row)
     assert look_up(starts) == (expected, 0, 0)
-    Admin(own_cluster).split(commits_of(row), commit_row(starts[30]))
+    OperatorsAdmin(own_cluster).split(commits_of(row), commit_row(starts[30]))
     assert table.lookup(starts) == expected
-    Admin(own_cluster).split(commits_of(row), commit_row(starts[37]))
+    OperatorsAdmin(own_cluster).split(commits_of(row), commit_row(starts[37]))
     assert look_up(starts) == (expected, 0, 0)
     assert table.lookup_then_watermarks(starts) == (expected, 0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import signal
 import threading
@@ -23,10 +22,8 @@ from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.split_keys import KeyScale
-from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
 
@@ -290,15 +287,3 @@ def test_ranges_and_kept_batches_are_as_without_streams(store: HBaseStore, fille
         cells = [cell for batch in batches for cell in batch.all_cells()]
         assert [cell.row for cell in cells] == [row for row in ALL if row in key_range]
         assert all(cell.value == cell.row * 120 for cell in cells)
-
-
-def test_the_asyncio_client_has_streams_too(hbase: HBaseServer, filled: str, calls_at_once: list[int]) -> None:
-    async def work() -> list[bytes]:
-        cluster = AsyncCluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
-        spec = ScanSpec(filled, KeyRange(), rows_per_call=BATCH, is_fresh=True)
-        rows = [cell.row async for block in cluster.scan(spec) for cell in decode(block.cells)]
-        await cluster.close()
-        return rows
-
-    assert asyncio.run(work()) == ALL
-    assert max(calls_at_once) == CALLS_AHEAD

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from on_loop import answer_of, opened_on_loop
 
 from kdc import REALM, Kdc, running_kdc
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
@@ -171,8 +171,8 @@ def test_asyncio_has_the_protection_it_wants(
     server: Callable[..., Server], alice: Kerberos, wanted: Protection
 ) -> None:
     async def ask() -> tuple[int, bytes]:
-        connection = await AsyncConnection.open(server().address, CLIENT, SaslHandshake(alice, HBASE, wanted))
-        reply = await connection.start(CALL, timeout_s=30.0).wait(30.0)
+        connection = await opened_on_loop(server().address, SaslHandshake(alice, HBASE, wanted))
+        reply = await answer_of(connection.start(CALL, timeout_s=30.0), 30.0)
         layer = connection._layer
         connection.close()
         assert isinstance(reply, Reply)
@@ -242,8 +242,8 @@ def test_a_token_that_was_changed_ends_the_connection(
 
 def test_asyncio_ends_it_too(server: Callable[..., Server], alice: Kerberos) -> None:
     async def ask() -> object:
-        connection = await AsyncConnection.open(server(tampered=True).address, CLIENT, SaslHandshake(alice, HBASE))
-        return await connection.start(CALL, timeout_s=30.0).wait(30.0)
+        connection = await opened_on_loop(server(tampered=True).address, SaslHandshake(alice, HBASE))
+        return await answer_of(connection.start(CALL, timeout_s=30.0), 30.0)
 
     assert isinstance(asyncio.run(ask()), ConnectionLost)
 

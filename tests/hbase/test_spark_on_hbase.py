@@ -45,6 +45,7 @@ from pyomid.spark.databases import connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
+from region_admin import OperatorsAdmin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,7 +162,7 @@ def test_regions_that_split_under_a_task_change_no_result(url: str, cluster: Clu
     for partition, between in zip(reader.partitions(), (b"0080", b"0180", b"0380"), strict=True):
         for number, batch in enumerate(reader.read(partition)):
             if number == 1:
-                Admin(cluster).split(divided, between)
+                OperatorsAdmin(cluster).split(divided, between)
             names += batch.column("name").to_pylist()
     assert names == KEYS
     assert len(cluster.regions(divided)) == 6

@@ -21,6 +21,7 @@ from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDes
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from region_admin import OperatorsAdmin
 from versions import OTHERS
 
 pytestmark = [pytest.mark.hbase, pytest.mark.soak]
@@ -101,7 +102,7 @@ def test_regions_split_and_are_cleaned(database: Database, cluster: Cluster) -> 
     since = database.bookmark(keep_seconds=600)
     with database.begin() as tx:
         tx.table("split").delete(b"00000")
-        admin = Admin(cluster)
+        admin = OperatorsAdmin(cluster)
         admin.split("split", b"01500")
     assert len(cluster.regions("split")) == 2
     assert [change.row for change in database.changes("split", since)] == [b"00000"]

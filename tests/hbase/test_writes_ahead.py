@@ -16,13 +16,13 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
 from pyomid.errors import TransactionEnded, Unavailable
-from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Cell, Column, KeyRange, TableInfo
+from region_admin import OperatorsAdmin
 
 ROWS = 2_000
 """Several times what is held back before it leaves."""
@@ -83,7 +83,7 @@ def test_rows_whose_region_was_split_meanwhile_go_again(
     late = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
     late_store = HBaseStore(late)
     late_store.write_batch(table_name, 50, batch)  # From now on it knows one region.
-    Admin(cluster).split(table_name, key(ROWS // 2))
+    OperatorsAdmin(cluster).split(table_name, key(ROWS // 2))
     late_store.end_writes([late_store.begin_write(table_name, 100, batch)])
     assert [cell.row for cell in stored(store, table_name) if cell.version == 100] == [key(n) for n in range(ROWS)]
     late.close()

@@ -147,7 +147,7 @@ def test_a_start_whose_epoch_cannot_be_read_is_given_back(memory_db: Database, m
     """A Java TSO's epoch is read from its znode when the begin is answered."""
 
     class Session(request_retry.SessionBase[Any]):
-        def _tell_soon(self) -> None: ...
+        def _report_soon(self) -> None: ...
 
     def refuses() -> int:
         raise pyomid.Unavailable("no ZooKeeper")
@@ -172,7 +172,7 @@ def test_a_begin_that_was_interrupted_is_told_soon() -> None:
     woken: list[int] = []
 
     class Session(request_retry.SessionBase[Any]):
-        def _tell_soon(self) -> None:
+        def _report_soon(self) -> None:
             woken.append(1)
 
     def interrupted(_: Effect) -> Any:
@@ -180,11 +180,11 @@ def test_a_begin_that_was_interrupted_is_told_soon() -> None:
 
     session = Session(request_s=1.0, retry_s=1.0, token=b"", announced_epoch=None)
     session._open_starts.connected(60.0, 0)
-    session._open_starts.telling()
+    session._open_starts.next_report()
     with pytest.raises(KeyboardInterrupt):
         drive.drive(session.begin_steps(0), {request_retry.ReadClock: interrupted})
     assert woken
-    assert not session._open_starts.is_told
+    assert not session._open_starts.is_reported
 
 
 @pytest.mark.fast

@@ -59,11 +59,11 @@ def test_what_a_killed_backup_left_is_no_backup(
     else:
         ended = processes.run(back_up, bank_url, str(backup), since, point, str(note))
         unfinished = backup
-        with pytest.raises(Misuse, match=r"is not whole|is not a backup"):
+        with pytest.raises(Misuse, match=r"is incomplete|is not a backup"):
             pyomid.restore(backup, url)
     assert ended == -signal.SIGKILL
     assert note.read_text().split()[0] == point
-    with pytest.raises(Misuse, match="is not whole"):
+    with pytest.raises(Misuse, match="is incomplete"):
         pyomid.connect(f"omid://{unfinished}")
     audit(bank)  # whoever waited for the dead one goes on
     if unfinished == backup:

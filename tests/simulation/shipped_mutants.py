@@ -243,7 +243,7 @@ def _old_calls_are_believed(original: Any, tables: Any, call: Any, **found: Any)
     original(tables, call, **found)
 
 
-def _by_the_catalog(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
+def _by_the_catalog(original: Any, conn: Any, info: Any, *_: Any) -> bool:
     return info is not None
 
 
@@ -322,9 +322,9 @@ def _lasts_for_its_own(original: Any, starts: Any, peer: Any, told: Any, newest_
 
 def _by_the_last_call(original: Any, starts: Any, peer: Any, above: int, newest: int) -> None:
     held = starts._peers.get(peer)
-    floor = held.floor if held is not None else 0
+    floor = held.bound if held is not None else 0
     original(starts, peer, above, newest)
-    starts._peers[peer].floor, starts._peers[peer].newest = floor or above + 1, newest
+    starts._peers[peer].bound, starts._peers[peer].newest = floor or above + 1, newest
 
 
 def _not_counted(original: Any, here: Any) -> Any:
@@ -695,9 +695,9 @@ SHIPPED_MUTANTS: Final = (
         "T9",
         "rules of a dropped table are gone by: ids of cells meet ids of rows, an update is lost",
         "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone[memory]",
-        ("protocol.commit:may_go_by", answers(True)),
+        ("protocol.commit:may_use_rules", answers(True)),
     ),
-    _m("T9b", "the same, met by chance", remakers, ("protocol.commit:may_go_by", answers(True))),
+    _m("T9b", "the same, met by chance", remakers, ("protocol.commit:may_use_rules", answers(True))),
     _m(
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
@@ -708,7 +708,7 @@ SHIPPED_MUTANTS: Final = (
         "T9d",
         "a level changes without a fence: who named ids of cells meets nobody who names ids of rows",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-before]",
-        ("client.admin.table_admin:_fence", answers(None)),
+        ("client.admin.table_admin:fence_table", answers(None)),
     ),
     _m(
         "T9e",
@@ -772,13 +772,13 @@ SHIPPED_MUTANTS: Final = (
         "X2",
         "columns change without a fence: a client that keeps the entry takes a wider value for damage",
         _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-before]",
-        ("client.admin.table_admin:_fence", answers(None)),
+        ("client.admin.table_admin:fence_table", answers(None)),
     ),
     _m(
         "X2b",
         "an entry is kept while its columns change",
         _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-client.columns.fenced]",
-        ("protocol.commit:may_keep", answers(True)),
+        ("protocol.commit:may_cache_rules", answers(True)),
     ),
     _m(
         "X3",
@@ -796,7 +796,7 @@ SHIPPED_MUTANTS: Final = (
         "X4",
         "an index is filled without a fence: who began before it is not in it",
         _INDEXES + "test_who_writes_beside_a_build_is_in_it_or_aborts[memory-after-before]",
-        ("client.admin.table_admin:_fence", answers(None)),
+        ("client.admin.table_admin:fence_table", answers(None)),
     ),
     _m(
         "X4b",
@@ -967,7 +967,7 @@ SHIPPED_MUTANTS: Final = (
         "S4",
         "of two sinks of a batch the second is skipped as counted already",
         "two_sinks_of_one_batch",
-        ("spark.batch_id:batch_transaction_id", _without_the_sink),
+        ("spark.run_outcome:batch_transaction_id", _without_the_sink),
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
@@ -998,7 +998,7 @@ SHIPPED_MUTANTS: Final = (
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",
-        ("spark.batch_id:batch_transaction_id", _another_each_time),
+        ("spark.run_outcome:batch_transaction_id", _another_each_time),
     ),
     _m(
         "S4d",
@@ -1029,25 +1029,25 @@ SHIPPED_MUTANTS: Final = (
         "F4",
         "a place is let go before the batch behind it is done",
         "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
-        ("spark.source.streams:OmidStreamReader.partitions", _done_as_planned),
+        ("spark.source.stream_reader:OmidStreamReader.partitions", _done_as_planned),
     ),
     _m(
         "F4b",
         "Spark hears of a place that no lease keeps",
         "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
-        ("spark.source.streams:OmidStreamReader._keep", lambda original, *_: None),
+        ("spark.source.stream_reader:OmidStreamReader._keep", lambda original, *_: None),
     ),
     _m(
         "F4c",
         "a place is leased by the commit at which it is, where other queries are too",
         "tests/spark/test_streams.py::test_f4_no_query_ends_the_lease_of_anothers_place",
-        ("spark.source.streams:OmidStreamReader._leased_place", _leased_by_its_commit),
+        ("spark.source.stream_reader:OmidStreamReader._leased_place", _leased_by_its_commit),
     ),
     _m(
         "F4d",
         "a batch that takes long is read by a lease that nobody renews",
         "tests/spark/test_streams.py::test_f4_each_task_of_a_batch_renews_what_it_reads_by",
-        ("spark.source.changes:keep_changes", answers(None)),
+        ("spark.held_start:HeldStart.renew", answers(None)),
     ),
     _m(
         "F4e",
@@ -1059,7 +1059,7 @@ SHIPPED_MUTANTS: Final = (
         "X2c",
         "a query goes on with the types it began with: values of a wider one are taken for damage",
         "tests/spark/test_streams.py::test_a_query_whose_column_was_widened_says_to_start_it_again",
-        ("spark.source.streams:_check_types", answers(None)),
+        ("spark.source.stream_reader:_check_types", answers(None)),
     ),
     _m(
         "F5",
@@ -1071,7 +1071,7 @@ SHIPPED_MUTANTS: Final = (
         "S4g",
         "of a stream's batches one that is handed out again is written again",
         "tests/spark/test_streams.py::test_a_batch_that_is_handed_out_again_counts_once",
-        ("spark.batch_id:batch_transaction_id", _another_each_time),
+        ("spark.run_outcome:batch_transaction_id", _another_each_time),
     ),
     _m(
         "F3",

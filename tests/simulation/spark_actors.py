@@ -90,7 +90,7 @@ def source_writer(process: FrontProcess, jobs: Jobs) -> None:
     while not process.world.closing:
         name = process.choices.pick((None, *IDS))
         job = jobs.begun(name)
-        options = {"url": process.url, "table": TABLE, "rowKey": "key", "retries": "1"}
+        options = {"url": process.url, "table": TABLE, "rowKey": "key"}
         try:
             spark.write(frame_of(spark, job), options | ({} if name is None else {"transactionId": name}))
         except VirtualError:

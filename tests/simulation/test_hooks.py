@@ -16,16 +16,16 @@ from simulation.hooks import Hook, answers, installed, relayed, without_step
 
 pytestmark = pytest.mark.fast
 
-HOOK = Hook("protocol.commit:may_go_by", answers("replaced"))
+HOOK = Hook("protocol.commit:may_use_rules", answers("replaced"))
 
 
 def test_every_importer_meets_what_stands_in_its_place() -> None:
-    before = pyomid.protocol.commit.may_go_by
+    before = pyomid.protocol.commit.may_use_rules
     with installed([HOOK]):
-        assert pyomid.protocol.commit.may_go_by(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
-        assert pyomid.client.database.may_go_by is pyomid.protocol.commit.may_go_by
-        inside = pyomid.protocol.commit.may_go_by
-    assert pyomid.protocol.commit.may_go_by is pyomid.client.database.may_go_by is before
+        assert pyomid.protocol.commit.may_use_rules(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
+        assert pyomid.client.database.may_use_rules is pyomid.protocol.commit.may_use_rules
+        inside = pyomid.protocol.commit.may_use_rules
+    assert pyomid.protocol.commit.may_use_rules is pyomid.client.database.may_use_rules is before
     assert not [name for name, module in list(sys.modules.items()) if any(x is inside for x in vars(module).values())]
 
 
@@ -37,13 +37,13 @@ def test_two_hooks_of_one_place_go_in_turn() -> None:
 
 
 def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
-    before = pyomid.protocol.commit.may_go_by
+    before = pyomid.protocol.commit.may_use_rules
     with (
         pytest.raises(Misuse, match="names nothing"),
         installed([HOOK, Hook("client.admin.table_admin:gone", answers(None))]),
     ):
         pytest.fail("it was installed")
-    assert pyomid.protocol.commit.may_go_by is before
+    assert pyomid.protocol.commit.may_use_rules is before
 
 
 def test_a_property_and_a_static_method_stay_what_they_are() -> None:

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
-from pyomid.spark.errors import coded_errors, original_error
+from pyomid.spark.coded_errors import coded_errors, original_error
 
 pytestmark = pytest.mark.fast
 

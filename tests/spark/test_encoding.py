@@ -26,7 +26,7 @@ from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import SENTINEL_QUALIFIER
 from pyomid.row_codec.values import encode_value
-from pyomid.spark.source.key_runs import RUN_VARIABLE, in_runs
+from pyomid.spark.source.write_task import RUN_VARIABLE, in_runs
 from pyomid.types import Cell, Column, ColumnSchema, RowKeyPart, TableSchema
 
 ARRAY_OF_DATES = '{"containsNull":true,"elementType":"date","type":"array"}'

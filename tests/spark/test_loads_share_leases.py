@@ -16,9 +16,10 @@ from test_writer import push_watermark_past
 import pyomid.spark
 from pyomid.client.transaction import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
+from pyomid.spark.coded_errors import original_error
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.errors import original_error
-from pyomid.spark.source.datasource import OmidDataSource, OmidReader
+from pyomid.spark.source.datasource import OmidDataSource
+from pyomid.spark.source.planning import OmidReader
 from pyomid.spark.transactions import SparkTransaction
 
 SCHEMA = StructType([StructField("name", StringType()), StructField("count", LongType())])

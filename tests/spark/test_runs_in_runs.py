@@ -11,7 +11,7 @@ import pytest
 import pyomid.spark
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
-from pyomid.spark import registration
+from pyomid.spark import sessions
 from pyomid.spark.run_outcome import RunState, look_up_run
 
 pytestmark = pytest.mark.fast
@@ -32,7 +32,7 @@ BATCH = cast(Any, Batch())
 
 @pytest.fixture(autouse=True)
 def _no_data_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "register", lambda spark: None)
+    monkeypatch.setattr(sessions, "register", lambda spark: None)
 
 
 @pytest.fixture

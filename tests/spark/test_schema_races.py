@@ -17,10 +17,10 @@ from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
-from pyomid.spark import schema as schema_module
+from pyomid.spark import frame_schema as schema_module
 from pyomid.spark.databases import Connection, connection
+from pyomid.spark.frame_schema import WriteOptions, alter_columns, check_same_columns
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.schema import WriteOptions, alter_columns, check_same_columns
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
@@ -52,7 +52,7 @@ def rows_of(conn: Connection) -> list[dict[str, Any]]:
     begun = conn.deployment.tso.begin()
     schema = schema_of(conn.deployment.catalog.table("t"))
     names = tuple(column.name for column in schema.columns)
-    plan = ReadPlan(conn.url, "t", schema, names, Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
+    plan = ReadPlan(conn.url, "t", schema, names, Snapshot(begun.start_ts, begun.epoch), 9)
     return [
         row for batch in read_range(conn, plan, KeyRange(), arrow_schema(schema, names)) for row in batch.to_pylist()
     ]

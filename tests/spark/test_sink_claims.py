@@ -9,7 +9,7 @@ import pytest
 
 from pyomid.errors import Misuse
 from pyomid.spark import streaming
-from pyomid.spark.batch_id import batch_transaction_id
+from pyomid.spark.run_outcome import batch_transaction_id
 from pyomid.spark.streaming import _Claims
 
 pytestmark = pytest.mark.fast

@@ -22,7 +22,7 @@ from pyomid import crashpoints
 from pyomid.client.transaction import State
 from pyomid.spark import RunState
 from pyomid.spark.source.datasource import OmidDataSource
-from pyomid.spark.source.key_runs import RUN_VARIABLE
+from pyomid.spark.source.write_task import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext

@@ -20,7 +20,7 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.registration import workers_fault
+from pyomid.spark.sessions import workers_fault
 from pyomid.spark.source.options import Options
 from pyomid.spark.supported_pyspark import check_pyspark
 

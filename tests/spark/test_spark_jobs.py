@@ -11,7 +11,7 @@ import pyomid
 import pyomid.spark
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.spark.databases import connection
-from pyomid.spark.jobs.partitions import partitions_for
+from pyomid.spark.maintenance import partitions_for
 from pyomid.types import CellVersion, ShadowWrite
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_a_table_dropped_before_its_tasks_is_passed_over(
             db.drop_table("dropped")
         return found
 
-    monkeypatch.setattr("pyomid.spark.jobs.upkeep.partitions_for", then_dropped)
+    monkeypatch.setattr("pyomid.spark.maintenance.partitions_for", then_dropped)
     with pyomid.connect(url) as db:
         for table in ("dropped", "stays"):
             db.create_table(table, ["f"])

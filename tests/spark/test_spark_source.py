@@ -1,4 +1,4 @@
-"""`df.write` and `spark.read` over the embedded store: save modes, ranges, snapshots, retries, and what is refused."""
+"""`df.write` and `spark.read` over the embedded store: save modes, ranges, snapshots, and what is refused."""
 
 from __future__ import annotations
 
@@ -220,10 +220,9 @@ def test_a_plain_append_that_lost_fails_and_leaves_no_row(spark: SparkSession, u
             yield batch
 
     content = frame(spark, ("a", 2, None), ("b", 2, None)).coalesce(1)
-    for retries in ("0", "3"):
-        with pytest.raises(PySparkException) as raised:
-            writer(content.mapInArrow(meddled, DDL), url, "lost", retries=retries).mode("append").save()
-        assert isinstance(refusal(raised), pyomid.ConflictError)
+    with pytest.raises(PySparkException) as raised:
+        writer(content.mapInArrow(meddled, DDL), url, "lost").mode("append").save()
+    assert isinstance(refusal(raised), pyomid.ConflictError)
     assert rows(load(spark, url, "lost")) == [("a", 1, None)]
     append(spark, url, "lost", ("a", 2, None), ("b", 2, None))
     assert rows(load(spark, url, "lost")) == [("a", 2, None), ("b", 2, None)]
@@ -261,7 +260,6 @@ def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: Sp
             ({"duplicates": "first"}, "duplicates='first' is not one of error, last"),
             ({"nulls": "drop"}, "nulls='drop'"),
             ({"mergeSchema": "yes"}, "mergeSchema='yes' is neither true nor false"),
-            ({"retries": "-1"}, "retries='-1' is not a whole number"),
             ({"leaseSeconds": "0"}, "leaseSeconds='0' is not a number of seconds above 0"),
             ({"rowKey": "name,count"}, "has the row key (name), not (name, count)"),
             ({"conflictLevel": "cell"}, "conflict level 'row', not 'cell'"),

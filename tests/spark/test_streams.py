@@ -21,7 +21,7 @@ from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
 from pyomid.spark.databases import close_connections
 from pyomid.spark.source.datasource import OmidDataSource
-from pyomid.spark.source.streams import OmidStreamReader
+from pyomid.spark.source.stream_reader import OmidStreamReader
 
 pytestmark = pytest.mark.fast
 
@@ -142,7 +142,7 @@ def test_f4_a_batch_that_is_planned_has_a_full_term_again(database: Database, ur
         database.release_bookmark(place["start"])
     (part,) = stream.partitions(start, end)
     assert {start["start"], end["start"]} <= set(leases(database))
-    assert part.changes.leased_ts == start["start"]
+    assert part.changes.held.start_ts == start["start"]
 
 
 def test_f4_each_task_of_a_batch_renews_what_it_reads_by(database: Database, url: str) -> None:
@@ -222,7 +222,7 @@ def test_the_first_batch_is_handed_out_again_from_where_it_began(
     database: Database, url: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     """Spark keeps no note of that, and asks each time: where a query begins that names no place has moved since."""
-    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.POLL_S", 0.0)
     first = reader(url, **options)
     start = first.initialOffset()
     put(database, "alice", 1)
@@ -303,8 +303,8 @@ def test_a_stream_whose_looks_take_long_says_nothing_is_new(
 ) -> None:
     """A move of its place is a batch, though an empty one: where each look ended in one, `processAllAvailable` would
     wait for ever."""
-    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.0)
-    monkeypatch.setattr("pyomid.spark.source.streams.REST_S_MAX", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.POLL_S", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.REST_S_MAX", 0.0)
     stream = reader(url)
     places = [stream.initialOffset()]
     put(database, "alice", 1)
@@ -317,7 +317,7 @@ def test_what_committed_before_spark_asked_is_told(
     database: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only after the pause between two looks: `processAllAvailable` ends where nothing is new."""
-    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.05)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.POLL_S", 0.05)
     stream = reader(url)
     end = stream.initialOffset()
     for name in ("alice", "bob"):
@@ -419,9 +419,9 @@ def test_a_query_that_dies_anywhere_tells_each_change_once(
     database: Database, url: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """With a limit or none, another one each time; that it names a place where it begins is forgotten."""
-    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.0)
-    monkeypatch.setattr("pyomid.spark.source.streams.LOOK_SHARE", 0)
-    monkeypatch.setattr("pyomid.spark.source.streams.REST_S_MAX", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.POLL_S", 0.0)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.LOOK_SHARE", 0)
+    monkeypatch.setattr("pyomid.spark.source.stream_reader.REST_S_MAX", 0.0)
     rng, balances_now, expected = random.Random(seed), dict[str, int](), list[tuple[str, str, int]]()
     put(database, "alice", 0)
     balances_now["alice"] = 0

@@ -24,27 +24,28 @@ from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
+from pyomid.spark.frame_schema import WriteOptions, check_level, prepared_table, table_or_none
+from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.source import write_task
-from pyomid.spark.source.key_runs import RUN_VARIABLE
 from pyomid.spark.source.options import TABLE_LEVEL
 from pyomid.spark.source.read_task import ReadPlan, divided, pair_rows, read_range
 from pyomid.spark.source.write_task import (
     DELETE,
     INSERT,
+    RUN_VARIABLE,
     UPDATE,
     BranchReport,
     MergePlan,
     WritePlan,
-    check_distinct,
-    delete_ranges,
+    delete_range,
     delete_rows,
     merge_rows,
+    reported_by_task,
     write_rows,
 )
-from pyomid.spark.source.written_rows import reported_by_task
+from pyomid.spark.source.written_rows import check_distinct_keys
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -91,7 +92,7 @@ def rows_at(conn: Connection, info: TableInfo, begun: BeginReply, own: tuple[int
     schema = schema_of(info)
     names = tuple(column.name for column in schema.columns)
     snapshot = Snapshot(begun.start_ts, begun.epoch, frozenset(own))
-    plan = ReadPlan(conn.url, info.name, schema, names, snapshot, 3, leased=False)
+    plan = ReadPlan(conn.url, info.name, schema, names, snapshot, 3)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, names))
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -195,7 +196,9 @@ def test_a_deleted_row_is_gone_with_its_marker_and_may_come_back(conn: Connectio
     put(conn, info, ("a", None, None), ("b", 2, "y"), ("c", 3, None))
     begun = begin(conn)
     plan = plan_for(conn, info, begun)
-    read = ReadPlan(conn.url, info.name, plan.schema, (), Snapshot(begun.start_ts, begun.epoch), 10, leased=True)
+    read = ReadPlan(
+        conn.url, info.name, plan.schema, (), Snapshot(begun.start_ts, begun.epoch), 10, HeldStart(begun, Keeper.OWN)
+    )
     keys = frame(info, ("a", None, None), ("c", None, None), ("none", None, None)).select(["name"])
     report = delete_rows(plan, read, [keys])
     assert report is not None
@@ -211,8 +214,10 @@ def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
     put(conn, info, ("a", 1, None), ("b", 2, None))
     begun = begin(conn)
     plan = plan_for(conn, info, begun)
-    read = ReadPlan(conn.url, info.name, plan.schema, (), Snapshot(begun.start_ts, begun.epoch), 10, leased=True)
-    deleted = delete_ranges(plan, read, [KeyRange()])
+    read = ReadPlan(
+        conn.url, info.name, plan.schema, (), Snapshot(begun.start_ts, begun.epoch), 10, HeldStart(begun, Keeper.OWN)
+    )
+    deleted = delete_range(plan, read, KeyRange())
     assert deleted is not None
     new = written(conn, plan, frame(info, ("b", 3, None)))
     commit(conn, begun, {info: [deleted, new]}, level=None, transaction_id=None)
@@ -225,10 +230,10 @@ def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection
     plan = plan_for(conn, info, begin(conn))
     in_one_task = [written(conn, plan, frame(info, ("a", 1, None)), frame(info, ("b", 1, None), ("a", 2, None)))]
     in_two_tasks = [written(conn, plan, frame(info, (key, 1, None))) for key in ("x", "y", "x")]
-    check_distinct(conn, plan, in_two_tasks[:2])
+    check_distinct_keys(conn, plan, in_two_tasks[:2])
     for reports, key in ((in_one_task, "'a'"), (in_two_tasks, "'x'")):
         with pytest.raises(Misuse, match=f"row key name={key}"):
-            check_distinct(conn, plan, reports)
+            check_distinct_keys(conn, plan, reports)
 
 
 def test_a_task_writes_its_batches_in_the_order_of_keys(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +286,7 @@ branch = report.branch
 snapshot = of.Snapshot(branch + 50, 1, frozenset([branch]))
 schema = of.schema_of(info)
 where = Where.of("name = 'a' and count = 2", info.name, schema)
-read = ReadPlan(conn.url, info.name, schema, plan.written, snapshot, 10, leased=False, where=where)
+read = ReadPlan(conn.url, info.name, schema, plan.written, snapshot, 10, where=where)
 [found] = read_range(conn, read, KeyRange(), of.arrow_schema(schema, plan.written))
 assert found.to_pylist() == [{"name": "a", "count": 2, "note": None}]
 print("loaded", {"pandas"} & set(sys.modules))
@@ -311,7 +316,7 @@ def test_keys_that_were_not_told_are_found_too(conn: Connection) -> None:
     put(conn, info, ("c", 1, None), ("x", 1, None))
     transaction = begun_by(conn, None)
     plan = replace(transaction.plan(info, ("name", "count", "note")), reported_max=1)
-    deleted = delete_ranges(plan, transaction.read_plan(info), [KeyRange()])
+    deleted = delete_range(plan, transaction.read_plan(info), KeyRange())
     assert deleted is not None
     written(conn, plan, frame(info, ("a", 0, None), ("b", 0, None)))
     put(conn, info, ("b", 7, None))
@@ -372,7 +377,7 @@ def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connect
     )
     schema = TableSchema(columns, (RowKeyPart("who"),))
     begun = begin(conn)
-    plan = ReadPlan(conn.url, info.name, schema, ("who", "balance"), Snapshot(begun.start_ts, begun.epoch), 9, False)
+    plan = ReadPlan(conn.url, info.name, schema, ("who", "balance"), Snapshot(begun.start_ts, begun.epoch), 9)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
     assert [row for batch in batches for row in batch.to_pylist()] == [{"who": "alice", "balance": "100"}]
 
@@ -542,7 +547,7 @@ def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
     commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
     later = begin(conn)
     names = tuple(field.name for field in FIELDS)
-    plan = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3, leased=False)
+    plan = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
     source = pa.RecordBatch.from_pydict({"more": [1, 2, 3, 4, 5, 6], "key": ["c", "b", None, "c", "a", ""]})
     batches = [source, source.slice(1, 2), source.slice(0, 0)]
     found = [*pair_rows(plan, [1], arrow_schema(schema_of(info), names), batches)]
@@ -562,7 +567,7 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     later = begin(conn)
     plan = plan_for(conn, info, later, duplicates=Duplicates.MERGE)
     names = tuple(field.name for field in FIELDS)
-    read = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3, leased=False)
+    read = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
     changes = frame(info, ("b", None, None), ("n", 9, None), ("a", 5, "ignored"))
     changes = pa.RecordBatch.from_arrays([pa.array([DELETE, INSERT, UPDATE]), *changes.columns], ["do", *names])
     merge = MergePlan(read, ("count",), new_keys=True)

@@ -17,7 +17,7 @@ from pyomid.errors import Corruption, MisuseType
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.schema import type_name
 from pyomid.row_codec.values import decode_value, encode_value
-from pyomid.spark.schema import arrow_of, struct_of
+from pyomid.spark.frame_schema import arrow_of, struct_of
 from pyomid.types import ColumnSchema, TableSchema
 
 pytestmark = pytest.mark.fast

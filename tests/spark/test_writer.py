@@ -72,7 +72,7 @@ def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
     info = conn.deployment.catalog.table(name)
     begun = conn.deployment.tso.begin()
     schema = schema_of(info)
-    plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
+    plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -156,7 +156,7 @@ def test_a_task_that_told_nothing_keeps_the_others_from_counting(conn: Connectio
 # Lost leases
 
 
-@pytest.mark.parametrize("how", [{}, {"transactionId": "load"}, {"retries": "3"}])
+@pytest.mark.parametrize("how", [{}, {"transactionId": "load"}])
 def test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged(conn: Connection, how: dict[str, str]) -> None:
     """Its lease is lost, W passes its branches, compaction takes them for orphans. Deciding again with what is left
     would tell success for none of its rows, or half of them."""

@@ -150,7 +150,7 @@ def test_a_backup_is_opened_by_nobody(tmp_path: Path) -> None:
     open_folder(tmp_path / "db")
     back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
     for create in (True, False):
-        with pytest.raises(Misuse, match=r"is a back-up, not a database: pyomid restore"):
+        with pytest.raises(Misuse, match=r"is a backup, not a database: to make one of it, pyomid restore"):
             pyomid.connect(f"omid://{tmp_path}/backup", create=create)
     assert sorted(each.name for each in (tmp_path / "backup").iterdir()) == ["BACKUP", "data"]
 
@@ -184,9 +184,9 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> No
     looked = []
 
     def meanwhile() -> None:
-        with pytest.raises(Misuse, match="is not whole"):
+        with pytest.raises(Misuse, match="is incomplete"):
             open_folder(unfinished)
-        with pytest.raises(Misuse, match=r"is not whole|is not a backup"):
+        with pytest.raises(Misuse, match=r"is incomplete|is not a backup"):
             restore(unfinished, tmp_path / "other")
         with pytest.raises(Misuse, match="another process is writing into"):
             back_up(tmp_path / "db", unfinished, snapshot_ts=50)

@@ -1,18 +1,23 @@
-"""What an operator does to HBase and pyomid never does: alter and merge tables, make a namespace, take regions
-offline."""
+"""What an operator does to HBase and pyomid never does: alter tables, make a namespace, split, merge, move and compact
+regions, take them offline."""
 
 from __future__ import annotations
 
 from pyomid.storage.hbase.regions.admin import Snapshots, TableDescriptor, name_of, schema_of
 from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     AssignRegionRequest,
+    CompactRegionRequest,
+    CompactRegionResponse,
     CreateNamespaceRequest,
     MergeTableRegionsRequest,
     ModifyTableRequest,
+    MoveRegionRequest,
     NamespaceDescriptor,
     ProcedureStarted,
     RegionSpecifier,
+    SplitTableRegionRequest,
     UnassignRegionRequest,
 )
 
@@ -50,3 +55,37 @@ class OperatorsAdmin(Snapshots):
     def assign(self, region: Region) -> None:
         request = AssignRegionRequest(region=region.specifier)
         self._master("AssignRegion", request, ProcedureStarted, f"assigning {region.name!r}")
+
+    def compact(self, table: str) -> None:
+        """Requests a major compaction; the region servers perform it later."""
+        for region in self._cluster.regions(table):
+            request = CompactRegionRequest(region=region.specifier, major=True)
+            self._region("CompactRegion", region, request, CompactRegionResponse)
+
+    def split(self, table: str, row: bytes) -> None:
+        """Split a region: on return a region begins at `row`."""
+        region = next(each for each in self._cluster.regions(table) if row in each.key_range)
+        if region.key_range.start == row:
+            return
+        request = SplitTableRegionRequest(split_row=row)
+        info = request.region_info
+        info.region_id = region.region_id
+        info.table_name.CopyFrom(name_of(table))
+        info.start_key, info.end_key = region.key_range.start, region.key_range.stop or b""
+        info.split = info.offline = False
+        self._procedure("SplitRegion", request, f"splitting {table} at {row!r}")
+
+    def move(self, region: Region, server: Address, start_code: int) -> None:
+        """Move a region. `start_code` distinguishes two lives of a server at one address (`servers` lists them)."""
+        request = MoveRegionRequest()
+        request.region.type, request.region.value = RegionSpecifier.ENCODED_REGION_NAME, region.encoded_name
+        request.dest_server_name.host_name, request.dest_server_name.port = server
+        request.dest_server_name.start_code = start_code
+        self._master("MoveRegion", request, ProcedureStarted, f"moving a region of {region.table} to {server}")
+
+    def servers(self) -> list[tuple[Address, int]]:
+        """Return the live region servers with their start codes, from ZooKeeper."""
+        zookeeper = self._cluster.zookeeper
+        names = zookeeper.ask("get_children", f"{zookeeper.znode}/rs")
+        parsed = (name.split(",") for name in names)
+        return sorted((Address(host, int(port)), int(code)) for host, port, code in parsed)

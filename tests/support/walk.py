@@ -142,7 +142,7 @@ def spark(folder: str) -> None:
     from pyspark.sql import SparkSession
 
     from pyomid.spark import transaction
-    from pyomid.spark.registration import use_this_python
+    from pyomid.spark.sessions import use_this_python
 
     use_this_python()
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()

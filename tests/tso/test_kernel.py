@@ -33,7 +33,7 @@ from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.parse import BEGIN, COMMIT, COMPLETE, parse_frame
 from pyomid.oracle.native.records import Op
-from pyomid.oracle.native.tables import TableRows, fences
+from pyomid.oracle.native.table_rows import TableRows, fences
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
@@ -200,7 +200,7 @@ class AtOnce(Fast):
 
     def feed(self, events: list[RequestCame | StoreDone]) -> None:
         self.fast.give_back()
-        flush = self.machine.start_plain_flush(0.0) if self.short and not events else None
+        flush = self.machine.start_inline_flush(0.0) if self.short and not events else None
         if flush is None or not flush.size:
             ended, flushed = len(self.other), len(self.flushes)
             super().feed(events)
@@ -214,7 +214,7 @@ class AtOnce(Fast):
         self.shortened += 1
         assert flush.block is not None
         self.entries += [(start, commit) for start, commit in flush.block.tolist()]
-        self.perform(self.machine.end_plain_flush(Flushed(self.refused(flush), EPOCH)))
+        self.perform(self.machine.end_inline_flush(Flushed(self.refused(flush), EPOCH)))
 
     @staticmethod
     def refused(flush: object) -> frozenset[int]:
@@ -255,11 +255,11 @@ def decided_commit() -> Fast:
 
 def test_a_flush_in_place_that_failed_goes_out_as_a_store_call() -> None:
     fast = decided_commit()
-    flush = fast.machine.start_plain_flush(0.0)
+    flush = fast.machine.start_inline_flush(0.0)
     assert flush is not None
     assert flush.block is not None
     assert flush.size == 1
-    fast.machine.give_up_plain_flush()
+    fast.machine.give_up_inline_flush()
     before = dict(fast.sent)
     fast.feed([])
     assert [call.operation for call in fast.flushes]
@@ -272,10 +272,10 @@ def test_a_flush_in_place_that_failed_goes_out_as_a_store_call() -> None:
 
 def test_t5_a_flush_in_place_under_a_newer_epoch_answers_nothing() -> None:
     fast = decided_commit()
-    assert fast.machine.start_plain_flush(0.0) is not None
-    assert [type(each) for each in fast.machine.end_plain_flush(Flushed(frozenset(), EPOCH + 50))] == [Die]
+    assert fast.machine.start_inline_flush(0.0) is not None
+    assert [type(each) for each in fast.machine.end_inline_flush(Flushed(frozenset(), EPOCH + 50))] == [Die]
     assert fast.machine.dead
-    assert fast.machine.start_plain_flush(0.0) is None
+    assert fast.machine.start_inline_flush(0.0) is None
 
 
 @pytest.mark.parametrize("reason", ["timers", "lease", "doubt", "waiting", "entries"])
@@ -293,7 +293,7 @@ def test_a_flush_in_place_is_not_offered_where_more_is_due(reason: str) -> None:
             machine._dispatch(RequestCame("pyomid", 9, Begin(machine.clock.last_issued)))
         case "entries":
             machine._dispatch(RequestCame("pyomid", 9, CommitRequest(machine.begins.newest_start, (8,), ())))
-    assert machine.start_plain_flush(now_s) is None
+    assert machine.start_inline_flush(now_s) is None
 
 
 def is_java(request: Asked) -> bool:

@@ -22,7 +22,7 @@ from pyomid.client.session import blocking as session_module
 from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.connecting import tcp_connector
-from pyomid.client.session.request_retry import TELL_AFTER_S
+from pyomid.client.session.request_retry import LOG_AFTER_S
 from pyomid.types import CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 
@@ -226,7 +226,7 @@ def test_a_slow_leader_is_waited_for_while_nobody_else_leads(services: tuple[Ser
 
 def silent_looks() -> int:
     """After so many in a row, and one more for the one that was under way, the log must say so."""
-    return int(TELL_AFTER_S / session_module.LOOK_S) + 2
+    return int(LOG_AFTER_S / session_module.LOOK_S) + 2
 
 
 def told_of_silence(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -63,7 +63,7 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     ("owner", "name"),
     [
         (TsoMachine, "_dispatch"),
-        (TsoMachine, "start_plain_flush"),
+        (TsoMachine, "start_inline_flush"),
         (Commits, "end_flush"),
         (CompiledOracle, "give_back"),
         (CompiledOracle, "decide_more"),

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pyomid.cli.status import CLUSTER_URL_HELP, as_it_is
+from pyomid.cli.status import CLUSTER_URL_HELP, open_existing
 from pyomid.cli.tables import TABLE_NAME_HELP, add_conflict_level
+
+if TYPE_CHECKING:
+    from pyomid.client.admin.import_table import Refusals
+    from pyomid.protocol.import_table import RangeImported
+    from pyomid.types import KeyRange
 
 _OF_SPARK = "of-spark"
 """Value of `--spark` without a master: use that of spark-submit or of Spark's configuration."""
@@ -16,9 +23,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "adopt",
         help="make an existing HBase table transactional",
         description="Gives every cell a shadow cell and registers the table. Stop its writers first. Idempotent: cells "
-        "adopted before are only read. Before anything is changed, the table is read once and everything that must be "
-        "fixed is reported together: tables that transactions have touched, families that keep too few versions, cells "
-        "newer than the TSO's timestamps, and empty values, which transactions read as deletions.",
+        "adopted before are only read. Before anything is changed, the whole table is read, and everything that must "
+        "be fixed is reported: cells that transactions wrote, families that keep too few versions, cells newer than "
+        "the TSO's timestamps, and empty values, which transactions read as deletions.",
     )
     parser.add_argument("url", help=CLUSTER_URL_HELP)
     parser.add_argument("table", help=TABLE_NAME_HELP)
@@ -42,35 +49,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
-    import pyomid
-    from pyomid.client.admin.import_table import (
-        add_refusals,
-        import_refusals,
-        import_timestamp,
-        refuse,
-        register_imported,
-    )
-    from pyomid.client.admin.table_admin import new_level
+    from pyomid.client.admin.import_table import import_refusals, imported
     from pyomid.client.drive import Driver
     from pyomid.protocol.import_table import import_range_steps
 
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         deployment, table = database.deployment, arguments.table
-        level = new_level(deployment, table, arguments.conflict_level)
-        newest_ts, found = import_timestamp(deployment, table, [family.encode() for family in arguments.families])
-        if not newest_ts:
-            print(f"{table} is already transactional: nothing to do")
-            return 0
-        regions = deployment.store.regions(table)
-        for number, region in enumerate(regions, 1):
-            add_refusals(found, import_refusals(deployment, Driver(deployment), table, region, newest_ts))
-            print(f"region {number} of {len(regions)}: checked", flush=True)
-        refuse(table, found)
-        for number, region in enumerate(regions, 1):
-            done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
-            print(f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True)
-        register_imported(deployment, table, arguments.families, level)
-    print(f"{table} is now transactional")
+        regions: list[KeyRange] = []
+
+        def check(newest_ts: int) -> Iterator[Refusals]:
+            regions.extend(deployment.store.regions(table))
+            for number, region in enumerate(regions, 1):
+                yield import_refusals(deployment, Driver(deployment), table, region, newest_ts)
+                print(f"region {number} of {len(regions)}: checked", flush=True)
+
+        def load(newest_ts: int) -> Iterator[RangeImported]:
+            for number, region in enumerate(regions, 1):
+                done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
+                yield done
+                print(
+                    f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True
+                )
+
+        done = imported(deployment, table, arguments.families, arguments.conflict_level, check, load)
+    print(f"{table} is already transactional: nothing to do" if done is None else f"{table} is now transactional")
     return 0
 
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pyomid.cli.status import URL_HELP, as_it_is
+from pyomid.cli.status import URL_HELP, add_tables, open_existing
 from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     restore.add_argument("backup", help="destination of pyomid backup: a folder, or over HBase the prefix")
     restore.add_argument("url", help=URL_HELP)
-    restore.add_argument(
-        "--table", action="append", dest="tables", metavar="NAME", help="over HBase: only this table; repeatable"
-    )
+    add_tables(restore, "over HBase: only this table; repeatable")
     restore.add_argument(
         "--as",
         action="append",
@@ -56,9 +54,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _back_up(arguments: argparse.Namespace) -> int:
-    import pyomid
-
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         return _show(database.backup(arguments.destination, since=arguments.since), arguments)
 
 

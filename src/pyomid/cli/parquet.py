@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pyomid.cli.status import URL_HELP, as_it_is
+from pyomid.cli.status import URL_HELP, add_tables, open_existing
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,15 +32,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     load.set_defaults(run=_import)
     for parser in (export, load):
-        parser.add_argument(
-            "--table", action="append", dest="tables", metavar="NAME", help="only this table; repeatable"
-        )
+        add_tables(parser)
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    import pyomid
-
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         return _show(database.export_parquet(arguments.destination, arguments.tables))
 
 

@@ -12,7 +12,7 @@ from pyomid.protocol.hashing import table_id
 from pyomid.types import TABLE_CONFLICTS, Status, TableInfo
 
 if TYPE_CHECKING:
-    from pyomid.client.database import DatabaseStatus
+    from pyomid.client.database import Database, DatabaseStatus
 
 CLUSTER_URL_HELP: Final = "omid+hbase://zk1:2181,zk2:2181/znode"
 URL_HELP: Final = f"omid:///folder or {CLUSTER_URL_HELP}"
@@ -32,25 +32,28 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def add_url(
     parser: argparse.ArgumentParser, no_create: str = "no effect: a missing database is always an error"
 ) -> None:
-    """Add the argument `url`; open it with the options of `as_it_is`."""
+    """Add the argument `url`; open it with `open_existing`."""
     parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--no-create", dest="create", action="store_false", help=no_create)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import pyomid
-
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         status = database.status()
     print(json.dumps(as_json(status), indent=2) if arguments.json else "\n".join(as_lines(status)))
     return 0
 
 
-def as_it_is(url: str) -> dict[str, Any]:
-    """Return the options that open a database without creating one."""
+def add_tables(parser: argparse.ArgumentParser, text: str = "only this table; repeatable") -> None:
+    parser.add_argument("--table", action="append", dest="tables", metavar="NAME", help=text)
+
+
+def open_existing(url: str) -> Database:
+    """Open a database without creating one."""
+    import pyomid
     from pyomid.wiring import is_made
 
-    return {} if is_made(url) else {"create": False}
+    return pyomid.connect(url) if is_made(url) else pyomid.connect(url, create=False)
 
 
 def as_json(status: DatabaseStatus) -> dict[str, Any]:

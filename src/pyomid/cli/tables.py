@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.status import add_url, as_it_is, table_lines
+from pyomid.cli.status import add_url, open_existing, table_lines
 from pyomid.errors import Misuse
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
@@ -109,8 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyomid.client.admin.unregistered_tables import discover, forget
 
     may_make = arguments.action == "create" and arguments.create
-    options = {} if may_make else as_it_is(arguments.url)
-    with pyomid.connect(arguments.url, **options) as database:
+    with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
         match arguments.action:
             case "create":
                 database.create_table(
@@ -202,8 +201,8 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 
 
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
-    """Remove the mark "tables not confirmed". It is read before the tables are listed, so that the mark of a Java TSO
-    that leads meanwhile stays."""
+    """Remove the mark "tables not confirmed", unless a Java TSO leads meanwhile: it is read before the tables are
+    listed."""
     from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)

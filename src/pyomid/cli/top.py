@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.status import add_url, as_it_is, conflicts_by_table
+from pyomid.cli.status import add_url, conflicts_by_table, open_existing
 from pyomid.config import EmbeddedAddress, parse_url
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import pyomid
-
     address, _ = parse_url(arguments.url)
     folder = Path(address.folder) if isinstance(address, EmbeddedAddress) else None
     shown = 0
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         tso = database.deployment.tso
         before, before_s = tso.status(), time.monotonic()
         while not arguments.pages or shown < arguments.pages:

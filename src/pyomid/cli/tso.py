@@ -45,7 +45,7 @@ examples:
         all options from a file; a key is an option without its dashes (leader-lease: 5)
 
 Every option may also be given as an environment variable, PYOMID_TSO_LEADER_LEASE=… . The command line overrides the
-environment, the environment the file, the file the default. Options of the database stand in the URL of --store, as for
+environment, the environment the file, the file the default. Options of the database are in the URL of --store, as for
 clients: omid:///var/lib/shop?conflictMapEntries=100000000&retention=7d; docs/options.md lists them.
 
 The process serves until SIGTERM or SIGINT. Whatever it has acknowledged is durable; a kill loses nothing.

@@ -1,6 +1,6 @@
 """The options of `pyomid tso`, taken from the command line, the environment, a file, or the default, in this order.
 
-They are those of the process. Options of the database (`config.Settings`) stand in its URL, --store.
+They concern the process. Options of the database (`config.Settings`) are in its URL, --store.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ OPTIONS: Final = (
            "or, for a trial, omid-memory:NAME; its options are in docs/options.md"),
     Option("metrics", str, "", "HOST:PORT for Prometheus (/metrics), health (/health) and readiness (/ready); set it "
            "if something monitors the process"),
-    Option("log-level", _one_of("debug", "info", "warning", "error"), "info", "least level of a line on standard "
+    Option("log-level", _one_of("debug", "info", "warning", "error"), "info", "lowest level that is logged to standard "
            "error: debug (to report a problem), info, warning or error"),
     Option("connections", int, 10_000, "most connections at once; set it for more clients, or for fewer on a small "
            "machine"),
     Option("announce", str, "", "HOST:PORT announced to clients; set it if they cannot reach the address of --listen, "
            "as behind NAT or in Kubernetes", "omid+hbase"),
     Option("leader-lease", float, 10.0, "seconds until a standby replaces a silent leader; shorter for a faster "
-           "failover, longer if pauses of a machine cause needless ones", "omid+hbase"),
+           "failover, longer if pauses of a machine cause failovers", "omid+hbase"),
     Option("timestamps", _one_of("incremental", "world-time"), "incremental", "world-time: not below the wall clock; "
            "set it before existing tables are adopted", "omid+hbase"),
-    Option("flushes-in-flight", int, 2, "most concurrent flushes of the commit table; set more if it is milliseconds "
-           "away", "omid+hbase"),
-    Option("store-retry", float, 30.0, "seconds for which a failing store is retried before the process exits; at "
-           "startup, for which a silent store is awaited; set it to your supervisor's habits", "omid+hbase"),
+    Option("flushes-in-flight", int, 2, "most concurrent flushes of the commit table; set more if a round trip to it "
+           "takes milliseconds", "omid+hbase"),
+    Option("store-retry", float, 30.0, "seconds for which a failing store is retried before the process exits, also at "
+           "startup; then its supervisor restarts it", "omid+hbase"),
     Option("tls-cert", str, "", "server certificate (PEM): TCP is served by TLS only (clients: option tlsCa; Java's: "
            "setTlsEnabled)", "security"),
     Option("tls-key", str, "", "key of --tls-cert, if that file does not contain it", "security"),

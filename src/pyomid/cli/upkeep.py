@@ -7,9 +7,10 @@ import json
 import signal
 import threading
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from pyomid.cli.status import add_url, as_it_is
+from pyomid.cli.status import add_tables, add_url, open_existing
 from pyomid.errors import Misuse
 
 
@@ -22,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "which W each region was compacted. Readers and writers may go on meanwhile. Reports what holds W back, and "
         "until when.",
     )
-    _add_tables(compact)
+    add_tables(compact)
     compact.add_argument(
         "--grace-seconds",
         type=float,
@@ -47,7 +48,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "Reads every cell and every commit-table entry, and writes nothing. The exit status is 1 if an invariant is "
         "violated.",
     )
-    _add_tables(verify)
+    add_tables(verify)
 
 
 def _command(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
@@ -56,10 +57,6 @@ def _command(commands: Any, name: str, text: str, description: str) -> argparse.
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
-
-
-def _add_tables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--table", action="append", dest="tables", metavar="NAME", help="only this table; repeatable")
 
 
 def _add_every(parser: argparse.ArgumentParser, again: str) -> None:
@@ -90,13 +87,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.json:
         raise Misuse("--json prints one report, but --every logs each report as JSON: omit one of them")
     turn, stop = open_upkeep_turn(arguments.url, arguments.command), threading.Event()
+    opened = partial(pyomid.connect, arguments.url)
     rounds: Rounds
     if arguments.command == "compact":
         rounds = CompactionRounds(
-            arguments.every, stop, turn.is_held, tables=arguments.tables, grace_s=arguments.grace_seconds
+            opened, arguments.every, stop, turn.is_held, tables=arguments.tables, grace_s=arguments.grace_seconds
         )
     else:
-        rounds = SanitizingRounds(arguments.every, stop, turn.is_held)
+        rounds = SanitizingRounds(opened, arguments.every, stop, turn.is_held)
 
     def end(number: int, _: object) -> None:
         if stop.is_set():
@@ -107,16 +105,14 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, end)
     log_to(None)
     try:
-        serve(lambda: pyomid.connect(arguments.url), turn, rounds, stop)
+        serve(rounds, turn, stop)
     finally:
         turn.release()
     return 0
 
 
 def _run_once(arguments: argparse.Namespace) -> int:
-    import pyomid
-
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         report: Any
         match arguments.command:
             case "compact":

@@ -1,20 +1,19 @@
-"""The asyncio client: database, transaction and table with awaits, over the steps of the blocking client.
+"""The asyncio client: database, transaction and table as `async` classes, over the steps of the blocking client.
 
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
-Begin and commit are awaited on the session's own connection. Calls that block on a disk or a server run in a few
-threads; over HBase, small writes of many tasks share one call (`shared_writes`). One task uses a transaction at a time:
-a second call during another raises `Misuse`. A cancelled read is harmless, unless it waits for writes that were sent
-ahead (over HBase); then it leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled
-commit is unknown.
+Begin and commit are awaited on an asyncio connection. Calls that block on a disk or a server run in a few threads; over
+HBase, small writes of many tasks share one call (`shared_writes`). A transaction accepts one call at a time: a second
+one meanwhile raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then it
+leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled commit is unknown.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -32,14 +31,13 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.shared_writes import SharedWrites
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.table import Cells, Expected, RowScan, Table, TableBase
-from pyomid.client.tables.typed import IndexScan, RowT, TypedPage, TypedTable, TypedTableBase
+from pyomid.client.tables.typed import IndexScan, RowT, TypedTable, TypedTableBase
 from pyomid.client.transaction import Event, RowTransaction, Transaction
 from pyomid.client.validation import TableRules
 from pyomid.client.watch import POLL_SECONDS, Watching
-from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.ports import AsyncTso, Deployment, Tso
+from pyomid.ports import AsyncTso, Tso
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
 from pyomid.types import BeginReply, Bookmark, CommitReply
 
@@ -126,6 +124,11 @@ def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
     return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]", method)
 
 
+def _iterated(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
+    """Return a method of the blocking front end that returns what `self._rows_of` returns: here an async iterator."""
+    return cast("Callable[Concatenate[Any, P], AsyncIterator[R]]", method)
+
+
 class AsyncDatabase(Handle):
     """As `Database`, with awaits. Returned by `pyomid.aio.connect`.
 
@@ -134,9 +137,13 @@ class AsyncDatabase(Handle):
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
-        self._database = database
+        self.url: Final = database.url
+        self.settings: Final = database.settings
+        self.blocking: Final = database
+        self.deployment: Final = database.deployment
         self._session = session
-        self._tso: Final[AsyncTso | Tso] = session or database.deployment.tso
+        self.tso: Final[AsyncTso | Tso] = session or database.deployment.tso
+        """The session: the loop's own, if there is one."""
         self._tso_threads = DaemonThreads(TSO_THREADS, "pyomid-tso")
         store = database.deployment.store
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
@@ -155,9 +162,9 @@ class AsyncDatabase(Handle):
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
     ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
-        self._database.check_usable()
+        self.blocking.check_usable()
         made = partial(self._made, read_only=read_only)
-        return Beginning(self.driver.run(self._database.begin_steps(made, not_before, lease=lease, at=at)))
+        return Beginning(self.driver.run(self.blocking.begin_steps(made, not_before, lease=lease, at=at)))
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
@@ -196,8 +203,8 @@ class AsyncDatabase(Handle):
         def body(transaction: AsyncTransaction) -> Awaitable[R]:
             return check_awaitable(function(transaction, *args, **kwargs), function)
 
-        begin = partial(self._database.begin_steps, self._made)
-        result: R | AlreadyDone = await self.driver.run(run_steps(self._database, begin, transaction_id, body))
+        begin = partial(self.blocking.begin_steps, self._made)
+        result: R | AlreadyDone = await self.driver.run(run_steps(self.blocking, begin, transaction_id, body))
         return result
 
     def transactional(
@@ -215,8 +222,8 @@ class AsyncDatabase(Handle):
 
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""
-        self._database.check_usable()
-        leases = self._database.leases
+        self.blocking.check_usable()
+        leases = self.blocking.leases
         mark, lease = await self.driver.run(changes.bookmark_steps(leases, keep_seconds))
         if lease is not None:
             leases.keep(lease)
@@ -234,8 +241,8 @@ class AsyncDatabase(Handle):
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
         """As `Database.changes`, with `async for`. An error closes it."""
-        scan = await self.driver.run(changes.begin_changes_steps(self._database, table, starting, ending, prefix))
-        while (found := await self.driver.run(changes.shown_steps(self._database, scan))) is not None:
+        scan = await self.driver.run(changes.begin_changes_steps(self.blocking, table, starting, ending, prefix))
+        while (found := await self.driver.run(changes.shown_steps(self.blocking, scan))) is not None:
             for change in found:
                 yield change
 
@@ -252,9 +259,9 @@ class AsyncDatabase(Handle):
     ) -> AsyncWatch:
         """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
         ends it."""
-        self._database.check_usable()
+        self.blocking.check_usable()
         watching = Watching(
-            self._database,
+            self.blocking,
             table,
             key=key,
             prefix=prefix,
@@ -327,14 +334,14 @@ class AsyncDatabase(Handle):
         finally:
             self._tso_threads.shutdown(wait=False)
             try:
-                await in_daemon_thread(self._database.close)
+                await in_daemon_thread(self.blocking.close)
             except RuntimeError:  # the system cannot start a thread: block the loop
-                self._database.close()
+                self.blocking.close()
             finally:
                 self._store_threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncDatabase:
-        self._database.check_usable()
+        self.blocking.check_usable()
         return self
 
     async def __aexit__(
@@ -342,38 +349,16 @@ class AsyncDatabase(Handle):
     ) -> None:
         await self.close()
 
-    @property
-    def url(self) -> str:
-        return self._database.url
-
-    @property
-    def settings(self) -> Settings:
-        return self._database.settings
-
     __dir__ = shows(DATABASE)
 
     def __repr__(self) -> str:
-        return f"<AsyncDatabase over {self._database!r}>"
+        return f"<AsyncDatabase over {self.blocking!r}>"
 
     # For pyomid's own use
 
-    @property
-    def tso(self) -> Tso | AsyncTso:
-        """The session: the loop's own, if there is one."""
-        return self._tso
-
-    @property
-    def blocking(self) -> Database:
-        """The blocking database."""
-        return self._database
-
-    @property
-    def deployment(self) -> Deployment:
-        return self._database.deployment
-
     def end_lease(self, lease: Lease) -> None:
         """End a lease without waiting: the loop must not block."""
-        self._database.leases.give_back(lease)
+        self.blocking.leases.give_back(lease)
 
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> AsyncTransaction:
         return AsyncTransaction(self, begun, lease, read_only=read_only)
@@ -452,18 +437,8 @@ class AsyncTable(TableBase):
     delete_rows = _awaited(Table.delete_rows)
     """As `Table.delete_rows`."""
 
-    def scan(
-        self,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        columns: Iterable[bytes] | None = None,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
-        """As `Table.scan`, with `async for`."""
-        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
+    scan = _iterated(Table.scan)
+    """As `Table.scan`, with `async for`."""
 
     page = _awaited(Table.page)
     """As `Table.page`."""
@@ -502,21 +477,17 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         super().__init__(table, transaction, codec)
         self._run = run
 
-    async def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
-        """As `TypedTable.get`."""
-        return await self._run(self.get_steps(key, for_update=for_update))
+    get = _awaited(TypedTable[RowT].get)
+    """As `TypedTable.get`."""
 
-    async def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """As `TypedTable.rows`."""
-        return await self._run(self.rows_steps(keys, for_update=for_update))
+    rows = _awaited(TypedTable[RowT].rows)
+    """As `TypedTable.rows`."""
 
-    async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """As `TypedTable.put`."""
-        await self._run(self.put_steps(row, expect, conflict=conflict))
+    put = _awaited(TypedTable[RowT].put)
+    """As `TypedTable.put`."""
 
-    async def put_if_absent(self, row: RowT) -> bool:
-        """As `TypedTable.put_if_absent`."""
-        return await self._run(self.put_if_absent_steps(row))
+    put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
+    """As `TypedTable.put_if_absent`."""
 
     delete = _awaited(TypedTable.delete)
     """As `TypedTable.delete`."""
@@ -527,24 +498,11 @@ class AsyncTypedTable(TypedTableBase[RowT]):
     increment = _awaited(TypedTable.increment)
     """As `TypedTable.increment`."""
 
-    def lookup(
-        self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
-    ) -> AsyncIterator[RowT]:
-        """As `TypedTable.lookup`, with `async for`."""
-        return self._rows_of(self.begin_lookup(index, values, limit, reverse=reverse))
+    lookup = _iterated(TypedTable[RowT].lookup)
+    """As `TypedTable.lookup`, with `async for`."""
 
-    async def page(
-        self,
-        start: Any = None,
-        stop: Any = None,
-        *,
-        prefix: Any = None,
-        limit: int = 100,
-        reverse: bool = False,
-        after: str | None = None,
-    ) -> TypedPage[RowT]:
-        """As `TypedTable.page`."""
-        return await self._run(self.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
+    page = _awaited(TypedTable[RowT].page)
+    """As `TypedTable.page`."""
 
     async def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
@@ -553,17 +511,8 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 
-    def scan(
-        self,
-        start: Any = None,
-        stop: Any = None,
-        *,
-        prefix: Any = None,
-        limit: int | None = None,
-        reverse: bool = False,
-    ) -> AsyncIterator[RowT]:
-        """As `TypedTable.scan`, with `async for`."""
-        return self._rows_of(self.begin_scan(start, stop, prefix, limit, reverse=reverse))
+    scan = _iterated(TypedTable[RowT].scan)
+    """As `TypedTable.scan`, with `async for`."""
 
     async def _rows_of(self, scan: RowScan | IndexScan) -> AsyncIterator[RowT]:
         while (rows := await self._run(scan.next_steps())) is not None:
@@ -593,7 +542,7 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
     async def table(self, name: str, codec: Any = None) -> Any:
         """As `Transaction.table`."""
         table = await self._run(self.table_steps(name))
-        return table if codec is None else AsyncTypedTable(table, self, codec, self._run)
+        return table if codec is None else AsyncTypedTable(table, self, codec, self._run_alone)
 
     claim = _awaited(Transaction.claim)
     """As `Transaction.claim`."""
@@ -633,7 +582,10 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
         super().begin_write()
 
     def _new_table(self, rules: TableRules) -> AsyncTable:
-        return AsyncTable(self, rules, self._run)
+        return AsyncTable(self, rules, self._run_alone)
+
+    def _run_alone(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        return self._run(self.alone(steps))
 
     def _check_free(self) -> None:
         if self._busy:

@@ -1,11 +1,11 @@
-"""Background work: completion of committed transactions (shadow cells, commit-table entries), shadow-cell repair,
-rollbacks.
+"""Background work of a client: completion of committed transactions (shadow cells, then commit-table entries),
+shadow-cell repair, rollbacks.
 
-Each database has one thread; if the system cannot start it, a thread that waits for the work does it. Jobs that arrive
-within the linger are done together: the shadow cells of many transactions in one durable write for each table, then
-their commit-table entries in one request (law 5 holds for each transaction: its entry is deleted only after its own
-shadow cells are durable). Readers, compaction and sanitizing repair what is lost here, by an error or with the process.
-So repairs are dropped under load, and nothing is retried.
+Each database has one thread; if the system cannot start it, the threads that wait for the work do it. Jobs that arrive
+within the linger time are done together: the shadow cells of many transactions in one durable write per table, then
+their commit-table entries in one request (law 5: an entry is deleted only after its own shadow cells are durable).
+Nothing is retried, and repairs are dropped under load: after an error or a crash, readers, compaction and sanitizing do
+the rest.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Background:
         self._urgent = False
         self._closed = False
         self._lock = threading.RLock()
-        """Acquired directly, not through the condition, which does so in Python code, where an interrupt can come
-        between.
+        """Acquired directly: the condition acquires it in Python code, which an interrupt can stop halfway.
         """
         self._changed = threading.Condition(self._lock)
         self._lacks_thread = False
@@ -353,9 +352,8 @@ def _size(effect: Effect) -> int:
         case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
             return len(named)
         case effects.WriteShadowBatches(batches=batches):
-            return max(
-                CELLS_AT_ONCE, sum(batch.cells for batch in batches)
-            )  # a group of its own: batches are not merged
+            # A group of its own: batches are not merged.
+            return max(CELLS_AT_ONCE, sum(batch.cells for batch in batches))
         case effects.DeleteVersions(cells=names) | effects.DeleteOrphans(cells=names):
             return len(names)
     return 1

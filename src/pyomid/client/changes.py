@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyomid.ports import Catalog, Deployment
 
 ROWS_AT_ONCE: Final = 500
-"""Rows read whole at a time: their cells become Python objects."""
+"""Rows read at a time, whose cells become Python objects."""
 
 INSERTS_AT_ONCE: Final = 10_000
 INSERTS_LEAST: Final = 50
@@ -105,8 +105,8 @@ def place(given: object, what: str) -> Bookmark:
 
 
 def check_table(info: TableInfo, since: Bookmark) -> None:
-    """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: the name meant another
-    table then, of which nothing is kept."""
+    """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: no history is kept of
+    the former table of that name."""
     if info.generation > since.start_ts:
         raise Misuse(
             f"table {info.name!r} was created at {info.generation}, after the bookmark {since.start_ts}: an earlier "

@@ -42,7 +42,7 @@ from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Deployment
-from pyomid.protocol.commit import WriteSet, may_go_by, may_keep
+from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import (
@@ -99,7 +99,7 @@ class DatabaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class _KnownRules:
-    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_go_by`)."""
+    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_use_rules`)."""
 
     rules: TableRules
     read_after: int
@@ -124,14 +124,18 @@ class Database(Handle):
         self.settled_reads: Final = deployment.store.capabilities.settled_reads
         self.packs_cells: Final = deployment.store.capabilities.one_step
         self.reports: Final = reports_to(observers)
-        self._deployment = deployment
+        self.deployment: Final = deployment
         self._pid, self._made_in = os.getpid(), platforms.here
         self._random = random.Random()
-        self._background = make_background(deployment)
-        self._driver = Driver(deployment, self._background, sleep=sleep)
+        self.background: Final = Background(
+            Driver(deployment).perform,
+            linger_s=deployment.settings.completion_linger_ms / 1000,
+            cells_max=deployment.settings.completion_cells_max,
+        )
+        self.driver: Final = Driver(deployment, self.background, sleep=sleep)
         self._tables: dict[str, _KnownRules] = {}
         self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock, deployment.settings.lease_seconds)
-        self._ending = _Ending(deployment, self._background, self.leases)
+        self._ending = _Ending(deployment, self.background, self.leases)
         self._forgotten = weakref.finalize(self, _forgotten, self._ending)
         self._forgotten.atexit = False
 
@@ -152,7 +156,7 @@ class Database(Handle):
         `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the snapshot.
         """
         made = partial(self._made, read_only=read_only)
-        return self._driver.run(self.begin_steps(made, not_before, lease=lease, at=at))
+        return self.driver.run(self.begin_steps(made, not_before, lease=lease, at=at))
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
         """Begin a read-only transaction: `begin(read_only=True)`."""
@@ -204,7 +208,7 @@ class Database(Handle):
         def body(transaction: Transaction) -> R:
             return check_result(function(transaction, *args, **kwargs), function)
 
-        result: R | AlreadyDone = self._driver.run(
+        result: R | AlreadyDone = self.driver.run(
             run_steps(self, partial(self.begin_steps, self._made), transaction_id, body)
         )
         return result
@@ -230,7 +234,7 @@ class Database(Handle):
         """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
         durable lease keeps the history after it for that long, or until `release_bookmark`."""
         self.check_usable()
-        mark, lease = self._driver.run(changes.bookmark_steps(self.leases, keep_seconds))
+        mark, lease = self.driver.run(changes.bookmark_steps(self.leases, keep_seconds))
         if lease is not None:
             self.leases.keep(lease)
         return mark
@@ -255,7 +259,7 @@ class Database(Handle):
         Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
         the changes are no longer kept.
         """
-        run = self._driver.run
+        run = self.driver.run
         scan = run(changes.begin_changes_steps(self, table, starting, ending, prefix))
         return changes.Changes(lambda: run(changes.shown_steps(self, scan)))
 
@@ -293,7 +297,7 @@ class Database(Handle):
             max_wait_seconds=max_wait_seconds,
             poll_seconds=poll_seconds,
         )
-        return Watch(watching, self._driver)
+        return Watch(watching, self.driver)
 
     # Tables
 
@@ -318,7 +322,7 @@ class Database(Handle):
         """
         self.check_usable()
         return table_admin.create_table(
-            self._deployment,
+            self.deployment,
             name,
             families,
             conflict_level=conflict_level,
@@ -340,23 +344,23 @@ class Database(Handle):
         if conflict_level is None and ttl_seconds is None:
             raise Misuse(f"table {name!r}: nothing to change; give conflict_level or ttl_seconds", table=name)
         if conflict_level is not None:
-            table_admin.new_level(self._deployment, name, conflict_level)  # refuses before anything changes
+            table_admin.new_level(self.deployment, name, conflict_level)  # refuses before anything changes
         self._tables.pop(name, None)
         if ttl_seconds is not None:
             from pyomid.client.upkeep.expiry import move_floor
 
-            found = table_admin.alter_ttl(self._deployment, name, ttl_seconds)
+            found = table_admin.alter_ttl(self.deployment, name, ttl_seconds)
             move_floor(self, name, always_writes=True)
         if conflict_level is not None:
-            found = table_admin.alter_level(self._deployment, name, conflict_level)
+            found = table_admin.alter_level(self.deployment, name, conflict_level)
         return found
 
     def drop_table(self, name: str) -> None:
         """Drop the table with its rows. Open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(check_table_name(name), None)
-        found = self._deployment.catalog.entry(name)
-        table_admin.drop_table(self._deployment, name)
+        found = self.deployment.catalog.entry(name)
+        table_admin.drop_table(self.deployment, name)
         if found is not None and found.info.ttl_seconds is not None:
             from pyomid.client.upkeep.expiry import forget
 
@@ -365,12 +369,12 @@ class Database(Handle):
     def tables(self) -> list[TableInfo]:
         """Return every table of the catalog, system tables included, sorted by name."""
         self.check_usable()
-        return self._deployment.catalog.tables()
+        return self.deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
         """Return a table's catalog entry; `UnknownTable` names the nearest existing table."""
         self.check_usable()
-        return find_table(self._deployment.catalog, name)
+        return find_table(self.deployment.catalog, name)
 
     def table_schema(
         self,
@@ -391,11 +395,11 @@ class Database(Handle):
         """
         self.check_usable()
         if columns is None:
-            return find_table(self._deployment.catalog, name).schema
+            return find_table(self.deployment.catalog, name).schema
         from pyomid.client.admin import table_schema
 
         self._tables.pop(name, None)
-        return table_schema.give_schema(self._deployment, name, columns, row_key, mapping)
+        return table_schema.give_schema(self.deployment, name, columns, row_key, mapping)
 
     def alter_columns(
         self,
@@ -420,7 +424,7 @@ class Database(Handle):
 
         self._tables.pop(name, None)
         return table_schema.alter_columns(
-            self._deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
+            self.deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
@@ -433,18 +437,18 @@ class Database(Handle):
         are refused.
         """
         self.check_usable()
-        from pyomid.client.admin import indexes
+        from pyomid.client.admin import index_admin
 
         self._tables.pop(table, None)
-        return indexes.create_index(self._deployment, self.run, table, name, columns)
+        return index_admin.create_index(self.deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
         """Drop an index with its rows. Also finishes an interrupted drop."""
         self.check_usable()
-        from pyomid.client.admin import indexes
+        from pyomid.client.admin import index_admin
 
         self._tables.pop(table, None)
-        indexes.drop_index(self._deployment, table, name)
+        index_admin.drop_index(self.deployment, table, name)
 
     # The whole
 
@@ -452,12 +456,12 @@ class Database(Handle):
         """Return the state of TSO, tables and background work."""
         self.check_usable()
         return DatabaseStatus(
-            tso=self._deployment.tso.status(),
-            tables=tuple(self._deployment.catalog.tables()),
-            commit_table_entries=self._deployment.commit_table.count(),
-            background=self._background.counters,
-            unregistered=unregistered_tables.named_marks(self._deployment),
-            tables_unconfirmed=TABLES_UNCONFIRMED in self._deployment.catalog.unknown_tables(),
+            tso=self.deployment.tso.status(),
+            tables=tuple(self.deployment.catalog.tables()),
+            commit_table_entries=self.deployment.commit_table.count(),
+            background=self.background.counters,
+            unregistered=unregistered_tables.named_marks(self.deployment),
+            tables_unconfirmed=TABLES_UNCONFIRMED in self.deployment.catalog.unknown_tables(),
         )
 
     def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
@@ -472,8 +476,8 @@ class Database(Handle):
         from pyomid.client.upkeep import jobs as upkeep
 
         self.expire(tables)
-        run, cache = self._driver.run, self.commit_cache
-        return upkeep.compact(self._deployment, run, cache, tables, grace_seconds=grace_seconds)
+        run, cache = self.driver.run, self.commit_cache
+        return upkeep.compact(self.deployment, run, cache, tables, grace_seconds=grace_seconds)
 
     def expire(self, tables: str | Sequence[str] | None = None) -> None:
         """Expire the values in these tables (all) that are older than their table's `ttl_seconds`, for all later
@@ -484,7 +488,7 @@ class Database(Handle):
 
         self.check_usable()
         expiry.expire(self, tables)
-        if tables is None and (days := self._deployment.settings.transaction_id_days):
+        if tables is None and (days := self.deployment.settings.transaction_id_days):
             expired_keys.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
@@ -497,7 +501,7 @@ class Database(Handle):
         from pyomid.client.upkeep import jobs as upkeep
 
         self.check_usable()
-        return upkeep.sanitize(self._deployment, self._driver.run)
+        return upkeep.sanitize(self.deployment, self.driver.run)
 
     def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """Read every stored cell of these tables (all) and every commit-table entry, and report violated invariants;
@@ -506,8 +510,8 @@ class Database(Handle):
         from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 
         self.check_usable()
-        catalog = self._deployment.catalog
-        report = upkeep.verify(self._deployment, tables)
+        catalog = self.deployment.catalog
+        report = upkeep.verify(self.deployment, tables)
         for info in chosen_tables(catalog, tables):
             with unless_dropped(catalog, info.name, info.generation, tables):
                 report.violations += self._wrong_index_rows(info.name)
@@ -515,13 +519,13 @@ class Database(Handle):
 
     def _wrong_index_rows(self, table: str) -> list[str]:
         """If an index is dropped meanwhile, check the remaining indexes again."""
-        catalog = self._deployment.catalog
+        catalog = self.deployment.catalog
         while True:
             indexes = find_table(catalog, table).indexes
             if not indexes:
                 return []
             try:
-                with self.snapshot(lease=self._deployment.tso.extended) as tx:
+                with self.snapshot(lease=self.deployment.tso.extended) as tx:
                     return tx.table(table).wrong_index_rows()
             except (UnknownTable, ConflictError):
                 if find_table(catalog, table).indexes == indexes:
@@ -539,19 +543,19 @@ class Database(Handle):
         forks meanwhile waits up to 5 s, as all calls then do, and the child cannot open the folder.
         """
         self.check_usable()
-        if self._deployment.back_up is None:
+        if self.deployment.back_up is None:
             raise Misuse("only a database in a folder or over HBase can be backed up")
-        if not self._deployment.store.capabilities.foreign_tables:
+        if not self.deployment.store.capabilities.foreign_tables:
             before = self.begin(read_only=True)
             before.rollback()
-            return self._deployment.back_up(destination, BackupMoment(before.start_ts), since)
+            return self.deployment.back_up(destination, BackupMoment(before.start_ts), since)
         from pyomid.client.upkeep.backups import moment_of
 
-        begun = self._deployment.tso.begin()
+        begun = self.deployment.tso.begin()
         try:
             lease = self.leases.grant(begun.start_ts, self.settings.lease_seconds)
             try:
-                return self._deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
+                return self.deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
             finally:
                 self.leases.end(lease)
         finally:
@@ -570,7 +574,7 @@ class Database(Handle):
         from pyomid.client.upkeep.partitions import chosen_tables
 
         self.check_usable()
-        infos = chosen_tables(self._deployment.catalog, tables)
+        infos = chosen_tables(self.deployment.catalog, tables)
         if tables is None:
             infos = [info for info in infos if not table_admin.is_system(info.name)]
         return export_tables(self, destination, infos)
@@ -593,7 +597,7 @@ class Database(Handle):
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until every finished transaction is completed. False on timeout."""
         self.check_usable()
-        return self._background.drain(timeout_s)
+        return self.background.drain(timeout_s)
 
     def close(self) -> None:
         """Complete finished transactions and close the connection. A second call does nothing, or finishes an
@@ -617,18 +621,6 @@ class Database(Handle):
 
     # For pyomid's own use
 
-    @property
-    def deployment(self) -> Deployment:
-        return self._deployment
-
-    @property
-    def background(self) -> Background:
-        return self._background
-
-    @property
-    def driver(self) -> Driver:
-        return self._driver
-
     def begin_steps(
         self,
         made: Callable[[BeginReply, Lease | None], T],
@@ -651,7 +643,7 @@ class Database(Handle):
     ) -> Steps[T]:
         self.check_usable()
         if at is not None:
-            found = yield from past_steps(self._deployment, self.leases, at, not_before)
+            found = yield from past_steps(self.deployment, self.leases, at, not_before)
             return made(*found)
         begun: BeginReply = yield Begin(not_before)
         held: Lease | None = None
@@ -690,25 +682,25 @@ class Database(Handle):
         if not leased:
             return self._read_rules(name, begun)
         rules = self.known_rules(name, begun) or self._read_rules(name, begun)
-        self._deployment.store.check_leases(name)
+        self.deployment.store.check_leases(name)
         return rules
 
     def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
         """As `table_rules` without a lease, from the cache; None if the rules must be read."""
         found = self._tables.get(name) if isinstance(name, str) else None
-        if found is not None and self._deployment.clock() < found.until_s and may_go_by(found.read_after, begun):
+        if found is not None and self.deployment.clock() < found.until_s and may_use_rules(found.read_after, begun):
             return found.rules
         return None
 
     def _read_rules(self, name: str, begun: BeginReply) -> TableRules:
-        now = self._deployment.clock()
+        now = self.deployment.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
-        info = find_table(self._deployment.catalog, name)
+        info = find_table(self.deployment.catalog, name)
         if found is not None and found.rules.info == info:
             rules = found.rules
         else:
-            rules = TableRules(info, self._deployment.store.limits)
-        if may_keep(info):
+            rules = TableRules(info, self.deployment.store.limits)
+        if may_cache_rules(info):
             self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
@@ -716,17 +708,17 @@ class Database(Handle):
         """Start completion after the reply. An error is not the commit's; readers repair what is left."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
-            self._background.complete(start_ts, commit_ts, written)
+            self.background.complete(start_ts, commit_ts, written)
         except Exception as error:
-            self._background.failed(error)
+            self.background.failed(error)
 
     def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
         """As `end_committed`, if it need not wait for room; otherwise return False."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
-            return self._background.complete_at_once(start_ts, commit_ts, written)
+            return self.background.complete_at_once(start_ts, commit_ts, written)
         except Exception as error:
-            self._background.failed(error)
+            self.background.failed(error)
             return True
 
     def end_rolled_back(self, writes: TransactionSteps) -> None:
@@ -734,21 +726,12 @@ class Database(Handle):
         try:
             written = writes.write_set()
             if written:
-                self._background.roll_back(written, writes.abandoned_writes())
+                self.background.roll_back(written, writes.abandoned_writes())
         except Exception as error:
-            self._background.failed(error)
+            self.background.failed(error)
 
     def backoff(self) -> Backoff:
         return Backoff.of(self.settings, self._random.uniform)
-
-
-def make_background(deployment: Deployment) -> Background:
-    """Return the database's background worker."""
-    return Background(
-        Driver(deployment).perform,
-        linger_s=deployment.settings.completion_linger_ms / 1000,
-        cells_max=deployment.settings.completion_cells_max,
-    )
 
 
 class _Ending:

@@ -1,8 +1,8 @@
 """The two drivers of steps: `drive` blocks, `adrive` awaits.
 
 A generator yields an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
-it. Any error, such as Ctrl-C, a cancellation, or a thread that cannot start, is thrown into the steps at that effect.
-The steps decide what to report or undo; drivers catch nothing else.
+it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the steps at that effect, and
+the steps decide what to report or undo.
 
     Transaction.commit()  ──drive──▶  commit_steps  ◀──adrive──  AsyncTransaction.commit()
                                      │ WriteCells, SendCommit, Blocking …

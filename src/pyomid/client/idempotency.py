@@ -7,12 +7,12 @@ own snapshot and writes it in the same transaction:
     run 2 (s 120)  key not visible, writes it            conflict: aborts, is rerun
     run 3 (s 200)  key visible: the run happened already, by start 100
 
-So of all runs under one id at most one commits, even if replies are lost. The key stays when the run's own cells are
+So of all runs under one id at most one commits, even if replies are lost, and after the run's own cells were
 overwritten and compacted. Upkeep shrinks an old key (decision 0059): one transaction deletes its row, with the run's
-result, and writes six bytes of the id's hash to the row that the hash's first two bytes name. A reader of both rows in
-one snapshot finds one or the other, so an id never becomes free again.
+result, and adds six bytes of the id's hash to a row shared by the ids whose hashes begin with the same two bytes. A
+reader of both rows in one snapshot finds one or the other, so an id never becomes free again.
 
-How to use it: call `check_transaction_id`; make sure that the table exists (`client.table_admin.ensure_keys_table`);
+How to use it: call `check_transaction_id`; make sure that the table exists (`table_admin.ensure_keys_table`);
 read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's
 own start and name `key_cell_id` and `KEYS_TABLE_ID` in the commit.
 """
@@ -32,29 +32,27 @@ from pyomid.types import Column, ConflictLevel, RowWrite, TableInfo
 KEYS_TABLE: Final = "PYOMID_MARKERS"
 KEY_COLUMN: Final = Column(b"m", b"run")
 BRANCHES_COLUMN: Final = Column(b"m", b"branches")
-"""In the row of a key whose run committed branches: their starts, so that a branch without its commit entry can be
-found.
-"""
+"""In the row of a key whose run committed branches: their starts; `verify` finds branches that lack their entries."""
 RESULT_COLUMN: Final = Column(b"m", b"result")
 """In the row of a client's key: the result of its function, written by `kept_result`."""
 CHECKPOINT_COLUMN: Final = Column(b"m", b"checkpoint")
 """In rows of its own: the checkpoint that a stream's sink with a `query_id` belongs to, by Spark's id of the query."""
 RESULT_BYTES_MAX: Final = 64 << 10
-"""The program should write larger results to a table of its own."""
+"""Larger results are not stored."""
 EXPIRED_COLUMN: Final = Column(b"m", b"expired")
 """In rows of its own: the hashes of ids whose keys expired, six bytes each."""
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 
 TRANSACTION_ID_BYTES_MAX: Final = 200
-"""Every store accepts such a row key."""
+"""So short that every store accepts the id as a row key."""
 
 _START_BYTES: Final = 8
 _KEY_NAME: Final = b"%b:%b" % KEY_COLUMN
 _EXPIRED_NAME: Final = b"%b:%b" % EXPIRED_COLUMN
 _EXPIRED_PREFIX: Final = b"\xffexpired "
 _CHECKPOINT_PREFIX: Final = b"\xfecheckpoint "
-"""Not the row of an id: UTF-8 has no such bytes."""
+"""Begins no row of an id, because it is not UTF-8."""
 _HASH_BYTES: Final = 8
 _GROUP_BYTES: Final = 2
 _MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES

@@ -3,8 +3,9 @@
     a time ─► the TSO's moment at or after it ─► a start is drawn ─► lease ─► reads
 
 The TSO grants the lease only above every W that it ever sent, and W stays below it from then on (K7). So everything
-that the snapshot needs still exists, and stays. The drawn start proves that every commit below the snapshot is durable
-(law 3), and brings the epoch for the reads (T6).
+that the snapshot needs still exists, and stays. Because a start was drawn, every commit below the snapshot is durable
+(law 3), and the reads have an epoch (T6). A table created, perhaps again, after the snapshot is unknown to it
+(`validation.check_was_there`).
 """
 
 from __future__ import annotations

@@ -35,10 +35,9 @@ class Backoff:
         conflicts   1   2   3   4   5   6   8  10  20  40  80
         bound       2   4   8  16  32  27  20  16   8   4   2     times
 
-    Of all runs that write one row, one wins each time. The losers spread out, so that not all of them work in vain for
-    one winner. From the fifth conflict on, older runs pause less, so that none waits for ever. The pause begins at 0
-    because with `not_before` the next snapshot contains the winner: after a chance conflict of two, the loser may rerun
-    at once.
+    Of all runs that write one row, one wins each time. The pauses spread the losers out, so that fewer of them run at
+    once. From the fifth conflict on, older runs pause less, so that none waits for ever. The pause may be 0, because
+    with `not_before` the next snapshot contains the winner: if only two runs met, the loser may rerun at once.
 
     `least_s`: minimum length that an attempt counts for. `longest_s`: maximum bound.
     """
@@ -65,7 +64,7 @@ class Backoff:
 
 
 _DOUBLINGS: Final = 5
-"""A bound of 32: it minimized the longest wait, measured with 2 to 64 workers that claim one row."""
+"""A bound of 32 had the shortest longest wait, measured with 2 to 64 workers that claim one row."""
 
 
 class Attempts:

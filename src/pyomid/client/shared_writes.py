@@ -5,8 +5,8 @@
     task 3            wait ·······························▶
     task 4                wait ···························▶
 
-`storage.hbase.rpc.group_commit` does the same for threads. There the number of threads is the bound; here one thread
-makes a call for hundreds of tasks. If a task is cancelled before its call begins, its write is never sent.
+`storage.hbase.rpc.group_commit` does the same for threads; here one thread makes a call for hundreds of tasks. If a
+task is cancelled before its call begins, its write is never sent.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from pyomid.types import VersionedRows
 
 ROWS_MAX: Final = 1000
 BYTES_MAX: Final = 4 << 20
-"""Rows, and bytes of values, in one shared call; its last write may exceed them. Bounded, so that the server can serve
-other writers in between."""
+"""Limits of one shared call, which its last write may exceed; the server can serve other writers between two calls."""
 
 _Outcomes = list[Exception | None]
 _Written = asyncio.Future[None]

@@ -37,12 +37,11 @@ from pyomid.client.drive import Blocking
 from pyomid.client.observers import Kind
 from pyomid.client.past_snapshot import requested_moment
 from pyomid.client.public_names import TRANSACTION, Handle, shows
-from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
 from pyomid.client.tables.open_reads import remember, remembered
 from pyomid.client.tables.table import RowScan, Table, TableBase
 from pyomid.client.tables.typed import RowT, TypedTable
-from pyomid.client.transaction_steps import TransactionSteps, unless_index_dropped
+from pyomid.client.transaction_steps import SavedWrites, TransactionSteps, unless_index_dropped
 from pyomid.client.validation import TableRules, check_was_there
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
@@ -256,7 +255,7 @@ class TransactionBase(Handle, Generic[W]):
         return self._lease is not None
 
     @property
-    def is_plain(self) -> bool:
+    def needs_no_check(self) -> bool:
         """Whether no check can refuse a read or write: active, without a lease, in its own thread and process."""
         return (
             self._state is _ACTIVE
@@ -267,7 +266,7 @@ class TransactionBase(Handle, Generic[W]):
 
     def step(self, event: Event) -> None:
         """Move to the state after `event`. Raise if thread, process, lease or state do not allow it."""
-        if (event is _READ or event is _WRITE) and self.is_plain:
+        if (event is _READ or event is _WRITE) and self.needs_no_check:
             return  # fast path of thousands of puts and rows; the checks below have the same result
         self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
@@ -514,7 +513,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         table = yield from self.table_steps(name)
-        yield from table.claim_steps(keys, columns)
+        yield from self.alone(table.claim_steps(keys, columns))
 
     def savepoint(self) -> Savepoint:
         """Return a savepoint: the transaction's writes as they are now, to return to later.
@@ -537,10 +536,6 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     def flush_steps(self) -> Steps[None]:
         return self.alone(self.flushed_steps())
 
-    def send_steps(self) -> Steps[None]:
-        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
-        return self.alone(self.sent_steps())
-
     # For pyomid's own use
 
     def observed(self, kind: Kind, table: str, steps: Steps[T]) -> Steps[T]:
@@ -553,12 +548,12 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def check_read(self) -> None:
         """Raise if the state does not allow a read."""
-        if not self.is_plain:
+        if not self.needs_no_check:
             self.step(Event.READ)
 
     def check_write(self) -> None:
         """Raise if the state does not allow a write, or if the transaction is read-only."""
-        if not self.is_plain:
+        if not self.needs_no_check:
             self.step(Event.WRITE)
         if self._read_only:
             raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)
@@ -577,8 +572,8 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         """Check before a write is buffered outside `alone`."""
         self.check_write()
 
-    def sent_steps(self) -> Steps[None]:
-        """`send_steps` within another call."""
+    def send_steps(self) -> Steps[None]:
+        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
         return self.leaving_steps(self.writes.send_steps())
 
     def begin_read_steps(self) -> Iterable[Effect]:
@@ -615,6 +610,49 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
             yield Blocking(end)
         except Exception as error:
             self.database.background.failed(error)
+
+
+# A savepoint has a copy of the buffered writes. Before a later batch is sent, the transaction reads the values of its
+# cells at the savepoint (`transaction_steps.TransactionSteps`). A rollback writes these values again, under the same
+# version. If the transaction had not written the cell before the savepoint, the commit first deletes that version: with
+# the snapshot's value it would hide other transactions' writes (C14).
+
+
+class Savepoint(Handle):
+    """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. It never
+    waits."""
+
+    def __init__(self, transaction: RowTransaction[Any], saved: SavedWrites) -> None:
+        self._transaction = transaction
+        self._saved = saved
+
+    def rollback(self) -> None:
+        """Restore the transaction's writes as of the savepoint. Can be repeated; ends later savepoints."""
+        self._transaction.begin_write()
+        self._transaction.writes.go_back(self._saved)
+
+    def release(self) -> None:
+        """End this savepoint and later ones; the writes stay. A second release does nothing."""
+        self._transaction.check_owner()
+        self._transaction.writes.forget(self._saved)
+
+    def __enter__(self) -> Savepoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None and self._transaction.can_write and self._transaction.writes.keeps(self._saved):
+            self.rollback()
+        self.release()
+
+    async def __aenter__(self) -> Savepoint:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
 
 
 class Transaction(RowTransaction[Table]):

@@ -75,8 +75,8 @@ BATCH_ROWS_MIN: Final = 16
 """In a store with pipelined writes, fewer rows are cheaper as rows than as a batch."""
 
 SMALL_BATCH_ROWS: Final = 32
-"""A batch of at most this many rows is buffered row by row if the commit can carry it. For more rows a write costs
-less."""
+"""A batch of at most this many rows is buffered row by row if the commit can carry it; more rows are cheaper to write
+as a batch."""
 
 LARGE_FLUSH_ROWS_MIN: Final = 500
 """A flush of this many rows or more is a batch in any store."""
@@ -182,8 +182,8 @@ class TransactionSteps(puts.Counts):
     # Writing
 
     def put_known(self, rules: TableRules, key: object, cells: object) -> bool:
-        """Check and buffer a put of valid cells in known columns, which nothing has to watch. False: it is none, and
-        nothing was buffered."""
+        """Check and buffer an ordinary put of valid cells in known columns. False, and nothing is buffered, if the put
+        needs the full checks, or if an open read, a savepoint or the choice of ids depends on it."""
         buffer = self._buffers.get(rules.info.name)
         if buffer is None or buffer.taken_back or buffer.reads.open or buffer.checked is not None:
             return False

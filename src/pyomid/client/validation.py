@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
@@ -28,8 +28,15 @@ def shown(data: bytes) -> str:
 
 
 def plain(data: bytes) -> bytes:
-    """Return `bytes` for an instance of a subclass, such as numpy's, which may compare, hash or measure differently."""
+    """Return `data` as `bytes`: a subclass, such as numpy's, may compare, hash or measure differently."""
     return data if type(data) is bytes else bytes(data)
+
+
+def check_list(what: str, given: object, items: str) -> Iterable[Any]:
+    """Return a list that the caller gave; `MisuseType` for a single text, whose characters would count as its items."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise MisuseType(f"{what} {given!r} is not a list of {items}", value=given)
+    return given
 
 
 def check_table_name(name: object) -> str:
@@ -74,9 +81,7 @@ def check_was_there(info: TableInfo, read_at: int) -> None:
 
 def check_families(families: object) -> tuple[bytes, ...]:
     """Return the families of a new table, given as str or bytes, in the given order."""
-    if isinstance(families, str | bytes) or not isinstance(families, Iterable):
-        raise MisuseType(f"families {families!r} is not a list of names", value=families)
-    checked = tuple(_family(family) for family in families)
+    checked = tuple(_family(family) for family in check_list("families", families, "names"))
     if not checked:
         raise Misuse("a table needs at least one family")
     for family in checked:
@@ -165,9 +170,7 @@ class TableRules(puts.KnownColumns):
         """Return the checked `columns` argument of a read or delete; None is all."""
         if columns is None:
             return None
-        if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
-            raise MisuseType(f"columns {columns!r} is not a list of column names", value=columns)
-        return [self.column_or_family(name) for name in columns]
+        return [self.column_or_family(name) for name in check_list("columns", columns, "column names")]
 
     def cells(self, key: bytes, cells: Mapping[bytes, bytes]) -> dict[Column, bytes | None]:
         """Return the checked cells of a put. Valid cells with known names need no further call."""

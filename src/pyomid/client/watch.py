@@ -5,9 +5,9 @@
 
 Between two rounds W must not pass the last position (F3). The start that was drawn there stays open like a
 transaction's; or, with `keep_seconds`, a durable lease holds it, which outlives the process. An interrupted round ends
-the watch; another watch can continue from its position. It may return changes again, but misses none.
+the watch; another watch can continue from its position. It may return some changes again, but misses none.
 
-A program continues from the position that it read last, which may be behind the watch's:
+A restarted program continues from the position that it read last, which may be before the watch's own:
 
     position 100 ── read ── round, no change ──► position 200 ── change ── read ── the next change is requested
     leased: 100                                  leased: 100, 200                  leased: 200
@@ -55,7 +55,8 @@ class LeasedPlace(NamedTuple):
     start_ts: int
     lease: Lease
     until_s: float
-    """After the watch has passed it, it is kept until then if the program read it; `inf`: not passed."""
+    """Until when the lease is kept after the watch has passed the position, if the program read it; `inf`: not
+    passed."""
 
 
 class Watching:
@@ -89,7 +90,7 @@ class Watching:
         self._page: Final = deque[RowChange]()
         """The changes to return next."""
         self._place: Bookmark | None = None if after is None else changes.place(after, "after")
-        """All changes up to it were returned."""
+        """The position up to which all changes were returned."""
         self._database, self._table = database, table
         self._key, self._prefix = key, prefix
         self._keep_s = keep_seconds
@@ -98,7 +99,7 @@ class Watching:
         self._clock = database.deployment.clock
         self._range: KeyRange | None = None
         self._open: BeginReply | None = None
-        """Holds W below the position; None if a lease does, or nothing of this watch."""
+        """Keeps the position's start open. None if a lease does, or if the position was given by the caller."""
         self._leased: list[LeasedPlace] = []
         """Ascending: positions from which the program may continue, and the current position."""
         self._moved_s = self._clock()

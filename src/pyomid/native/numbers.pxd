@@ -80,7 +80,7 @@ cdef inline int64_t varint_bytes(uint64_t number) noexcept nogil:
 
 
 cdef inline int64_t put_varint(uint8_t *out, int64_t at, uint64_t number) noexcept nogil:
-    """Write a varint at `at`. Return where it ends."""
+    """Write a varint at `at`. Return the offset of its end."""
     while number > 0x7F:
         out[at] = <uint8_t> (number & 0x7F | 0x80)
         number >>= 7

@@ -1,4 +1,4 @@
-"""Varints of protobuf, read. `put_varint` in `numbers` writes them."""
+"""Read protobuf's varints; `put_varint` in `numbers` writes them."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef inline int64_t read_varint_at_end(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
-    """`read_varint`, byte by byte: for when fewer bytes are left than the longest varint has."""
+    """`read_varint`, byte by byte, near the end of the data."""
     cdef uint64_t value = 0, byte
     cdef int count
     for count in range(VARINT_BYTES_MAX):

@@ -2,8 +2,8 @@
 
 A `StoreCall` holds one of the operations below. The driver performs it and returns `StoreDone` with the result that
 the operation names, or `StoreFailed`. Every operation is idempotent, so the driver may repeat it after a failure. *Then
-the epoch* means that the driver reads the epoch fresh after the write is durable (T5); if the store can do both in one
-transaction, it may.
+the epoch* means: after the write is durable, the driver reads the epoch fresh (T5). A store may do both in one
+transaction.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ Event = RequestCame | PeerGone | ProcessEnded | StoreDone | StoreFailed | LeaseR
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """→ Flushed. Make the entries (start, commit) durable, then the epoch. With `cells`, which some commits carry, do
-    everything in one atomic step, and only while the leader state holds `epoch` (`CommitTable.put_with_cells`)."""
+    """→ Flushed. Make the entries (start, commit) durable, then the epoch. With `cells`, which some commits carry, all
+    in one atomic step, and only while the leader state holds `epoch` (`CommitTable.put_with_cells`)."""
 
     entries: tuple[tuple[int, int], ...]
     block: NDArray[np.int64] | None = None
@@ -233,8 +233,8 @@ class Reply:
 
 
 class EncodedReplies(Protocol):
-    """Encoded answers to a peer's commits of one batch: a kernel writes them when it decides; they are sent when the
-    batch is released."""
+    """Answers to a peer's commits of one batch, encoded by compiled code when it decides; sent when the batch is
+    released."""
 
     @property
     def peer(self) -> Hashable: ...

@@ -69,9 +69,9 @@ from pyomid.wire.messages import (
     FindMoment,
     GrantLease,
     RenewLease,
+    ReportOpenStarts,
     Request,
     Seal,
-    TellOpen,
 )
 
 TIMERS_S: Final = 0.002
@@ -86,8 +86,8 @@ PEER_REQUESTS_MAX: Final = 4
 class TsoMachine:
     """One TSO, from the end of its takeover to its end. Not thread-safe.
 
-    It is the one record of the TSO's state: its parts have it, and through it each other. A driver uses the methods and
-    properties below; the parts are private to `oracle` (`tests/core/test_machine_view.py`).
+    It holds the whole state of the TSO: each part has a reference to it, and uses the other parts through it. A driver
+    uses the methods and properties below; the parts are private to `oracle` (`tests/core/test_machine_view.py`).
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class TsoMachine:
                 self.retries.seal(peer, tag, starts)
             case Complete(starts):
                 self.completions.add(starts)
-            case TellOpen():
+            case ReportOpenStarts():
                 self.open_starts.report(peer, request, self.begins.newest_start)
             case AdvanceHorizon(horizon):
                 self.peer_requests.ask(peer, self.watermarks.advance_horizon_steps(peer, tag, horizon))
@@ -293,20 +293,19 @@ class TsoMachine:
 
     # ── a flush without a store call ─────────────────────────────────────────────────────────────────────────────
 
-    def start_plain_flush(self, now_s: float) -> Flush | None:
+    def start_inline_flush(self, now_s: float) -> Flush | None:
         """Return the one `Flush` that `handle([])` would return now, without a store call. An empty `Flush` means that
         nothing is due; None that more is due: call `handle`.
 
-        For a driver that performs the flush at once, or whose disk does so in the background. After the flush it reads
-        the epoch and calls `end_plain_flush`, or `give_up_plain_flush` if the flush failed. No earlier flush is in
-        flight meanwhile.
+        The driver performs the flush at once, reads the epoch after it, and calls `end_inline_flush`; or
+        `give_up_inline_flush` if the flush failed. No earlier flush is in flight meanwhile.
         """
         if self.is_step_due(now_s):
             return None
         self.step.now_s = max(self.step.now_s, now_s)
-        return self.commits.start_plain_flush()
+        return self.commits.start_inline_flush()
 
-    def end_plain_flush(self, flushed: Flushed) -> list[Instruction]:
+    def end_inline_flush(self, flushed: Flushed) -> list[Instruction]:
         """As `StoreDone` with the flush's result."""
         if self.dead:
             return []
@@ -319,7 +318,7 @@ class TsoMachine:
             raise
         return self.step.take_instructions()
 
-    def give_up_plain_flush(self) -> None:
+    def give_up_inline_flush(self) -> None:
         """The flush failed: the next `handle` returns it as a store call, which is retried as any other."""
         self.commits.give_up_flush(self.windows.head)
 

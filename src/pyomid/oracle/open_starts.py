@@ -1,4 +1,5 @@
-"""Open starts: the oldest start that a client may still use holds E, and so W, back (T16; protocol.md, Open starts).
+"""Open starts, the TSO's side: the oldest start that a client may still use holds E, and so W, back (T16; protocol.md,
+Open starts). The client's side is `wire.open_starts`.
 
     a start is handed out over a connection    ──► E stays below it
     the client reports its oldest open start   ──► E stays below that start; if none is open, the connection holds
@@ -16,10 +17,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from pyomid.wire.messages import TellOpen
+from pyomid.wire.messages import ReportOpenStarts
 
 ENDED_MAX: Final = 1000
-"""Ended connections remembered one by one; beyond this the two oldest are merged into one that holds as much."""
+"""Ended connections remembered one by one; beyond this the two oldest are merged, with the lower of their bounds."""
 
 _CLIENT_BYTES_MAX: Final = 32
 _HOLDER_CHARS_MAX: Final = 120
@@ -27,9 +28,9 @@ _HOLDER_CHARS_MAX: Final = 120
 
 @dataclass(slots=True)
 class Held:
-    """The open starts of a connection's client lie from `floor` to `newest`; 0: it has none."""
+    """What the client of a connection may hold open: starts from `bound` to `newest`. `bound` 0: none."""
 
-    floor: int = 0
+    bound: int = 0
     newest: int = 0
     client: bytes = b""
     """The client's random name; empty until its first report."""
@@ -42,6 +43,8 @@ class Held:
 
 
 class OpenStarts:
+    """The open starts of all connections, ended ones included."""
+
     def __init__(self) -> None:
         self._peers: dict[Hashable, Held] = {}
         self._ended: list[Held] = []
@@ -52,18 +55,18 @@ class OpenStarts:
         held = self._peers.get(peer)
         if held is None:
             held = self._peers[peer] = Held()
-        held.floor = min(held.floor, above + 1) if held.floor else above + 1
+        held.bound = min(held.bound, above + 1) if held.bound else above + 1
         held.newest = max(held.newest, newest)
 
-    def report(self, peer: Hashable, report: TellOpen, newest_start: int) -> None:
+    def report(self, peer: Hashable, report: ReportOpenStarts, newest_start: int) -> None:
         """Take a report: all open starts of the client, whichever connection they came over, are at or above
         `report.oldest`; 0: it has none. Starts it received after the report came over this connection."""
         client = report.client[:_CLIENT_BYTES_MAX]
         held = self._peers.setdefault(peer, Held())
         self._name(peer, held, client, report.connection)
         held.holder = "".join(filter(str.isprintable, report.holder[:_HOLDER_CHARS_MAX])) or held.holder
-        held.floor = max(0, report.oldest)
-        if held.floor:
+        held.bound = max(0, report.oldest)
+        if held.bound:
             held.newest = newest_start
         self._ended = [
             each for each in self._ended if not client or each.client != client or each.connection >= report.connection
@@ -89,12 +92,12 @@ class OpenStarts:
         if held is None:
             return
         self._unname(peer, held)
-        if held.floor and not self._reported_later(held):
+        if held.bound and not self._reported_later(held):
             held.ended = peer
             self._ended.append(held)
             if len(self._ended) > ENDED_MAX:
                 first, second, *rest = self._ended
-                merged = Held(min(first.floor, second.floor), max(first.newest, second.newest), holder="ended clients")
+                merged = Held(min(first.bound, second.bound), max(first.newest, second.newest), holder="ended clients")
                 self._ended = [merged, *rest]
 
     def waits_for(self, peer: Hashable) -> bool:
@@ -111,14 +114,14 @@ class OpenStarts:
         return any(each.connection > held.connection for each in self._of_client.get(held.client, {}).values())
 
     def held(self) -> dict[Hashable, tuple[int, int]]:
-        """(floor, newest) of each live connection that may have open starts."""
-        return {peer: (held.floor, held.newest) for peer, held in self._peers.items() if held.floor}
+        """(bound, newest) of each live connection that may have open starts."""
+        return {peer: (held.bound, held.newest) for peer, held in self._peers.items() if held.bound}
 
     def lowest(self, old: int) -> Held | None:
-        """Return what holds E back most: no open start lies below its floor. Starts up to `old` do not count."""
+        """Return what holds E back most: no open start lies below its bound. Starts up to `old` do not count."""
         self._ended = [held for held in self._ended if held.newest > old]
         lowest: Held | None = None
         for held in (*self._peers.values(), *self._ended):
-            if held.floor and held.newest > old and (lowest is None or held.floor < lowest.floor):
+            if held.bound and held.newest > old and (lowest is None or held.bound < lowest.bound):
                 lowest = held
         return lowest

@@ -22,7 +22,7 @@ class TsoSettings:
     open_starts_interval_s: float = 2.0
     """How often E and LWM rise to just below the oldest open start."""
     retention_s: float | None = None
-    """How long W stays below a past snapshot. None: as the leader state says, which keeps the last value given."""
+    """How long history is kept. None: as long as the leader state says, which has the last value given."""
     lease_seconds: float = 300.0
     """Term of a lease whose request names none."""
     watermark_interval_s: float = 1.0
@@ -32,7 +32,8 @@ class TsoSettings:
     commit_retry_s: float = 600.0
     """How long the branches of an answered large commit are remembered for its retries."""
     store_retry_s: float = 30.0
-    """A store call that still fails after this time ends the process, or only its request if nothing else needs it."""
+    """How long a failing store call is retried; then its request is refused, or the process ends if more depends on
+    it."""
     stall_s_max: float = 1.0
     """A longer gap between two events is a stall: the TSO reads the leader state before it replies (T4)."""
     ceiling_step: int = 10_000_000_000
@@ -51,7 +52,7 @@ class TsoSettings:
     one_step_bytes_max: int = 0
     """The most bytes of cells that a commit may carry; 0 if the store cannot write them together with its entry."""
     batch_bytes_max: int = 1 << 20
-    """A batch with this many bytes of cells takes no further commit: it holds the store's write lock for as long."""
+    """A batch with this many bytes of cells accepts no further commit: its flush holds the store's write lock."""
     completions_max: int = 1_000_000
     """Entries that wait for their deletion. The sanitizer deletes any beyond this."""
 

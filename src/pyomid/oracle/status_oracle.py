@@ -16,8 +16,8 @@ and at table level, which is checked against D instead of LWM:
 The conflict map: cell id → last commit timestamp, in a fixed number of slots, so that the TSO's memory is bounded.
 Slots are grouped in buckets. An id belongs to one bucket, given by the high half of a 64 × 64 bit product of *unsigned*
 numbers (T10: the most negative 64-bit id is valid). If a bucket is full the entry with the oldest commit timestamp is
-evicted, and LWM rises to that timestamp: LWM stands for what the map has forgotten. Source: "A Critique of Snapshot
-Isolation" and the Omid papers, with buckets in place of one hash slot.
+evicted, and LWM rises to that timestamp, so that no transaction commits that might conflict with a forgotten entry.
+Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in place of one hash slot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 BUCKET_SLOTS: Final = 28
-"""(id, commit timestamp) pairs that fit into seven cache lines after one line of tags: the compiled map's bucket."""
+"""Slots of a bucket: as many (id, commit timestamp) as fit into seven cache lines; the compiled map has one more line
+of tags."""
 
 _WORD: Final = (1 << 64) - 1
 
@@ -45,8 +46,7 @@ it."""
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a commit is refused, and the timestamp that caused it: a transaction with a later start is not refused for
-    this reason."""
+    """Why a commit is refused, and the timestamp that caused it: a later start is not refused for this reason."""
 
     reason: AbortReason
     conflict_ts: int

@@ -12,8 +12,8 @@
     5. W = max(old W, min(epoch, leases − 1, what the retention keeps)); discard leases at or below the old W
     6. announce the address, and answer requests
 
-Reading before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a job is
-left.
+The leader state must be read after the fence (T5): otherwise the old TSO may add a pending record in between, and only
+half of its large commit would be in the commit table.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int,
 
 
 def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Fence first, then move the ceiling: only the write that replaces the old TSO's ceiling reveals its last value."""
+    """Fence first, then move the ceiling: only the compare-and-set that replaces the old TSO's ceiling shows its last
+    value."""
     ceiling: int = yield ReadCeiling()
     epoch, noted = yield from _replace_epoch_steps(ceiling, lambda epoch, noted: noted)
     while True:

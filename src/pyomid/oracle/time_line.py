@@ -1,17 +1,17 @@
-"""Which snapshot was the newest at which wall-clock time: in memory for the last seconds, noted durably at intervals
-and when a client asks (`protocol.time_points`); and how far back history is kept (T17).
+"""Which snapshot was the newest at which wall-clock time (`protocol.time_points`), and how far back history is kept
+(T17). In memory for the last seconds; durable points at intervals and when a client asks.
 
-    batch released ──► a new *content*: the newest snapshot from now on, until the next one
-    each interval  ──► the newest content is noted as a point, if it is newer than the last point
-    FindMoment     ──► the first content or point at or after the requested time; if it is younger than the last point,
+    batch released ──► a new *period* begins: from now on there is a new newest snapshot
+    each interval  ──► the last period is noted as a point, if it is newer than the last point
+    FindMoment     ──► the first period or point at or after the requested time; if it is younger than the last point,
                        it is noted before the answer. Many requests at once cost one note
-    takeover       ──► the first content is as old as the store's last change, if that is known
+    takeover       ──► the first period begins at the store's last change, if that is known
 
-The start of its snapshot identifies a content: every commit acknowledged before lies below it, and every commit in
+A period is identified by the start of its snapshot: every commit acknowledged before lies below it, and every commit in
 flight above (law 3). Points that no readable snapshot needs are deleted: those below the newest point at or below W.
 
-The monotonic clock measures the age of a point. Only the age of an earlier TSO's points comes from wall-clock time. So
-a clock that is set back or forward while a TSO serves changes nothing in what it keeps.
+The monotonic clock measures the age of a point; only an earlier TSO's points have their age from wall-clock time. So a
+wall clock that is set back or forward while a TSO serves does not change what it keeps.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from pyomid.wire.messages import FindMoment
 if TYPE_CHECKING:
     from pyomid.oracle.machine import TsoMachine
 
-CONTENTS_MAX: Final = 8192
-"""Contents in memory, at most one per millisecond: some seconds under load, hours of a quiet TSO."""
+PERIODS_MAX: Final = 8192
+"""Periods in memory, at most one per millisecond: some seconds under load, hours of a quiet TSO."""
 SEEN_AFTER_MS_MAX: Final = 1000
-"""A content is dated at most this long after it was first seen: a step's answers leave sooner after it read the
-clock."""
+"""The time of a point is at most this long after the begin of its period: the answers of a step are sent sooner than
+this after the step read the clock."""
 KEPT_MS: Final = 3_600_000
 """Points younger than this are kept below W too: movers of expiry floors date values by them (`protocol.expiry`)."""
 REPEATED_AFTER_MS: Final = 1000
-"""If a point's content stayed the newest for longer, the point is noted once more, so that a time in between does not
-get the next point."""
+"""If a point's snapshot stayed the newest for longer, the point is noted again at the end of its period; otherwise a
+time within the period would get the next point."""
 LATE_CLOCK_MS: Final = 1000
 """If a client's clock is further behind than this, its times are shifted to the TSO's clock."""
 
@@ -57,7 +57,7 @@ retention, but at least `INTERVAL_S_MIN`."""
 
 
 @dataclass(slots=True)
-class Content:
+class Period:
     """The snapshot at `snapshot_ts` was the newest from `first_ms` to `last_ms`."""
 
     snapshot_ts: int
@@ -100,12 +100,12 @@ class TimeLine:
         self._due_s = tso.step.now_s
         self._is_noting = False
         self._watermark = 0
-        self._contents: deque[Content] = deque(maxlen=CONTENTS_MAX)
+        self._periods: deque[Period] = deque(maxlen=PERIODS_MAX)
         self._seen_seq = -1
-        """The newest batch that the last content includes."""
+        """The newest batch in the last period's snapshot."""
         self._asked: list[_Asked] = []
         if self._is_plausible(taken_over.changed_ms, taken_over.wall_ms):
-            self._contents.append(Content(tso.windows.head.next_start, taken_over.changed_ms, taken_over.changed_ms))
+            self._periods.append(Period(tso.windows.head.next_start, taken_over.changed_ms, taken_over.changed_ms))
             self._seen_seq = tso.windows.released_seq
 
     def _is_plausible(self, changed_ms: int, wall_ms: int) -> bool:
@@ -120,24 +120,25 @@ class TimeLine:
             self._kept_start = self._young.popleft()[1]
         return self._kept_start
 
-    # ── contents ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── periods ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def update_contents(self) -> None:
-        """Update the contents. Called at each timer, and at each release of a batch before its answers leave."""
-        wall_ms, contents = self._tso.step.wall_ms, self._contents
+    def update_periods(self) -> None:
+        """Extend the last period, or begin another. Called at each timer, and at each release of a batch before its
+        answers are sent."""
+        wall_ms, periods = self._tso.step.wall_ms, self._periods
         if not wall_ms:
             return
-        if contents and wall_ms < contents[-1].last_ms:  # the clock was set back: the later start counts
-            contents.clear()
-        if contents and self._tso.windows.released_seq == self._seen_seq:
-            contents[-1].last_ms = wall_ms
+        if periods and wall_ms < periods[-1].last_ms:  # the clock was set back: the later start counts
+            periods.clear()
+        if periods and self._tso.windows.released_seq == self._seen_seq:
+            periods[-1].last_ms = wall_ms
             return
         self._seen_seq = self._tso.windows.released_seq
         snapshot_ts = self._tso.windows.head.next_start
-        if contents and contents[-1].first_ms == wall_ms:
-            contents[-1].snapshot_ts = snapshot_ts
+        if periods and periods[-1].first_ms == wall_ms:
+            periods[-1].snapshot_ts = snapshot_ts
         else:
-            contents.append(Content(snapshot_ts, wall_ms, wall_ms))
+            periods.append(Period(snapshot_ts, wall_ms, wall_ms))
 
     # ── points ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,10 +148,10 @@ class TimeLine:
 
     def note_if_due(self, watermark: int) -> None:
         self._watermark = watermark
-        self.update_contents()
-        if self._tso.step.now_s < self._due_s or self._is_noting or not self._contents:
+        self.update_periods()
+        if self._tso.step.now_s < self._due_s or self._is_noting or not self._periods:
             return
-        newest = self._contents[-1]
+        newest = self._periods[-1]
         if newest.snapshot_ts > self._noted_ts:  # otherwise the last point has the present snapshot already
             self._due_s = self._tso.step.now_s + self._interval_s
             self._note(newest, [])
@@ -160,9 +161,9 @@ class TimeLine:
         """The start of the last point's snapshot."""
         return snapshot_after(self._points[-1].start_ts) if self._points else 0
 
-    def _note(self, content: Content, answers: list[tuple[_Asked, Moment]]) -> None:
+    def _note(self, period: Period, answers: list[tuple[_Asked, Moment]]) -> None:
         self._is_noting = True
-        self._tso.store.run(self._note_steps(content.point, answers))
+        self._tso.store.run(self._note_steps(period.point, answers))
 
     def _note_steps(self, point: TimePoint, answers: list[tuple[_Asked, Moment]]) -> Procedure:
         """Note a point, delete old ones and send the answers. If the store fails, the next point dates these commits
@@ -178,30 +179,30 @@ class TimeLine:
             if repeated is not None:
                 yield NoteTime(repeated)
                 kept.append(repeated)
-                self._is_young(repeated)
+                self._note_young(repeated)
             yield NoteTime(point, gone)
         except Unavailable as error:
             for asked, _ in answers:
                 self._tso.step.refuse(asked.peer, asked.tag, error)
         else:
             self._points = [*kept, point]
-            self._is_young(point)
+            self._note_young(point)
             for asked, moment in answers:
                 self._tso.step.reply(asked.peer, asked.tag, moment)
         self._is_noting = False
         self._serve()
 
-    def _is_young(self, point: TimePoint) -> None:
+    def _note_young(self, point: TimePoint) -> None:
         if self.retention_s:
             self._young.append((self._tso.step.now_s, point.start_ts))
 
     def _repeated(self) -> TimePoint | None:
-        """Return the last point again, with the last time when its content was the newest; None if not needed."""
+        """Return the last point again, with the last time when its snapshot was the newest; None if not needed."""
         if not self._points:
             return None
         last = self._points[-1]
-        stood = next((each for each in reversed(self._contents) if each.snapshot_ts <= self._noted_ts), None)
-        if stood is None or stood.snapshot_ts != self._noted_ts or stood is self._contents[-1]:
+        stood = next((each for each in reversed(self._periods) if each.snapshot_ts <= self._noted_ts), None)
+        if stood is None or stood.snapshot_ts != self._noted_ts or stood is self._periods[-1]:
             return None
         again = TimePoint(last.start_ts + 1, stood.last_ms)
         is_same = snapshot_after(again.start_ts) == self._noted_ts
@@ -217,7 +218,7 @@ class TimeLine:
             return
         behind_ms = wall_ms - request.now_ms
         at_ms = request.at_ms + (behind_ms if behind_ms > LATE_CLOCK_MS else 0)
-        self.update_contents()
+        self.update_periods()
         self._asked.append(_Asked(peer, tag, at_ms))
         if not self._is_noting:
             self._serve()
@@ -234,24 +235,24 @@ class TimeLine:
                 self._tso.step.reply(each.peer, each.tag, moment)
         if waiting:
             newest_ts = max(moment.snapshot_ts for _, moment in waiting)
-            self._note(next(each for each in self._contents if each.snapshot_ts >= newest_ts), waiting)
+            self._note(next(each for each in self._periods if each.snapshot_ts >= newest_ts), waiting)
 
     def _moment_at(self, at_ms: int) -> Moment:
         """Return the first known moment at or after `at_ms`; now if that is in the future; `Moment(0, 0)` if it is
         older than all."""
-        is_remembered = self._contents[0].first_ms <= at_ms
+        is_remembered = self._periods[0].first_ms <= at_ms
         if not is_remembered and not any(point.wall_ms <= at_ms for point in self._points):
             return Moment(0, 0)
-        content = next((each for each in self._contents if each.last_ms > at_ms), self._contents[-1])
+        period = next((each for each in self._periods if each.last_ms > at_ms), self._periods[-1])
         point = first_at(self._points, at_ms)
-        if point is None or content.snapshot_ts <= snapshot_after(point.start_ts):
-            return content.moment(at_ms)
+        if point is None or period.snapshot_ts <= snapshot_after(point.start_ts):
+            return period.moment(at_ms)
         return Moment(snapshot_after(point.start_ts), point.wall_ms)
 
     def _thinned(self, points: list[TimePoint]) -> list[TimePoint]:
-        """Return the points to keep. Within the retention a point goes only if its neighbours are no further apart than
-        the interval (each new TSO notes a point at once). So times stay as exact as promised, and W waits at points
-        that stay. Points older than the retention exist if a lease holds W for months: they become less exact."""
+        """Return the points to keep. Within the retention a point is removed only if its neighbours are no further
+        apart than the interval (each new TSO notes a point at once), so times stay as exact as promised. If a lease
+        holds W for months, points older than the retention exist: of these more are removed."""
         kept_start = self.kept_start()
         older = [point for point in points if kept_start is None or point.start_ts < kept_start]
         half = len(older) // 2

@@ -95,7 +95,7 @@ class Watermarks:
 
     def note_release(self) -> None:
         """A batch was released."""
-        self._tso.time_line.update_contents()
+        self._tso.time_line.update_periods()
         self._note_durable_ended()
 
     def _note_durable_ended(self) -> None:
@@ -117,21 +117,21 @@ class Watermarks:
         if self._tso.step.now_s < self._open_due_s:
             return
         self._open_due_s = self._tso.step.now_s + self._tso.settings.open_starts_interval_s
-        if self._tso.windows.is_idle:  # with a batch in flight, its window is all there is for begins
+        if self._tso.windows.is_idle:  # with a batch in flight, begins are answered from its window alone
             self._draw_if_quiet()
         newest, held = self._tso.begins.newest_start, self._tso.open_starts.lowest(self._aged_start)
-        self._raise_below_leases(newest if held is None else min(newest, held.floor - 1))
-        floor = 0 if held is None else held.floor
+        self._raise_below_leases(newest if held is None else min(newest, held.bound - 1))
+        floor = 0 if held is None else held.bound
         if floor != self._held_floor:
             self._held_floor, self._held_since_s = floor, self._tso.step.now_s
         self._open_held, self.held_back_by = held, self._holder_text(held)
 
     def _holder_text(self, held: Held | None) -> str:
         lowest = self._tso.leases.lowest_above(self.decided)
-        if held is None or (lowest is not None and lowest <= held.floor):
+        if held is None or (lowest is not None and lowest <= held.bound):
             return ""
         since_s = self._tso.step.now_s - self._held_since_s
-        return f"{held.holder or 'an unnamed client'}: start {held.floor} or a later one, for {since_s:.0f} s"
+        return f"{held.holder or 'an unnamed client'}: start {held.bound} or a later one, for {since_s:.0f} s"
 
     def _raise_below_leases(self, start_ts: int) -> None:
         lowest = self._tso.leases.lowest_above(self.decided)
@@ -147,9 +147,8 @@ class Watermarks:
         if self._tso.windows.clock.next_ts == self._issued_when_drawn:
             return
         drawn = self._tso.begins.draw_start()
-        if (
-            drawn is not None and self._tso.windows.is_idle
-        ):  # otherwise a commit in flight may lie above the start drawn
+        # A commit that was decided and not yet answered may lie above the start drawn.
+        if drawn is not None and self._tso.windows.is_idle:
             self._issued_when_drawn = self._tso.windows.clock.next_ts
 
     def _newest_sample(self) -> int:
@@ -189,7 +188,7 @@ class Watermarks:
         if lease is not None:
             held.append((lease, "lease", self._tso.leases.holder_of(lease)))
         if self._open_held is not None:
-            held.append((self._open_held.floor, "open start", self._open_held.holder))
+            held.append((self._open_held.bound, "open start", self._open_held.holder))
         kept_start = self._tso.time_line.kept_start()
         if kept_start is not None:
             held.append((kept_start + 1, "retention", ""))

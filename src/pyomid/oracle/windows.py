@@ -83,7 +83,7 @@ class TimestampClock:
 
 
 class BatchState(Enum):
-    """A batch only moves down this list. After DURABLE it is released and forgotten."""
+    """The states in their order. After DURABLE a batch is released and forgotten."""
 
     OPEN = auto()
     CLOSED = auto()
@@ -228,7 +228,7 @@ class BeginWindows:
         is_below = floor < head.next_start or self._first_above(head, floor) < head.window_end
         return is_below or (head.state is BatchState.OPEN and head.is_empty)
 
-    def close_behind_fences(self) -> None:
+    def close_after_fences(self) -> None:
         """T8: close the oldest batch if it has a fence, so that no start below the fence is handed out after it."""
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()

@@ -2,14 +2,14 @@
 
 The order is that of laws 1, 2 and 5: data durable → commit request → "committed" → shadow cells of the whole write set
 durable → commit-table entry deleted. If a client dies in between, readers and compaction repair the state that it
-leaves; no step needs to run twice, and no journal is needed.
+leaves.
 
-Outcome (protocol.md, "Outcome of a commit whose answer was lost"). The order of the reads is the rule (R1–R4, C3): own
-shadow cells, commit table with H read after it, seal, own cells again. "Rolled back" needs evidence: an own cell that
-still exists without a shadow cell, of a start that can never commit. Own cells that are gone may have been superseded
-and compacted as well as deleted. A transaction that only claimed, or whose commit request carried its cells, passes no
-cells here. At or above H only its own client, which asks here, deletes its entry: so if its start can be sealed, it did
-not commit. "Committed" is reported once the TSO begins transactions above the commit (C10).
+The outcome (protocol.md, "Outcome of a commit whose answer was lost") is read in this order (R1–R4, C3): own shadow
+cells, commit table and then H, seal, own cells again. "Rolled back" needs evidence: an own cell that still exists
+without a shadow cell, of a start that can never commit. A missing own cell proves nothing: it may have been deleted, or
+superseded and compacted. A transaction that only claimed, or whose commit request carried its cells, passes no cells
+here. Only its own client, which asks here, deletes its entry at or above H: so if its start can be sealed, it did not
+commit. "Committed" is reported once the TSO begins transactions above the commit (C10).
 """
 
 from __future__ import annotations
@@ -112,16 +112,16 @@ def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
         yield cells[first : first + CELLS_AT_ONCE]
 
 
-def may_keep(info: TableInfo) -> bool:
-    """Whether a client may cache a table's rules for later transactions. Not while columns change, so that after the
-    fence of the change every client reads the new entry (X2). Nor while an index is being built, because no fence is
-    drawn when it becomes ready."""
+def may_cache_rules(info: TableInfo) -> bool:
+    """Whether a client may cache a table's rules for later transactions. While columns change it may not: after the
+    fence of the change every client must read the new entry (X2). While an index is being built it may not, because no
+    fence is drawn when the index becomes ready."""
     return not info.is_changing and not any(index.state is IndexState.BUILDING for index in info.indexes)
 
 
-def may_go_by(read_after: int, begun: BeginReply) -> bool:
-    """Whether a transaction may choose its ids by table rules that were read after the start `read_after` was handed
-    out. If True, they are still the rules of its table, or its commit aborts (T9).
+def may_use_rules(read_after: int, begun: BeginReply) -> bool:
+    """Whether a transaction may use table rules that were read after the start `read_after` was handed out. If True,
+    they are still the rules of its table, or its commit aborts (T9).
 
     A table may be dropped and created again, perhaps with another conflict level. A fence f lies between the two lives
     of its name (protocol.md, Catalog). With each start a TSO sends the newest fence that it has drawn on any table, and
@@ -151,9 +151,9 @@ OwnCells = Mapping[str, Sequence[CellVersion]]
 def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
     """Return the outcome of `start_ts`; a seal makes it final if it was still open.
 
-    `own`: cells that the transaction wrote, under its start or its branches. One cell can be enough; more cells give
-    more evidence. Without cells: the client of a transaction that only claimed asks. OutcomeUnknown, with the start, if
-    no evidence is left. Any other error, for example of the TSO, is no evidence about the outcome.
+    `own`: some or all cells that the transaction wrote, under its start or its branches: each is evidence. Empty if it
+    only claimed, or its request carried its cells. OutcomeUnknown, with the start, if no evidence is left. Any other
+    error, for example of the TSO, says nothing about the outcome.
     """
     outcome = yield from _find_steps(start_ts, branches, own)
     if outcome.commit_ts:

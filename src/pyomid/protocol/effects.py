@@ -2,7 +2,7 @@
 the result back.
 
 There are three drivers: the client's blocking and asyncio drivers, and the simulation, which may crash, delay or
-reorder at every yield. So each rule is written once, and the order of its effects is the order of the laws.
+reorder at every yield. So each rule is written once.
 
 A generator named `…_steps` has type `Steps[T]`: it yields effects, receives their results, and returns T. The error of
 an effect is thrown into the generator at the yield.

@@ -1,8 +1,8 @@
 """Expiry of values in a table with a time to live, by a floor that is itself a row of the database (E1, E2).
 
 A value expires when its commit is as old as the table's time to live. Readers do not compute that, because their clocks
-differ and they read at different times. Instead there is a *floor*, a timestamp in a row of a transactional system
-table, which a transaction raises at intervals:
+differ and they read at different times. They compare the commit with the *expiry floor*, a timestamp in a row of a
+transactional system table, which a transaction raises at intervals:
 
     floor 0     commit 150   point (start 200, 10:00)   commit 230   point (start 300, 10:01)
     an hour later a transaction sees that start 200 was the newest at 10:00, and moves the floor to 200: commit 400
@@ -90,9 +90,9 @@ class Expiry:
 
         The transaction read its clock, `wall_ms`, after it began, so commits below its start are older. `ttl_ms` 0:
         nothing expires any more, and points and clock times are forgotten. `notes`: whether its start becomes a point;
-        None: if the last point is old enough. A late clock adds none: to a correct clock, recent commits would look
-        old. `noted`: the TSO's time points; with its own point the transaction adds those above `since_ts` that date
-        commits more exactly (E6).
+        None: if the last point is old enough. A transaction with a late clock adds no point: a correct clock would take
+        recent commits for old ones. `noted`: the TSO's time points; with its own point the transaction adds those above
+        `since_ts` that date commits more exactly (E6).
         """
         if not ttl_ms:
             return self if not (self.points or self.latest_ms) else Expiry(self.expired_to)

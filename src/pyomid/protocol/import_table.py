@@ -4,16 +4,16 @@
     →  read every region: if transactions would not see what HBase shows now, refuse the import and change nothing
     →  in every region, write shadow cells of all cells below N  →  make the catalog entry  →  the first transaction
 
-The catalog is read after N is drawn. So a second run may overlap a first run that has finished, or a task of it that
-was presumed dead: transactions begin after the entry is made, so their starts are above N, and a cell that is not below
-N is refused, never imported. The order prevents
+The catalog is read after N is drawn. So a second run is harmless after a first run has finished, or while a task of it
+that was presumed dead still runs: transactions begin after the entry is made, so their starts are above N, and a cell
+at or above N is refused, never imported. In the other order:
 
     run 1 imports and registers; T writes x@120, undecided
                                                             run 2 finds x@120 without a shadow cell and writes one:
                                                             T is committed although no TSO decided it
 
-An empty value is an ordinary value to HBase (a flag, a member of a set) and a deletion to Omid, also to Java readers:
-once imported it would be hidden, and the next compaction would drop it. No encoding keeps it (decision 0036).
+An empty value is an ordinary value in HBase (a flag, a member of a set), but Omid's readers, Java's included, take it
+for a deletion: once imported it would be hidden, and the next compaction would drop it (decision 0036).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class RangeImported:
 def check_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
 ) -> Steps[dict[str, Misuse]]:
-    """Read the whole range, and return what forbids the import, the first of each kind: the import would change what
-    readers see, or `import_range_steps` would refuse."""
+    """Read the whole range. Return the first error of each kind that forbids the import: it would change what readers
+    see, or `import_range_steps` would refuse a cell."""
     found: dict[str, Misuse] = {}
 
     def check(batch: CellBatch) -> Steps[None]:
@@ -66,8 +66,8 @@ def import_range_steps(
 ) -> Steps[RangeImported]:
     """Write shadow cells: on return every cell of the range has one, durably; existing ones stay. Idempotent.
 
-    `newest_ts`: N above. `Misuse` if a cell is not below it, or if a transaction committed a cell. The caller checks
-    every range of the table before it imports the first; this call finds cells written since.
+    `newest_ts`: N above. `Misuse` if a cell is at or above it, or if a transaction committed a cell. The caller checks
+    all ranges of the table before it imports the first; this call refuses what was written since.
     """
     done = RangeImported()
     yield from _each_batch_steps(
@@ -140,8 +140,8 @@ def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
         )
     elif newest.value is None:
         said = (
-            f"{where} holds an empty value (version {newest.version}), which is a deletion to every transaction, also "
-            "Java's: put another value there (one byte is enough), or delete the cell"
+            f"{where} holds an empty value (version {newest.version}), which every transaction, Java's included, reads "
+            "as a deletion: put another value there (one byte is enough), or delete the cell"
         )
     else:
         said = f"{where} has version {newest.version}, which no commit can have: write the cell again, at a later one"

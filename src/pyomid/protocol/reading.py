@@ -20,7 +20,8 @@ Why a miss decides only about a *later* fetch (R1):
     R looks 100 up: no entry
     if R decided about the old fetch now, it would skip a committed version
 
-A miss decides about the cells of the next fetch, and is forgotten when this read ends (R6).
+A miss decides about the cells of the next fetch, and is forgotten when this read ends (R6). After the last fetch the
+snapshot must still be above W; otherwise the read fails with `SnapshotTooOld` (R7).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     read W → list the marks → list the tables → list the marks again (K6: in this order) → W_min over every key of every
     table → H := W_min durable → delete entries and invalidation markers below H (law 7)
 
-Every commit to an unregistered table with a start at or below W left its mark before W was read. The mark of a table
-that is listed *after* the marks has no meaning: the records of its regions count. So a registration need not remove the
-mark, and a late mark delays nobody. In the other order, if registrations remove marks (as those of earlier versions
-do), a table that is registered between the two lists is in neither:
+Every commit to an unregistered table with a start at or below W left its mark before W was read. A mark is ignored if
+the list of tables, read *after* it, has the table: then the records of its regions count. So a registration need not
+remove the mark, and a late mark delays nobody. In the other order, if registrations remove marks (as those of earlier
+versions do), a table that is registered between the two lists is in neither:
 
     Z lists the tables: no t | t is registered, its mark is removed | Z lists the marks: none | H passes t's commits
 
@@ -18,9 +18,9 @@ list of tables is in the second list of marks. Without that list:
 A key has the greatest watermark of the records that cover it: records of its table's present generation, old enough
 that no retry of a commit of their time can still arrive. A key that no record covers has watermark 0 (K5).
 
-If regions are compacted more often than a retry lasts, no record would ever become old enough: so a newer record must
-not replace the last one that counts. Each range keeps several records, each at least twice as old as the one before.
-All of them stay true: a range that is clean up to W stays clean up to it.
+If regions are compacted more often than a retry lasts, and only the newest record were kept, no record would ever
+become old enough. So each range keeps several records, each at least twice as old as the one before. All of them stay
+true: a range that is clean up to W stays clean up to it.
 """
 
 from __future__ import annotations

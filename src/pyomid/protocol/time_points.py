@@ -1,7 +1,7 @@
 """Wall-clock time ↔ timestamps: timestamps are logical, so the leader notes at intervals which start was the newest.
 
     point (start 100, 10:00:00)   commit 150   point (start 300, 10:01:00)
-    the snapshot of 10:00:30 is that of start 300: it lacks nothing that was acknowledged by then
+    the snapshot of 10:00:30 is that of start 300: it has everything that was acknowledged by then
     the commit 150 has the time 10:01:00: by then it had taken place, and the snapshot of 10:01:00 has it
 
 The snapshot at a time has a *moment*, the time of its point, at or after the requested time. It holds exactly the

@@ -10,8 +10,8 @@ CellUtils.isFamilyDeleteCell).
 A value committed at or below `expired_to` has expired (E1): if it is the greatest visible version, the column is
 absent. It still hides what it hid before.
 
-A commit timestamp of 0 means "not committed" here. The caller has looked it up before: `unresolved_starts`, then
-`apply_commits`, then the second fetch of protocol.md. `tests/core` compares both implementations on random histories.
+A commit timestamp of 0 means "not committed" here: the caller has looked up the others before (`unresolved_starts`,
+`apply_commits`, the second fetch of protocol.md). `tests/core` compares both implementations on random histories.
 """
 
 from __future__ import annotations

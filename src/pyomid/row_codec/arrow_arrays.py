@@ -1,7 +1,7 @@
-"""Conversion between Arrow arrays and Python values or numpy arrays, without loading pandas.
+"""Conversion between Arrow arrays and Python values or numpy arrays, without importing pandas.
 
-`pa.array`, `pa.scalar` and `to_numpy` load pandas if it is installed, to support values that do not occur here. That
-costs more than a second of CPU time in each Python process of Spark.
+`pa.array`, `pa.scalar` and `to_numpy` import pandas if it is installed, for types of values that are not used here:
+more than a second of CPU time in each Python process of Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gate for all incoming Arrow data: which types a column accepts unchanged, converts, or refuses.
+"""Check and conversion of all incoming Arrow data: which types a column accepts unchanged, converts, or refuses.
 
     data                                    column                     accepted
     the column's own Arrow type             any                        unchanged
@@ -17,7 +17,7 @@ Strings must be UTF-8. Everything else is refused: extension types, Arrow's time
 numbers. A struct field missing in the data is null; a field unknown to the column is refused, and so is a null that the
 column's type does not allow.
 
-The decision is made once for each pair of types; only conversions examine values.
+The types are compared once per schema; only conversions examine values.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _is_looked_at(kind: pa.DataType) -> bool:
 
 
 def _refuse_extensions(field: pa.Field) -> None:
-    """Refuse extension types unknown to this Arrow: it shows only their storage, whose numbers may mean something
-    else."""
+    """Refuse extension types unknown to this Arrow: it reads only their storage, whose numbers may have another
+    meaning."""
     name = (field.metadata or {}).get(b"ARROW:extension:name")
     if name is not None:
         raise Misfit(f"it has the extension type {name.decode(errors='replace')}: {_STORAGE}, without its metadata")

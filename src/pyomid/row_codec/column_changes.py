@@ -1,6 +1,6 @@
 """Changes to the columns of a table with data. Only the catalog's entry changes, never a stored byte.
 
-    rename    changes the name, not the place: cells, conflict ids and what Java programs read stay the same
+    rename    changes the name, not the place: the cells stay where they are, also for Java programs
     drop      retires the place: its cells are no longer read, and no column ever gets it again (X1)
     widen     to a type that has every value of the former one; a stored value's length shows its type
     add       at a place that no column has or had

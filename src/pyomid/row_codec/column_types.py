@@ -1,7 +1,7 @@
 """The supported Spark types: their stored form and their Arrow type.
 
-A type has Spark's own JSON name (`DataType.jsonValue`): "long", "decimal(10,2)"; for arrays, maps and structs it is the
-JSON object as text. The catalog stores this name.
+A type's name is Spark's JSON (`DataType.jsonValue`): "long", "decimal(10,2)"; for arrays, maps and structs the JSON
+object as text. The catalog stores this name.
 
     name                          stored value                                     Arrow
     boolean                       1 byte, FF or 00                                 bool
@@ -15,7 +15,7 @@ JSON object as text. The catalog stores this name.
     interval day … second         microseconds in 8 bytes                          duration[us]
     array map struct              JSON, UTF-8 (`nested`)                         list map struct
 
-All but the last five rows follow HBase's `Bytes` conventions. Every other type is refused by name.
+Booleans, numbers, strings and binaries are stored as by HBase's `Bytes`. Every other type is refused by name.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 row key     encoded part by part into one byte array; rows are sorted by it
 columns     each fills one line of a grid (columns by rows) with the offsets and lengths of its values;
             fixed-width values form one block; strings stay in Arrow's buffers
-packing     one pass turns the grid into one record per row, without gaps, with a sentinel where needed
+packing     one pass turns the grid into one record per row, without gaps; rows without values get the sentinel
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ Lengths = NDArray[np.int64]
 
 
 class Duplicates(StrEnum):
-    """Treatment of two rows with one key in one write. ERROR: refused. LAST: as if written one after the other, even
-    across batches; a null that keeps the stored value keeps the earlier row's value. MERGE: refused, as an ambiguous
-    merge, whose source gives two new states for one row of the table."""
+    """Treatment of two rows with one key in one write. ERROR: refused. LAST: as if written one after the other, also in
+    different batches; with `Nulls.KEEP` a null keeps the earlier row's value. MERGE: refused as an ambiguous merge."""
 
     ERROR = "error"
     LAST = "last"

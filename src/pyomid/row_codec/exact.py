@@ -1,4 +1,5 @@
-"""Check of one Python value against a column's type: the same value, or an error that says why it does not fit.
+"""Check of one Python value against a column's type: return the same value, or raise an error that says why it does not
+fit.
 
     boolean          bool                                  date            date
     byte … long      int in the type's range               timestamp       datetime with a time zone
@@ -8,8 +9,8 @@
     string           str                                   map             dict or list of pairs
     binary           bytes, bytearray, memoryview          struct          dict of its fields
 
-A value of a subclass, or a numpy scalar, becomes the built-in Python value that it equals, and is refused if there is
-none: a `pandas.Timestamp` with nanoseconds, a `numpy.longdouble`, NaT.
+A value of a subclass, or a numpy scalar, is converted to the built-in Python value that it equals. It is refused if it
+equals none: a `pandas.Timestamp` with nanoseconds, a `numpy.longdouble`, NaT.
 """
 
 from __future__ import annotations

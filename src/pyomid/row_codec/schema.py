@@ -1,5 +1,5 @@
-"""A table's schema in the catalog: created from fields, a row key and places, and checked against what is written and
-read, with errors that name the column. Fields are pairs (name, Spark's JSON type name), so nothing here needs Spark."""
+"""A table's schema in the catalog: create it from fields and a row key, extend it, and check frames against it, with
+errors that name the column. Fields are pairs (name, Spark's JSON type name), so nothing here needs Spark."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Field:
 
 
 def type_name(json_value: object) -> str:
-    """Return a Spark type's JSON value as text: a simple type's name, or JSON with everything nullable for a nested
-    type, because nullability does not make another type."""
+    """Return a Spark type's JSON value as text: a simple type's name, or a nested type's JSON with everything nullable,
+    so that types that differ only in nullability have one name."""
     if isinstance(json_value, str):
         return json_value
     return json.dumps(_nullable(json_value), separators=(",", ":"), sort_keys=True)
@@ -353,8 +353,7 @@ def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
 
 
 def _is_same(one: ColumnType, other: ColumnType, *, by_name: bool = False) -> bool:
-    """Whether two types are the same: day-time intervals with any fields are, and nested types that are equal as
-    JSON."""
+    """Whether two types are the same. All day-time intervals are; nested types are the same if their JSON is equal."""
     if one.layout is Layout.JSON and other.layout is Layout.JSON:
         types = json.loads(one.name), json.loads(other.name)
         return bool(types[0] == types[1] or (by_name and _by_name(types[0]) == _by_name(types[1])))

@@ -2,8 +2,8 @@
 
 Values follow HBase's `Bytes` conventions, so that other programs can read them (the table is in `column_types`).
 
-An empty stored value is a tombstone, yet strings and binaries may be empty. So for these two types an empty value, or
-one of zero bytes only, is stored with one more zero byte:
+An empty stored value is a tombstone, but strings and binaries may be empty. So a string or binary that is empty, or has
+only zero bytes, is stored with one more zero byte:
 
     value   b""     b"\\0"      b"\\0\\0"       b"a"   b"\\0a"
     stored  b"\\0"  b"\\0\\0"   b"\\0\\0\\0"    b"a"   b"\\0a"

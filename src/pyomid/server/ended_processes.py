@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyomid.server.peer import Connection
 
 WATCHED_MAX: Final = 256
-"""Each takes a descriptor. Beyond it the oldest is no longer watched, and its starts count by age."""
+"""Processes watched at once: each takes a descriptor. Beyond it the oldest is no longer watched, and its starts count
+until they are too old."""
 
 
 class EndedProcesses:

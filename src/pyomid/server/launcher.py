@@ -4,8 +4,8 @@
        └ none ─► start lock ─► connect again ─► start a process, wait until it serves ─► connect
                    └ taken: another client is starting it ─► retry from the beginning after a pause
 
-The start lock only prevents many clients from starting many processes; which process serves is decided by the TSO's
-own lock alone. Clients ignore the start lock after `START_LOCK_PATIENCE_S`: its holder may have been stopped.
+The start lock only keeps many clients from starting many processes; the TSO's own lock alone decides which process
+serves. Clients ignore the start lock after `START_LOCK_PATIENCE_S`: its holder may have been stopped.
 
 The start lock's file records when a TSO was started last, and how many in a row died soon after their start. The pause
 between two starts doubles with that number, for all clients together. After some failures, a client's error reports

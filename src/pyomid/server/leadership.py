@@ -4,9 +4,9 @@ The lock file is never unlinked (T14): a second file of the same name would be a
 no child holds it by accident; the system releases it when the process dies. The socket is unlinked before the lock is
 released, so a client that finds the socket finds a process that has not finished yet.
 
-A folder may be removed or moved, and created again, while its TSO lives. So the TSO uses lock and socket in the folder
-that it opened, whatever its path leads to later: it removes no socket but its own, and ends when the path leads to
-another lock.
+A folder may be removed or moved, and created again, while its TSO lives. The TSO uses lock and socket in the folder
+that it opened, even if the path leads to another folder later: it removes no socket but its own, and ends when the path
+leads to another lock.
 
     TSO 1 serves ─► folder removed, created again ─► TSO 2 serves ─► TSO 1 notices (or idles) and ends. Its own socket
                                                                      is gone; by path it would have removed TSO 2's
@@ -75,7 +75,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._folder_fd = -1
-        """The folder that was opened, whatever its path leads to later."""
+        """The opened folder; its path may lead to another one later."""
         self._fd = -1
         self._socket: _SocketId | None = None
 

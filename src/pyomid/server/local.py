@@ -1,7 +1,6 @@
 """A whole TSO inside this process: the machine under a lock; the calling thread makes its store calls.
 
-For tests, for the memory store, and as the reference that a service is compared with. It serves one request at a time,
-so every batch has one request; all rules of the machine apply.
+For tests, for the memory store, and as the reference implementation of the service. It serves one request at a time.
 """
 
 from __future__ import annotations
@@ -126,8 +125,8 @@ class LocalTso(TsoCalls):
         if self._is_in_step:
             self.machine = self._new_machine()
         self._is_in_step = True
-        if not self._open_starts.is_told:
-            events = (RequestCame(None, 0, self._open_starts.telling()), *events)
+        if not self._open_starts.is_reported:
+            events = (RequestCame(None, 0, self._open_starts.next_report()), *events)
         answers: dict[int, Answer] = {}
         pending = self._handle(*events)
         while pending:

@@ -2,12 +2,12 @@
 connection.
 
 Limits per peer: frame size, unanswered requests (reading pauses), unread replies (the peer is cut off), time until the
-handshake, time for the rest of a partial frame however its bytes drip in (slow-loris), time without a request. The
-service limits what all peers hold together.
+handshake, time until a partial frame is complete, even if bytes arrive (slow-loris), time without a request. The
+service limits the memory of all peers together.
 
 Fair shares: a request on the slow path costs a thousand times as much as one that compiled code decides. So each turn
 of a peer has a quantum of slow-path work; the rest of its bytes wait here, undecoded, until its next turn (decision
-0040). A request that exceeds a quantum (it has many ids) is performed at once, and its peer then skips as many turns.
+0040). A request that exceeds a quantum, because it has many ids, is performed at once; then its peer skips turns.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ SEALS_WORK: Final = 8
 """Sealing this many starts counts as much as a request."""
 
 LONG_BYTES: Final = 64 << 10
-"""Longer requests, whose frames are too long for a chunk, are parsed by compiled code."""
+"""Requests longer than this, whose frames may be too long for a chunk, are parsed by compiled code."""
 
 ASKED_MAX: Final = 256
-"""Unanswered slow-path requests of one peer (begins without a window, fences, seals, …), beyond which it waits: the
-replies cost as much as the requests, and all are sent at once."""
+"""Unanswered slow-path requests of one peer (begins without a window, fences, seals, …), beyond which the service does
+not read from it: the replies cost as much as the requests, and may all be due at once."""
 
 CARRIED_BYTES_MAX: Final = 64 << 20
 """Cells of unanswered commits of all peers, beyond which a peer that waits for a reply is not read."""
@@ -396,7 +396,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def overdue(self, now_s: float) -> str:
-        """Return what the peer failed to send in time (handshake, rest of a frame, any request); empty if nothing."""
+        """Return, as text, what the peer failed to send in time (handshake, rest of a frame, any request); empty if
+        nothing."""
         if self._is_ending:
             return ""
         waited_s = now_s - self._since_s
@@ -461,7 +462,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(body, AskStatus):
             self._spent += STATUS_WORK + self._service.machine.report().leases // WORK_BYTES
         if isinstance(body, CommitRequest) and not self.extended:
-            body = replace(body, is_plain=True)
+            body = replace(body, from_java_peer=True)
         events.append(RequestCame(self, incoming.request_id, body))
 
     def _accept_handshake(self, handshake: Handshake) -> None:

@@ -68,7 +68,7 @@ UNAUTHENTICATED_MIN: Final = 64
 
 ROOM_TO_REFUSE: Final = 16
 """Connections beyond the maximum: for peers that get an error in reply to their handshake, and for the upkeep of this
-process, whose work may be what these peers wait for."""
+process."""
 
 TURN_S: Final = 0.001
 """The pause of a peer for each quantum of work beyond its turn."""
@@ -125,8 +125,8 @@ class TsoService:
         self._unauthenticated = UnauthenticatedPeers(max(UNAUTHENTICATED_MIN, connections_max // UNAUTHENTICATED_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.chunk_oracle: ChunkOracle | None = None
-        """Decides chunks of ordinary begins and commits, after `switch_to_native`. Until then every request takes the
-        slow path: Python code that decides a whole chunk would keep other peers waiting."""
+        """Decides chunks of ordinary begins and commits. None until `switch_to_native`: then every request takes the
+        slow path."""
         self.holding: list[Connection] = []
         """Peers with encoded replies that are not yet written."""
         self._turns: deque[Connection] = deque()
@@ -348,21 +348,21 @@ class TsoService:
         """Submit the step's commits to the commit table. False if other work is due: do a full machine step."""
         now_s = self._sync_machine()
         self._complete()
-        flush = self.machine.start_plain_flush(now_s)
+        flush = self.machine.start_inline_flush(now_s)
         if flush is None:
             return False
         if not flush.size:
             return True
         self._is_submitting = True
         try:
-            self._submit(flush, partial(self._plain_flush_ended, now_s))
+            self._submit(flush, partial(self._inline_flush_ended, now_s))
         finally:
             self._is_submitting = False
         return True
 
     def _submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None]) -> None:
-        """Submit a flush. The loop may wait for a single commit of the only client: no begin waits meanwhile, and two
-        switches of threads or loop steps cost as much as the flush."""
+        """Submit a flush. The loop may wait for a single commit of the only client: no other request waits meanwhile,
+        and two switches of threads cost as much as the flush."""
         self._flushes.submit(flush, ended, may_wait=flush.size == 1 and len(self._connections) == 1)
 
     def _complete(self) -> None:
@@ -378,7 +378,7 @@ class TsoService:
         self._perform(self.machine.completed(len(starts) - len(left), left))
         self._is_finish_due = is_finish_due
 
-    def _plain_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
+    def _inline_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
         """Handle the end of a flush. The next flush takes what was decided meanwhile, and what can be read now."""
         now_s = self._clock()
         self.flush_seconds.add(now_s - began_s)
@@ -388,12 +388,12 @@ class TsoService:
             if self.machine.is_step_due(now_s):  # a stall must be noticed before any reply is sent
                 self.feed([])
         if isinstance(result, OmidError):
-            self.machine.give_up_plain_flush()
+            self.machine.give_up_inline_flush()
             self.feed([])
         else:
             if not self._is_submitting:  # otherwise the step that submitted the flush still runs
                 self.finish_step_soon()
-            self._perform(self.machine.end_plain_flush(result))
+            self._perform(self.machine.end_inline_flush(result))
 
     def _sync_machine(self) -> float:
         """Update the machine with the compiled oracle's decisions and the end of the lease; return the time."""

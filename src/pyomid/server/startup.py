@@ -40,7 +40,8 @@ FILES_BESIDE_CONNECTIONS: Final = 128
 """File descriptors for stores, logs, listeners, late imports, and connections that are about to be refused."""
 
 FOLDER_CHECK_S = 0.5
-"""Interval between checks of the folder and its socket: so long clients may find no socket."""
+"""Interval between checks of the folder and its socket. After the socket was removed, clients find none for this
+long."""
 
 UPKEEP_AFTER_S = 1.0
 
@@ -113,7 +114,7 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
 
 
 class LeaderTerm:
-    """The time until which this process leads, set by the thread that renews the lease. Law: never later than the last
+    """The time until which this process leads, set by the thread that renews the lease: never later than the last
     renewal permits."""
 
     def __init__(self, until_s: float = float("inf")) -> None:
@@ -145,7 +146,7 @@ class _Duty:
 
 
 class Upkeep(Protocol):
-    """The interface of `client.background_upkeep.BackgroundUpkeep` that a service uses."""
+    """The part of `client.upkeep.folder.FolderUpkeep` that a service uses."""
 
     @property
     def report(self) -> UpkeepReport: ...
@@ -214,8 +215,7 @@ async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
             return
         term = LeaderTerm(leading)
         try:
-            # Renew from here on, not from the first request on: the takeover of a large store may last longer than a
-            # lease, and a leader whose lease expires dies as if it had been replaced.
+            # Renew already during the takeover, which may last longer than a lease: a leader whose lease expires dies.
             leadership.keep(term.renewed, die_now)
             try:
                 machine = await _taken_over(duty, retry_s)
@@ -234,7 +234,7 @@ async def _taken_over(duty: _Duty, retry_s: float = 0.0) -> TsoMachine | None:
     """Return the machine of the new leader; None if `stop` was set while the store did not answer. `Unavailable` after
     `retry_s`, `Deposed` if another TSO was faster. Runs on a thread; the loop handles signals meanwhile.
 
-    A takeover that fails halfway is like that of a TSO which died there: the next one begins anew.
+    A takeover may fail at any point, as if the TSO had died there: the next one begins anew.
     """
     conflict_map = await duty.conflict_map
     gc.freeze()  # modules and the map live for ever: scanning them in each collection would delay begins

@@ -1,5 +1,5 @@
-"""Performs the machine's store operations on the ports. Blocking: a service calls it on a thread, but submits its
-flushes (`server.flush`)."""
+"""Performs the machine's store operations on the ports, except a service's flushes (`server.flush`). Blocking: call it
+on a thread."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
     accepted ─► TLS handshake, if the socket uses TLS ─► Connection ─► pyomid's handshake ─► `welcome`
        └──────────── bounded number; the oldest of the address with most of them is closed ──────┘
 
-A peer that opens connections and sends nothing must not exhaust the process's descriptors. If there are too many, the
-oldest one of the address that has most of them is closed. So a legitimate client gets in, and finishes its handshake
-long before it would be closed.
+A peer that opens connections and sends nothing must not exhaust the process's descriptors: a legitimate client is
+accepted nevertheless, and finishes its handshake long before it would be closed.
 """
 
 from __future__ import annotations

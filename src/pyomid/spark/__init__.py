@@ -1,4 +1,4 @@
-"""PySpark over the client: data source, transactions over DataFrames, compaction, sanitizing and verification jobs.
+"""PySpark over the client: data source, transactions over DataFrames, streams, maintenance jobs.
 
 May import `client`, `protocol`, `ports` and PySpark; opens databases through `wiring` and knows no store by name.
 Importing this package does not import PySpark: each name imports its module at its first use.
@@ -10,19 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyomid.spark.change_feed import changes
+    from pyomid.spark.coded_errors import original_error, original_errors
     from pyomid.spark.databases import close_connections
-    from pyomid.spark.errors import original_error, original_errors
+    from pyomid.spark.frame_schema import alter_columns
     from pyomid.spark.frames.merge import Merge, MergeResult
-    from pyomid.spark.jobs.import_table import adopt
-    from pyomid.spark.jobs.upkeep import compact, sanitize, verify
-    from pyomid.spark.registration import register, use_this_python
+    from pyomid.spark.loads import MomentOf, RestoreCommit, changes, history, moment, read, register_views, restore
+    from pyomid.spark.maintenance import adopt, compact, sanitize, verify
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
-    from pyomid.spark.schema import alter_columns
+    from pyomid.spark.sessions import register, use_this_python
     from pyomid.spark.streaming import stream_sink
-    from pyomid.spark.time_travel import MomentOf, RestoreCommit, history, moment, read, restore
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
-    from pyomid.spark.views import register_views
 
 __all__ = [
     "Merge",
@@ -56,29 +53,29 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "adopt": "jobs.import_table",
-    "changes": "change_feed",
+    "original_error": "coded_errors",
+    "original_errors": "coded_errors",
     "close_connections": "databases",
-    "original_error": "errors",
-    "original_errors": "errors",
-    "compact": "jobs.upkeep",
-    "sanitize": "jobs.upkeep",
-    "verify": "jobs.upkeep",
+    "alter_columns": "frame_schema",
     "Merge": "frames.merge",
     "MergeResult": "frames.merge",
-    "MomentOf": "time_travel",
-    "RestoreCommit": "time_travel",
-    "history": "time_travel",
-    "moment": "time_travel",
-    "read": "time_travel",
-    "restore": "time_travel",
-    "register": "registration",
-    "register_views": "views",
-    "use_this_python": "registration",
+    "MomentOf": "loads",
+    "RestoreCommit": "loads",
+    "changes": "loads",
+    "history": "loads",
+    "moment": "loads",
+    "read": "loads",
+    "register_views": "loads",
+    "restore": "loads",
+    "adopt": "maintenance",
+    "compact": "maintenance",
+    "sanitize": "maintenance",
+    "verify": "maintenance",
     "RunOutcome": "run_outcome",
     "RunState": "run_outcome",
     "look_up_run": "run_outcome",
-    "alter_columns": "schema",
+    "register": "sessions",
+    "use_this_python": "sessions",
     "stream_sink": "streaming",
     "SparkTransaction": "transactions",
     "WriteResult": "transactions",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -49,6 +49,7 @@ class Connection:
     database_id: bytes = b""
     """Id that plans carry: their timestamps are valid only in this database."""
     _renewed_s: dict[int, float] = field(default_factory=dict)
+    """By start: the time when its lease must be renewed again."""
     _shared: dict[float | None, tuple[int, float]] = field(default_factory=dict)
     """By term: a start under a shared lease, and the time when the lease must be requested again."""
 
@@ -97,7 +98,7 @@ class Connection:
         """End a start that was begun here, or that a lease now holds. Reported to the TSO at once: Spark may kill its
         Python processes at any time."""
         begun.end()
-        self.deployment.tso.tell_open()
+        self.deployment.tso.report_open_starts()
 
     def hold_by_lease(self, begun: BeginReply, term_s: float | None) -> None:
         """Replace the hold of `begin` by a lease for one term, so that other processes can continue under the start.
@@ -110,15 +111,14 @@ class Connection:
             begun.end()
             raise
 
-    def renew(self, leases: Iterable[int]) -> None:
-        """Renew each lease that this process last renewed a third of a term ago. SnapshotTooOld: the lease is gone."""
+    def renew(self, start_ts: int) -> None:
+        """Renew a lease if this process last renewed it a third of a term ago. SnapshotTooOld: the lease is gone."""
         now = self.deployment.clock()
-        for start_ts in leases:
-            if now >= self._renewed_s.get(start_ts, 0.0):
-                term_s = self.deployment.tso.renew_lease(start_ts)
-                if len(self._renewed_s) > 1_000:
-                    self._renewed_s.clear()
-                self._renewed_s[start_ts] = now + self._renewal_pause_s(term_s)
+        if now >= self._renewed_s.get(start_ts, 0.0):
+            term_s = self.deployment.tso.renew_lease(start_ts)
+            if len(self._renewed_s) > 1_000:
+                self._renewed_s.clear()
+            self._renewed_s[start_ts] = now + self._renewal_pause_s(term_s)
 
     def _renewal_pause_s(self, term_s: float) -> float:
         return renewal_pause_s(term_s, self.deployment.settings.lease_seconds)

@@ -48,12 +48,13 @@ from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark.databases import Connection
+from pyomid.spark.frame_schema import WriteOptions, extended, prepared_table, table_or_none
+from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.run_outcome import find_run, is_committed
-from pyomid.spark.schema import WriteOptions, extended, prepared_table, table_or_none
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, sees_rows
-from pyomid.spark.source.write_task import BranchReport, WritePlan, check_distinct, span_of, too_many_ids
-from pyomid.spark.source.written_rows import REPORTED_MAX, Found, Lookup, combined, look_up
+from pyomid.spark.source.write_task import NO_IDS, REPORTED_MAX, BranchReport, WritePlan, too_many_ids
+from pyomid.spark.source.written_rows import Found, Lookup, check_distinct_keys, combined, look_up, span_of
 from pyomid.types import (
     BeginReply,
     CellVersion,
@@ -75,9 +76,6 @@ _CLAIMS: Final = (
     'in pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a '
     "larger conflictMapEntries"
 )
-
-_NO_IDS: Final = np.empty(0, np.int64)
-"""Replaces arrays that are no longer needed; an empty slice of an array would keep the whole array alive."""
 
 
 @dataclass(slots=True)
@@ -202,7 +200,7 @@ class BranchWrites:
             logger.warning(_CLAIMS, self.start_ts, most, ", ".join(table.info.name for table in self._written()))
         if self.claims_tables:
             for table in self.tables.values():
-                table.reports = [replace(report, ids=_NO_IDS) for report in table.reports]
+                table.reports = [replace(report, ids=NO_IDS) for report in table.reports]
 
     def repair_key(self, commit_ts: int) -> None:
         """Write the key's shadow cells after the reply; an error here is logged, because the commit has succeeded."""
@@ -236,6 +234,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         self.transaction_id: Final = transaction_id
         self._conn = conn
         self._begun = begun
+        self._held = HeldStart(begun, Keeper.OWN)
         self._places: dict[str, dict[str, Column | None]] = {}
 
     @property
@@ -273,7 +272,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """Whether a write with `mode` proceeds; False: it is ignored. `Misuse`, which names `option`: it is refused."""
         if mode not in ("error", "errorifexists", "ignore"):
             return True
-        if not is_there(self._conn, table_or_none(self._conn, table), self.snapshot(table)):
+        if not is_there(self._conn, table_or_none(self._conn, table), self.snapshot(table), self._held):
             return True
         if mode == "ignore":
             return False
@@ -340,8 +339,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             (),
             self.snapshot(info.name),
             BATCH_ROWS,
-            leased=True,
-            database_id=self._conn.database_id,
+            self._held,
+            self._conn.database_id,
         )
 
     # After the tasks
@@ -349,11 +348,11 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     def note(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
         """Add these branches, one attempt's for each task, to the commit. `Misuse` if two rows have one key, or the
         write set is too large for its level."""
-        check_distinct(self._conn, plan, reports)
+        check_distinct_keys(self._conn, plan, reports)
         reports = self._with_unreported(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
-        present.reports += [replace(report, keys=_NO_IDS) for report in reports]
+        present.reports += [replace(report, keys=NO_IDS) for report in reports]
         self.writes.fix_level()
         crash_point("spark.write.noted")
 
@@ -372,15 +371,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         seen = combined(self._look_up(lookup, span_of(unreported if known else reports)))
         if seen.doubled is not None:
             raise duplicate_key(seen.doubled, key_layout(plan.schema), plan.duplicates)
-        return (
-            [replace(each, ids=seen.ids) if each is unreported[0] else each for each in reports]
-            if unreported
-            else reports
-        )
+        if not unreported:
+            return reports
+        return [replace(each, ids=seen.ids) if each is unreported[0] else each for each in reports]
 
     def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
         """Scan in this process; `SparkTransaction` does it by tasks."""
-        return [look_up(lookup, [span])]
+        return [look_up(lookup, span)]
 
     def commit(self) -> None:
         """Commit; on return it is durable and visible to every later begin. Errors as `pyomid.Transaction.commit`."""
@@ -442,17 +439,17 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             self._conn.leases.end(lease)
 
 
-def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bool:
+def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot, held: HeldStart) -> bool:
     """Whether a table exists for the modes `error` and `ignore`: whether the snapshot sees a row of it.
 
     The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if that
     fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
     """
-    return info is not None and sees_rows(conn, info.name, snapshot)
+    return info is not None and sees_rows(conn, info.name, snapshot, held)
 
 
 def _distinct(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return the distinct ids, ascending, so that the TSO walks its conflict map in order. (`np.unique` hashes: 100
     times slower at 1 M.)"""
-    together = np.sort(np.concatenate([_NO_IDS, *ids]))
+    together = np.sort(np.concatenate([NO_IDS, *ids]))
     return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together

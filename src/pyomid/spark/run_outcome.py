@@ -1,10 +1,13 @@
-"""The outcome of a run, found by its idempotency key or by the starts that it used (protocol.md, Outcome)."""
+"""The outcome of a run, found by its idempotency key or by the starts that it used (protocol.md, Outcome); and the
+idempotency keys of a streaming query's batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
 
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_keys_table
@@ -12,9 +15,14 @@ from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
-from pyomid.spark.batch_id import batch_transaction_id
 from pyomid.spark.databases import Connection, connection
-from pyomid.types import BeginReply, Cell
+from pyomid.types import BeginReply, Cell, TableInfo
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Local property that holds the query's id in the thread that runs the query."""
+
+_SHOWN_MAX: Final = 100
+"""A longer table name is replaced by its hash in an id: an id has at most 200 bytes."""
 
 
 class RunState(StrEnum):
@@ -70,25 +78,6 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
     return idempotency.found_key(transaction_id, {**key, **expired})
 
 
-def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | None, otherwise: str) -> None:
-    """Raise `Misuse` if a batch that is about to be skipped as committed is not the newest committed one of its query.
-
-    Spark delivers a batch again only until it begins the next. So the checkpoint was put back to an earlier state, and
-    the batch may have other rows than the one that committed. `otherwise`: what to do if its rows are the same.
-    """
-    with conn.begun() as begun:
-        following = find_run(conn, begun, batch_transaction_id(query, batch_id + 1, name))
-    if following is not None:
-        raise Misuse(
-            f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but its "
-            f"checkpoint delivers batch {batch_id} again: it was put back to an earlier state (or another driver runs "
-            "the query). Rows that no committed batch had would be skipped. Start with a new checkpoint, and another "
-            f"query_id if one was given, to write all rows{otherwise}",
-            query_id=query,
-            batch_id=batch_id,
-        )
-
-
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
     """Whether any of these starts has a commit, or may have one whose entry was already sanitized."""
     states = conn.deployment.commit_table.lookup(starts)
@@ -108,3 +97,38 @@ def _commit_ts(conn: Connection, cells: Sequence[Cell], start_ts: int) -> int:
         return shadow
     (state,) = conn.deployment.commit_table.lookup([start_ts])
     return max(state, 0)
+
+
+# Batches of streaming queries
+
+
+def batch_transaction_id(query: str, batch_id: int, name: str | None) -> str:
+    """Return the idempotency key of one batch. Distinct sinks have distinct keys, because a sink's name has no
+    space."""
+    return f"stream {query} batch {batch_id}" + ("" if name is None else f" sink {name}")
+
+
+def table_sink_name(info: TableInfo) -> str:
+    """Return the sink name that `writeStream` uses for one life of a table (decision 0096). A name given to
+    `stream_sink` cannot equal it: it has no '@'."""
+    shown = info.name if len(info.name) <= _SHOWN_MAX else blake2b(info.name.encode(), digest_size=16).hexdigest()
+    return f"{shown}@{info.generation}"
+
+
+def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | None, otherwise: str) -> None:
+    """Raise `Misuse` if a batch that is about to be skipped as committed is not the newest committed one of its query.
+
+    Spark delivers a batch again only until it begins the next. So the checkpoint was put back to an earlier state, and
+    the batch may have other rows than the one that committed. `otherwise`: what to do if its rows are the same.
+    """
+    with conn.begun() as begun:
+        following = find_run(conn, begun, batch_transaction_id(query, batch_id + 1, name))
+    if following is not None:
+        raise Misuse(
+            f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but its "
+            f"checkpoint delivers batch {batch_id} again: it was put back to an earlier state (or another driver runs "
+            "the query). Rows that no committed batch had would be skipped. Start with a new checkpoint, and another "
+            f"query_id if one was given, to write all rows{otherwise}",
+            query_id=query,
+            batch_id=batch_id,
+        )

@@ -34,9 +34,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id, checkpoint_row
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
-from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
 from pyomid.spark.databases import connection
-from pyomid.spark.run_outcome import check_not_behind
+from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind
 from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import SparkTransaction, run
 

@@ -30,8 +30,6 @@ from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
-from pyomid.row_codec.arrow_arrays import binary_array_of
-from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import (
     DEFAULT_FAMILY,
@@ -44,14 +42,9 @@ from pyomid.row_codec.schema import (
     schema_of,
     select_columns,
 )
+from pyomid.spark.coded_errors import original_error, original_errors
 from pyomid.spark.databases import Connection
-from pyomid.spark.errors import original_error, original_errors
-from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
-from pyomid.spark.frames.stale_reads import writes_by
-from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.registration import opened
-from pyomid.spark.run_outcome import find_run
-from pyomid.spark.schema import (
+from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
     check_same_columns,
@@ -60,15 +53,18 @@ from pyomid.spark.schema import (
     struct_of,
     table_or_none,
 )
-from pyomid.spark.sessions import any_case, job_named, numbered, of_items, parallelism
-from pyomid.spark.source.datasource import FORMAT
+from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
+from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
+from pyomid.spark.large_transaction import LargeTransaction
+from pyomid.spark.run_outcome import find_run
+from pyomid.spark.sessions import any_case, opened, parallelism
 from pyomid.spark.source.key_ranges import key_range
-from pyomid.spark.source.options import LEVELS, checked_choice, names_of
+from pyomid.spark.source.options import FORMAT, checked_choice, checked_level, names_of
 from pyomid.spark.source.read_task import ReadPlan, divided, intersection
 from pyomid.spark.source.write_task import (
     BranchReport,
     WritePlan,
-    delete_ranges,
+    delete_range,
     delete_rows,
     named_batches,
     reported,
@@ -76,7 +72,6 @@ from pyomid.spark.source.write_task import (
     write_rows,
 )
 from pyomid.spark.source.written_rows import Found, Lookup, look_up
-from pyomid.spark.task_results import task_results
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
@@ -144,7 +139,7 @@ class SparkTransaction(LargeTransaction):
         """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
 
         `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
-        "origin = 'EWR' and hour >= 7", also bound the keys that are read (`pyomid.spark.frames.conditions`).
+        "origin = 'EWR' and hour >= 7", also bound the keys that are read.
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
         datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
         `mapping`: for a table without a schema in the catalog.
@@ -197,13 +192,13 @@ class SparkTransaction(LargeTransaction):
         from this table at another snapshot; commits in between are then overwritten unseen.
         """
         mode = checked_choice("mode", mode, MODES)
-        level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
-        options = WriteOptions(
+        level = checked_level(conflict_level)
+        options = WriteOptions.checked(
             row_key=None if row_key is None else row_key_parts(row_key),
             mapping=None if mapping is None else column_mapping(mapping),
-            family=family.encode(),
-            duplicates=Duplicates(checked_choice("duplicates", duplicates, ("error", "last"))),
-            nulls=Nulls(checked_choice("nulls", nulls, ("tombstone", "keep"))),
+            family=family,
+            duplicates=duplicates,
+            nulls=nulls,
             merge_schema=merge_schema,
             any_case=any_case(self._spark),
         )
@@ -342,7 +337,7 @@ class SparkTransaction(LargeTransaction):
         """
         from pyomid.spark.frames.merge import Merge
 
-        level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
+        level = checked_level(conflict_level)
         given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
         return Merge(self, self._spark, given, table, names_of(on), level, stale_read)
 
@@ -404,7 +399,7 @@ class SparkTransaction(LargeTransaction):
             found = key_range(layout, start, stop, prefix, session_zone=zone)
         if layout is None or info.schema is None or not isinstance(where, str):
             return found
-        from pyomid.spark.frames.conditions import range_of
+        from pyomid.spark.frames.expressions import range_of
 
         empty = self._spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
         return intersection(found, range_of(empty, layout, where)) or found
@@ -413,22 +408,17 @@ class SparkTransaction(LargeTransaction):
 
     def _delete_all(self, plan: WritePlan) -> list[BranchReport]:
         """Write tombstones for every row that the transaction sees, under branches below those of the new rows."""
-        ranges = self._ranges(plan.info.name, KeyRange())
-        work = functools.partial(_delete_partitions, plan, self.read_plan(plan.info))
-        frame = numbered(self._spark, ranges)
-        return self.reports(f"overwrite {plan.info.name}", frame, functools.partial(of_items, ranges, work))
+        work = functools.partial(_delete_part, plan, self.read_plan(plan.info))
+        return self._of_ranges("overwrite", plan.info.name, KeyRange(), work)
 
     def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
-        ranges = self._ranges(lookup.table, span)
-        work = functools.partial(of_items, ranges, functools.partial(_look_up_partitions, lookup))
-        with job_named(self._spark, "check", lookup.table), original_errors():
-            return task_results(numbered(self._spark, ranges), work)
+        return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
 
-    def _ranges(self, table: str, span: KeyRange) -> pa.RecordBatch:
-        """Return ranges of keys, one for each task."""
+    def _of_ranges(self, job: str, table: str, span: KeyRange, work: Callable[[KeyRange], R | None]) -> list[R]:
+        """Run a job with one task for each part of a table's range. Return the results of all."""
         parts = divided(self._conn.deployment.store, table, span, parallelism(self._spark))
-        columns = [binary_array_of([getattr(part, name) for part in parts]) for name in ("start", "stop")]
-        return pa.RecordBatch.from_arrays(columns, names=["start", "stop"])
+        with job_named(self._spark, job, table):
+            return item_results(self._spark, parts, work)
 
     # For pyomid's own use
 
@@ -456,8 +446,6 @@ class SparkTransaction(LargeTransaction):
         """Run the writing job over these columns (None: all). Return one report for each partition: that of the
         attempt whose result Spark accepted. If the frame's rows are already in this process, at most `HERE_ROWS_MAX`,
         they are written here: starting a job that runs Python takes longer.
-
-        Columns are renamed by position first, as in `columns_of`.
         """
         if isinstance(frame, LocalRows):
             if frame.table.num_rows <= HERE_ROWS_MAX:
@@ -467,9 +455,8 @@ class SparkTransaction(LargeTransaction):
         every = [field.name for field in frame.schema.fields]
         places = range(len(every)) if columns is None else [every.index(name) for name in columns]
         names = tuple(every[place] for place in places)
-        with job_named(self._spark, job), original_errors():
-            plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-            wanted = plain if columns is None else plain.select(*(f"c{place}" for place in places))
+        with job_named(self._spark, job):
+            wanted = _placed(frame, len(every), places)
             if frame.isLocal():
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
@@ -510,7 +497,7 @@ def transaction(
     """
     if transaction_id is not None:
         check_transaction_id(transaction_id)
-    level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
+    level = checked_level(conflict_level)
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
         raise Misuse(f"invalid lease_seconds={lease_seconds!r}: give a number of seconds above 0", value=lease_seconds)
     conn = opened(spark, url)
@@ -574,16 +561,10 @@ def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
     return WriteResult(table, rows, cells, size, len(reports))
 
 
-def _delete_partitions(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.RecordBatch]) -> BranchReport | None:
-    return delete_ranges(plan, read, _ranges_in(batches))
-
-
-def _look_up_partitions(lookup: Lookup, batches: Iterator[pa.RecordBatch]) -> list[Found]:
-    return [look_up(lookup, _ranges_in(batches))]
-
-
-def _ranges_in(batches: Iterator[pa.RecordBatch]) -> list[KeyRange]:
-    return [KeyRange(row["start"], row["stop"]) for batch in batches for row in batch.to_pylist()]
+def _delete_part(plan: WritePlan, read: ReadPlan, key_range: KeyRange) -> BranchReport | None:
+    report = delete_range(plan, read, key_range)
+    crash_point("spark.task.written")
+    return report
 
 
 def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
@@ -604,14 +585,19 @@ def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
-    """Return the frame's columns with exactly these names. They are selected by position: by name Spark cannot resolve
-    a name with a dot, or one of two names that differ only by case."""
+    """Return the frame's columns with exactly these names."""
     every = frame.columns
     for name in names:
         if name not in every:
             raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
-    plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-    return plain.select(*(f"c{every.index(name)}" for name in names)).toDF(*names)
+    return _placed(frame, len(every), [every.index(name) for name in names]).toDF(*names)
+
+
+def _placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
+    with a dot, or one of two names that differ only by case."""
+    plain = frame.toDF(*(f"c{place}" for place in range(width)))
+    return plain.select(*(f"c{place}" for place in places))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:

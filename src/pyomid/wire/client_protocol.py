@@ -131,7 +131,8 @@ class ClientProtocol:
                 self._fences.setdefault(table_id, deque()).append(key)
 
     def _matched(self, body: Answer) -> int:
-        """Return the key of the oldest request that a Java TSO's answer matches; 0 if none does (a repeated answer)."""
+        """Return the key of the oldest request that a Java TSO's answer matches; 0 if no request does (the TSO answered
+        twice)."""
         match body:
             case BeginReply():
                 return self._begins.popleft() if self._begins else 0

@@ -40,10 +40,10 @@ from pyomid.wire.messages import (
     LeaseReply,
     Refused,
     RenewLease,
+    ReportOpenStarts,
     Request,
     Seal,
     SealReply,
-    TellOpen,
 )
 from pyomid.wire.native import plain_frames
 
@@ -127,7 +127,8 @@ def encode_request(
 
 
 def _plain_commit(request: Request, request_id: int) -> bytes | None:
-    """Return the message of most commits. None: it is another request, or protobuf has to reject its arguments."""
+    """Return the message of an ordinary commit. None if it is another request, or its arguments are invalid: then
+    protobuf reports the error."""
     if not isinstance(request, CommitRequest) or request.branches or request.level is not WriteSetLevel.IDS:
         return None
     try:
@@ -208,7 +209,7 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
         case Complete(starts):
             message.complete_request.SetInParent()
             message.complete_request.start_timestamp.extend(starts)
-        case TellOpen(client, connection, oldest, holder):
+        case ReportOpenStarts(client, connection, oldest, holder):
             message.open_starts.client = client
             message.open_starts.connection = connection
             message.open_starts.oldest = oldest
@@ -302,7 +303,7 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "lease_request": _decode_lease_request,
     "seal_request": lambda m: Seal(tuple(m.start_timestamp)),
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
-    "open_starts": lambda m: TellOpen(m.client, m.connection, m.oldest, m.holder),
+    "open_starts": lambda m: ReportOpenStarts(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),
     "moment_request": lambda m: FindMoment(m.at_ms, m.now_ms),
     "status_request": lambda m: AskStatus(),
@@ -326,7 +327,7 @@ class HandshakeReply:
     write_set_ids_max: int = 0
     """The most ids that one commit may name; 0 if not sent."""
     max_transaction_age_s: float = 0.0
-    """Starts older than this no longer hold LWM back; 0: the TSO takes no reports of open starts."""
+    """Starts older than this no longer hold LWM back; 0: the TSO accepts no reports of open starts."""
     one_step_bytes_max: int = 0
     """The most bytes of cells that one commit may carry; 0: none."""
 

@@ -75,8 +75,8 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class TellOpen:
-    """No answer. The client reports that its starts, open or in flight, are at or above `oldest` (0: it has none).
+class ReportOpenStarts:
+    """No answer. All starts of the client, open or in flight, are at or above `oldest` (0: it has none).
 
     `client`: its random name; `connection`: the number of this connection, counted by the client. `holder`: the client,
     as text for people; empty: unchanged.
@@ -118,7 +118,7 @@ Request = (
     | EndLease
     | Seal
     | Complete
-    | TellOpen
+    | ReportOpenStarts
     | AdvanceHorizon
     | FindMoment
     | AskStatus
@@ -127,7 +127,7 @@ Request = (
 
 def is_answered(request: Request) -> bool:
     """Whether the TSO answers the request."""
-    return not isinstance(request, Complete | TellOpen)
+    return not isinstance(request, Complete | ReportOpenStarts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
-"""The open starts of a session, and its reports of them to the TSO (T16; protocol.md, Open starts).
+"""Open starts, the client's side: those of a session, and its reports to the TSO (T16; protocol.md, Open starts). The
+TSO's side is `oracle.open_starts`.
 
     begin requested ─► `expect` ─► answer ─► `received` ─► the transaction ends ─► `OpenStart.end`
-                          └── counts as open ──┘
+                          └────────────────── counts as open ──────────────────────────┘
 
-The `OpenStart` is created before the request leaves, and the reply carries it. The start counts while its `OpenStart`
-lives, until its end is noted, and no longer than the TSO's maximum age. No method blocks or locks, because a start may
-end in any thread and at any point.
+The `OpenStart` is created before the request is sent, and the reply refers to it. The start counts as open until its
+`end` is called, its `OpenStart` is garbage, or the TSO's maximum age is over. No method blocks or locks, because a
+start may end in any thread and at any point.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from weakref import ReferenceType
 
 from pyomid.ports import Clock
 from pyomid.types import OpenStart
-from pyomid.wire.messages import TellOpen
+from pyomid.wire.messages import ReportOpenStarts
 
-TELL_S: Final = 2.0
+REPORT_S: Final = 2.0
 """A session reports at most this often, and only if something changed."""
 
 
 class OpenStarts:
-    """`client`: a random id of this process; a forked child has another. `slack_s`: how long a begin may be in
-    flight."""
+    """The open starts of one session. `client`: its random id; a forked child has another. `slack_s`: how long a begin
+    may be in flight."""
 
     def __init__(self, *, client: bytes, slack_s: float, holder: str, clock: Clock) -> None:
         self.age_s = 0.0
@@ -45,7 +46,7 @@ class OpenStarts:
     # ── open starts ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def expect(self) -> OpenStart:
-        """Count a begin that is about to be requested. Pass the result to `received`, or end it if no answer comes."""
+        """Count a begin that is about to be requested. Pass the result to `received`, or end it if the begin fails."""
         until_s = self._clock() + self.age_s + self._slack_s
         self._begins += 1
         return OpenStart(self._held, next(self._numbers), self._newest + 1, until_s)
@@ -62,15 +63,15 @@ class OpenStarts:
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connected(self, age_s: float, epoch: int) -> None:
-        """A new connection replaces the former one. `TellOpen` must be the first request on it. `epoch`: the TSO's;
-        all its starts are above it."""
+        """A new connection replaces the former one. Its first request must be a report. `epoch`: the TSO's; all its
+        starts are above it."""
         self._connections += 1
         self.age_s = age_s
         self._newest = max(self._newest, epoch)
         self._reported = (-1, 0)
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether there is nothing to report."""
         return not self.age_s or self._reported == (self._oldest(), self._begins)
 
@@ -78,13 +79,13 @@ class OpenStarts:
     def holds_any(self) -> bool:
         return bool(self._held)
 
-    def telling(self) -> TellOpen:
+    def next_report(self) -> ReportOpenStarts:
         """Return the report to send now. No begin may leave between this call and the sending (`told_in_order` of the
         model)."""
         begins, oldest = self._begins, self._oldest()
         is_first = self._reported[0] < 0
         self._reported = (oldest, begins)
-        return TellOpen(self._client, self._connections, oldest, self._holder if is_first else "")
+        return ReportOpenStarts(self._client, self._connections, oldest, self._holder if is_first else "")
 
     def _oldest(self) -> int:
         """Return a lower bound of all starts that are open or in flight; 0 if there are none."""

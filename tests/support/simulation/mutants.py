@@ -433,7 +433,7 @@ MUTANTS: Final = (
     _m(
         "T8",
         "a begin is served below a fence that was answered",
-        "oracle.requests.commits:Commits.answer_behind_batch",
+        "oracle.requests.commits:Commits.answer_after_batch",
         _answered_at_once,
         "a_begin_after_a_fence_lies_above_it",
     ),

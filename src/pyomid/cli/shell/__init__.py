@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pyomid.cli.status import add_url, as_it_is
+from pyomid.cli.status import add_url, open_existing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,11 +32,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import pyomid
     from pyomid.cli.shell.session import Session
     from pyomid.cli.shell.terminal import is_interactive, output, reader, script_lines
 
-    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+    with open_existing(arguments.url) as database:
         if arguments.command or not is_interactive():
             lines: Iterable[str] = arguments.command or script_lines()
             with Session(database, output(as_json=arguments.json, verbose=False)) as session:

@@ -32,8 +32,7 @@ from pyomid.types import Column, TableInfo
 if TYPE_CHECKING:
     from pyomid.cli.shell.terminal import Output
     from pyomid.client.database import Database
-    from pyomid.client.savepoint import Savepoint
-    from pyomid.client.transaction import Transaction
+    from pyomid.client.transaction import Savepoint, Transaction
 
 INTERRUPTED: Final = 130
 OF_A_SCAN: Final = "start=, stop=, prefix=, limit= or reverse"

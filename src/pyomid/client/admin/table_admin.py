@@ -8,10 +8,11 @@
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once, one
 continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. `CREATING`
-is not a table; the next client that creates it starts again. `DROPPING` is not a table to users, but still a table to
-sanitizing; the next client that drops or creates it finishes the drop. A drop's fence lies between two lives of a name:
-a transaction that began before it and wrote the table aborts, and everything that committed before it has landed when
-the rows are deleted.
+is not a table; the next client that creates the table starts again. `DROPPING` is not a table to users, but sanitizing
+still counts it; the next client that drops or creates the table finishes the drop. A drop's fence lies between two
+lives of a name: a transaction that began before it and wrote the table aborts, and everything that committed before it
+has landed when the rows are deleted. Each attempt to create a table draws its generation (`drawn_start`), so no life
+has another's (K5).
 """
 
 from __future__ import annotations
@@ -176,9 +177,7 @@ def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[Ta
     by now.
     """
     for _ in range(ATTEMPTS_MAX):
-        found = deployment.catalog.entry(present.name)
-        if found is None or found.state is not TableState.PRESENT or found.info.generation != present.generation:
-            raise _another_life(present.name)
+        found = _present_entry(deployment, present.name, present.generation)
         wanted = decide(found.info)
         assert wanted.generation == found.info.generation
         if wanted == found.info or deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT)):
@@ -198,9 +197,7 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
     level = new_level(deployment, validation.check_table_name(name), conflict_level)
     generation = validation.find_table(deployment.catalog, name).generation
     for _ in range(ATTEMPTS_MAX):
-        found = deployment.catalog.entry(name)
-        if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
-            raise _another_life(name)
+        found = _present_entry(deployment, name, generation)
         info = found.info
         if info.conflict_level is level and info.next_level is None:
             return info
@@ -210,7 +207,7 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
             except Misuse:
                 deployment.catalog.change_entry(found, _put(replace(info, next_level=None), TableState.PRESENT))
                 raise
-            _fence(deployment, name)
+            fence_table(deployment, name)
             crash_point("client.level.fenced")
             wanted = replace(info, conflict_level=level, next_level=None)
         else:
@@ -239,10 +236,10 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
         return replace(info, ttl_seconds=checked)
 
     ensure_expiry_table(deployment)
-    return alter_behind_fence(deployment, name, with_ttl)
+    return alter_with_fence(deployment, name, with_ttl)
 
 
-def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """Replace the entry by `decide(entry)` when no client caches the old one any more (X2). Transactions that began
     before its fence and write the table abort.
 
@@ -253,9 +250,7 @@ def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[Tabl
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
     for _ in range(ATTEMPTS_MAX):
-        found = deployment.catalog.entry(name)
-        if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
-            raise _another_life(name)
+        found = _present_entry(deployment, name, generation)
         if found == put:
             return found.info
         try:
@@ -270,7 +265,7 @@ def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[Tabl
             deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
             crash_point("client.columns.changing")
             continue
-        _fence(deployment, name)
+        fence_table(deployment, name)
         crash_point("client.columns.fenced")
         put = _put(wanted, TableState.PRESENT)
         if deployment.catalog.change_entry(found, put):
@@ -282,8 +277,8 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
     """Set the conflict level of all tables (None: each has its own). `Misuse` if a table has another level.
 
     The level is set first, then compared with the tables. A client that creates a table puts its entry first, then
-    reads the level. So at least one of the two sees the other. If the comparison does not finish, the level is taken
-    back, unless another level was set since.
+    reads the level. So at least one of the two sees the other. If the comparison fails, the former level is restored,
+    unless another level was set since.
     """
     if level is None:
         catalog.set_tables_level(None)
@@ -306,8 +301,8 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
 
 
 def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | None) -> None:
-    """Restore `before`. Another client may have set it and taken it back, so it is compared again and removed if it
-    does not fit."""
+    """Restore `before`. Another client may have set that level and then found that it does not fit, so compare it with
+    the tables again, and remove it if it does not fit."""
     if before is level:
         return
     if catalog.change_tables_level(level, before) and before is not None and _of_another_level(catalog, before):
@@ -371,16 +366,15 @@ def drop_index_table(deployment: Deployment, name: str) -> None:
 
 
 def fence_table(deployment: Deployment, name: str) -> None:
-    """Draw a fence: from now on every commit to the table is of a transaction that began after the entry's last
-    change."""
-    _fence(deployment, name)
+    """Draw a fence: later commits to the table are of transactions that began after the entry's last change."""
+    deployment.tso.fence(table_id(name.encode()))
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
-    """Create the table `wanted`, whose physical table and rows `put` provides. Return the table of that name, and
+    """Create the table `wanted`; `put` creates the physical table with its rows. Return the table of that name, and
     whether this call created it."""
     if wanted.ttl_seconds is not None:
-        _ensure(deployment, EXPIRY_INFO)
+        ensure_expiry_table(deployment)
     return _make(deployment, wanted, put=put)
 
 
@@ -427,8 +421,8 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
     """Create the physical table: empty in a store where only pyomid creates tables; elsewhere a Java client may have
     filled it.
 
-    A client that stalled in a drop, after its check of the entry (`_drop_rows`), may have named an existing physical
-    table: the store creates another one, or invalidates that withdrawal.
+    A client that stalled in a drop, after its check of the entry (`_drop_rows`), may still drop the existing physical
+    table: so the store creates another one, or invalidates that client's withdrawal.
     """
     if not deployment.store.capabilities.foreign_tables:
         _drop_rows(deployment, creating)
@@ -438,10 +432,10 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
 def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     """Finish a drop that any client began; several clients may do so at once.
 
-    The rows are deleted, then the mark of commits that named the table (K6), including commits decided after the fence.
+    The rows are deleted, then the table's mark (K6).
     """
     name = dropping.info.name
-    _fence(deployment, name)
+    fence_table(deployment, name)
     crash_point("client.drop.fenced")
     _drop_rows(deployment, dropping)
     crash_point("client.drop.emptied")
@@ -474,10 +468,6 @@ def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
             return
 
 
-def _fence(deployment: Deployment, name: str) -> None:
-    deployment.tso.fence(table_id(name.encode()))
-
-
 def _put(info: TableInfo, state: TableState) -> TableEntry:
     return TableEntry(info, state, os.urandom(8).hex())
 
@@ -486,8 +476,12 @@ def _stands(deployment: Deployment, entry: TableEntry) -> bool:
     return deployment.catalog.entry(entry.info.name) == entry
 
 
-def _another_life(name: str) -> ConflictError:
-    return ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
+def _present_entry(deployment: Deployment, name: str, generation: int) -> TableEntry:
+    """Return the entry of this generation. `ConflictError` if the name is another table by now, or none."""
+    found = deployment.catalog.entry(name)
+    if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
+        raise ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
+    return found
 
 
 def _changes_too_often(name: str) -> Unavailable:

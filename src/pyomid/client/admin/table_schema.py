@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from pyomid.client.admin.table_admin import alter_behind_fence, alter_table
-from pyomid.client.validation import find_table
+from pyomid.client.admin.table_admin import alter_table, alter_with_fence
+from pyomid.client.validation import check_list, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.ports import Deployment
 from pyomid.row_codec.column_changes import ColumnChanges, changed_table
@@ -85,21 +85,15 @@ def alter_columns(
             raise MisuseType(f"{what}={value!r} is not a mapping of column names", value=value)
     changes = ColumnChanges(
         rename=dict(rename or {}),
-        drop=_names("drop", drop),
+        drop=tuple(check_list("drop", drop, "column names")),
         widen={field.name: field.spark_type for field in fields_of(widen)} if widen else {},
         add=fields_of(add) if add else (),
-        order=_names("order", order),
+        order=tuple(check_list("order", order, "column names")),
         mapping=column_mapping(mapping or {}),
     )
-    altered = alter_behind_fence(deployment, name, lambda info: changed_table(info, changes)).schema
+    altered = alter_with_fence(deployment, name, lambda info: changed_table(info, changes)).schema
     assert altered is not None
     return altered
-
-
-def _names(what: str, names: object) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise MisuseType(f"{what}={names!r} is not a list of column names", value=names)
-    return tuple(names)
 
 
 def fields_of(columns: object) -> list[Field]:

@@ -2,9 +2,9 @@
 
     fence → the mark's nonce → fence → is the table gone? → the mark goes, if it still has that nonce
 
-After the first fence, no transaction that wrote before it marks the table any more. After the second one the TSO has
-forgotten the mark that was read: the next commit places a new mark. So if the table does not exist *after* that, the
-mark that was read protects nothing, however late its removal arrives.
+After the first fence, no commit of a transaction that began before it marks the table. After the second one the TSO has
+forgotten the mark that was read: the next commit puts a new mark. So if the table does not exist *after* that, the mark
+that was read protects nothing, and its removal may arrive at any later time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_in_store(deployment: Deployment, name: str) -> bool:
 _NO_FAMILIES: Sequence[bytes] = ()
 
 SAMPLED_ROWS: Final = 1000
-"""Rows sampled in each region: a table that transactions write has shadow cells nearly everywhere."""
+"""Rows sampled in each region. Nearly every row of a table that transactions write has shadow cells."""
 
 
 @dataclass(frozen=True, slots=True)

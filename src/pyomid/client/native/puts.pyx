@@ -1,7 +1,7 @@
 """Puts of valid cells in known columns: checked and buffered by one call.
 
-`put_known` does what `TableRules` and `WriteBuffer` do for such a put, and nothing for any other. The classes here are
-the parts of a transaction that it changes; their Python subclasses say what they are.
+`put_known` does for such a put what `TableRules` and `WriteBuffer` do, and refuses any other. The classes here have the
+fields of a transaction that it needs; their Python subclasses describe them.
 """
 
 from libc.stdint cimport int64_t
@@ -40,7 +40,7 @@ cdef class KnownColumns:
 
 
 def put_known(Counts counts, Buffered buffer, KnownColumns rules, key, cells):
-    """Buffer a put of valid cells in known columns. False, and nothing is buffered, if a check has to look closer."""
+    """Buffer a put of valid cells in known columns. False, and nothing is buffered, if it needs the full checks."""
     cdef dict given, present, checked = {}
     cdef int64_t added, ids, size
     if type(key) is not bytes or type(cells) is not dict:

@@ -51,8 +51,8 @@ cdef class _Iterator:
         cdef list names = rows.names
         cdef const char *buffer = <const char *> batch.buffer
         cdef int64_t row, place, cell, column
-        # Made before the look at `is_cleared`: CPython before 3.12 may collect garbage here, and a finalizer may end the
-        # transaction. Until the return nothing else is allocated that is collected.
+        # Created before `is_cleared` is checked: CPython before 3.12 may collect garbage here, and a finalizer may end
+        # the transaction. Until the return no other object is created that could start a collection.
         cdef dict found = {}
         while not rows.is_cleared and self.at < batch.rows:
             row = self.at

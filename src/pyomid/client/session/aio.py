@@ -35,7 +35,7 @@ from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import Answer, Request
-from pyomid.wire.open_starts import TELL_S
+from pyomid.wire.open_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop of the first request, to which all connections belong."""
-        self._telling: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
         """Timer of the next report of open starts; None: the last report is up to date, and there was no begin
         since."""
 
@@ -92,19 +92,19 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         """Return the reply, of this kind. A refusal is raised as its error."""
         return await adrive(self.ask_steps(request, kind), self._perform)
 
-    def _tell_soon(self) -> None:
-        if self._telling is not None:
+    def _report_soon(self) -> None:
+        if self._report_timer is not None:
             return
         session = weakref.ref(self)
 
         def tell() -> None:
             this = session()
             if this is not None:
-                this._telling = None
-                if this.tell_open():
-                    this._tell_soon()
+                this._report_timer = None
+                if this.report_open_starts():
+                    this._report_soon()
 
-        self._telling = asyncio.get_running_loop().call_later(TELL_S, tell)
+        self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, tell)
 
     async def close(self) -> None:
         """Close the session; callable from anywhere. It does not use the loop of another process (a forked child shares
@@ -121,10 +121,10 @@ class AsyncTsoSession(SessionBase["_Connection"]):
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
 
     async def _close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
         if self._connection is not None:
-            self.tell_open()
+            self.report_open_starts()
             await asyncio.sleep(0)  # uvloop writes at the end of a loop iteration
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -247,7 +247,7 @@ class _Connection(asyncio.Protocol):
         finally:
             self._waiting.pop(key, None)
 
-    def tell(self, compose: Callable[[], Request]) -> None:
+    def send_report(self, compose: Callable[[], Request]) -> None:
         """Send a request without a reply."""
         if self.broken or self._transport is None:
             raise is_closed()
@@ -261,9 +261,8 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._transport.write(frames)
-        except (
-            Exception
-        ) as error:  # a Java TSO replies in order: no reply may be expected for a request that was not sent
+        except Exception as error:
+            # A Java TSO replies in order: no reply may be expected for a request that was not sent.
             self.close(ConnectionBroken(f"sending to the TSO failed: {error!r}", sent=True))
 
     def _look_at(self, deadline_s: float) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyomid import platforms
 from pyomid.client.drive import Blocking, Handler, Pause, drive
@@ -34,13 +34,13 @@ from pyomid.client.session.request_retry import (
     this_process,
 )
 from pyomid.errors import OmidError
-from pyomid.ports import Clock, Sleep
+from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
 from pyomid.tls import bound_sends
-from pyomid.types import BeginReply
+from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Request, is_answered
-from pyomid.wire.open_starts import TELL_S
+from pyomid.wire.open_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -57,9 +57,9 @@ FORGOTTEN_S: Final = 60.0
 class TsoSession(SessionBase["_Connection"], TsoCalls):
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
-    `has_moved`: with several TSOs, whether another one leads now than the last connected one. It must return quickly;
-    returns False if unknown. While the TSO owes a reply and sends nothing, one thread calls it every `LOOK_S`: so a
-    stopped or disconnected TSO delays a request only until another one leads.
+    `has_moved`: with several TSOs, whether another TSO leads than the last connected one; must return quickly, and
+    False if unknown. While the TSO owes a reply and sends nothing, one thread calls it every `LOOK_S`: so a stopped or
+    disconnected TSO delays a request only until another one leads.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._connecting = threading.RLock()
         """A lock with an owner: a thread that was interrupted while it acquired the lock can tell whether to release
         it."""
-        self._teller = _Teller(self)
+        self._reporter = _Reporter(self)
 
     # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,8 +127,8 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
         self._closed = True
         if platforms.here is self._made_in:
-            self._teller.stop()
-            self.tell_open()
+            self._reporter.stop()
+            self.report_open_starts()
         connection, self._connection = self._connection, None
         if connection is not None and platforms.here is self._made_in:
             connection.close(ConnectionBroken("the session was closed", sent=True))
@@ -170,8 +170,8 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             raise no_tso(error) from error
         return self._keep(connection, protocol)
 
-    def _tell_soon(self) -> None:
-        self._teller.wake()
+    def _report_soon(self) -> None:
+        self._reporter.wake()
 
     def _after_fork(self) -> None:
         """Replace all state of the parent process: its socket, whose replies are the parent's, and its locks."""
@@ -179,10 +179,31 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._connection = None
         self._connecting = threading.RLock()
         self._open_starts = self._new_open_starts()
-        self._teller = _Teller(self)
+        self._reporter = _Reporter(self)
 
 
-class _Teller:
+class SharedTableSession(TsoSession):
+    """A session with the TSO of a store whose commit table clients can write: HBase. It does not close the table.
+
+    Completion writes the commit table directly, without the TSO. Invalidation markers go through the TSO if it supports
+    pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an
+    earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start
+    (`protocol.commit`). No other client was given that outcome, so a commit entry that lands after the marker changes
+    nothing.
+    """
+
+    def __init__(self, connect: Connect, commit_table: CommitTable, **options: Any) -> None:
+        super().__init__(connect, **options)
+        self._commit_table = commit_table
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        return super().seal(starts) if not starts or self.extended else self._commit_table.seal_many(starts)
+
+    def complete(self, starts: Sequence[int]) -> None:
+        self._commit_table.delete(starts)
+
+
+class _Reporter:
     """Reports a session's open starts to the TSO periodically, in a thread of its own; sleeps while nothing changes.
     The thread ends with the session."""
 
@@ -207,24 +228,24 @@ class _Teller:
         self._awake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(TELL_S)
+            thread.join(REPORT_S)
 
     def _run(self) -> None:
         try:
-            while not self._stopped.wait(TELL_S) and self._tell():
+            while not self._stopped.wait(REPORT_S) and self._report():
                 self._awake.wait(FORGOTTEN_S)
         finally:  # after an error, the next begin starts another thread
             self._thread = None
             self._awake.clear()
 
-    def _tell(self) -> bool:
+    def _report(self) -> bool:
         """Report open starts. False: the session is garbage."""
         session = self._session()
         if session is None:
             return False
-        if not session.tell_open():
+        if not session.report_open_starts():
             self._awake.clear()
-            if session.tell_open():  # there was a begin meanwhile
+            if session.report_open_starts():  # there was a begin meanwhile
                 self._awake.set()
         return True
 
@@ -252,8 +273,8 @@ class _Slot:
 class _Connection:
     """One socket and all threads that wait on it.
 
-    `close` shuts the socket down; the descriptor is released when the last thread has left. If it were released
-    earlier, the next connection could get its number, and a reader about to enter `poll` would wait on that connection.
+    `close` shuts the socket down; the descriptor is closed when the last thread has left. Earlier, the next connection
+    could get its number, and a reader about to enter `poll` would wait on that connection.
     """
 
     def __init__(
@@ -313,7 +334,7 @@ class _Connection:
         assert not is_answered(request)
         self._send(request, None)
 
-    def tell(self, compose: Callable[[], Request]) -> None:
+    def send_report(self, compose: Callable[[], Request]) -> None:
         """Send a request without a reply, composed when no other request can be sent before it."""
         self._send(compose, None)
 

@@ -1,8 +1,7 @@
 """Daemon threads for an event loop's blocking calls: a program does not wait for them when it exits.
 
-A call whose task no longer waits (a timeout, a cancellation) continues until its own deadline, a minute if no TSO
-replies. `asyncio.run` would wait for threads of `asyncio.to_thread`, and Python's exit for threads of any
-`ThreadPoolExecutor`.
+A call continues after its task was cancelled or timed out, until its own deadline: a minute if no TSO replies.
+`asyncio.run` would wait for threads of `asyncio.to_thread`, and Python's exit for threads of any `ThreadPoolExecutor`.
 """
 
 from __future__ import annotations

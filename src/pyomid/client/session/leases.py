@@ -1,11 +1,11 @@
 """Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
 
-Others may read at the start of a past snapshot too, because this process did not begin it: its lease is shared,
-requested again while it is used, and ends by its term. The lease of a position to which a program may return after this
-process has died ends by its term too, unless it is ended.
+Two kinds of leases end by their terms. The lease on a past snapshot is *shared*: other processes may read at the same
+start, so this one only requests it again while it needs it. A *lasting* lease, on a position to which a program may
+return after this process has died, ends by its term unless the program ends it.
 
-A lease protects the versions that its snapshot needs from compaction, for hours if necessary. If the lease is lost, the
-transaction's next use raises an error: reads never silently miss data.
+A lease protects the versions that its snapshot needs from compaction. If the lease is lost, the transaction's next use
+raises an error: reads never silently miss data.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class _Grant:
 
 
 class LeaseKeeper:
-    """Renews leases, with weak references to them: so W does not wait for a transaction that became garbage, or for a
-    caller that was interrupted or cancelled before the lease came. Only the keeper's thread gives such leases back.
+    """Renews leases, with weak references to them: if a transaction becomes garbage, or its caller is interrupted or
+    cancelled before it gets the lease, the keeper's thread ends the lease.
     """
 
     def __init__(self, tso: Tso, clock: Clock, tso_term_s: float = inf) -> None:
@@ -238,9 +238,8 @@ class LeaseKeeper:
                 _, lease.term_s = self._tso.share_lease(lease.start_ts, lease.term_s)
             else:
                 renewed_s = self._tso.renew_lease(lease.start_ts)
-                if (
-                    lease.is_lasting and renewed_s < lease.term_s
-                ):  # a new TSO's own term is shorter than the promised one
+                # A new TSO's own term may be shorter than the promised one.
+                if lease.is_lasting and renewed_s < lease.term_s:
                     renewed_s = self._tso.grant_lease(lease.start_ts, lease.term_s)
                 lease.term_s = renewed_s
         except SnapshotTooOld as error:

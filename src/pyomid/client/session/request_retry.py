@@ -1,12 +1,12 @@
-"""Request retry: which requests are retried, what a lost reply means, and what a session knows of its TSO. The blocking
-and the asyncio session are shells over it, driven by `client.drive`.
+"""What the blocking and the asyncio session share: which requests are retried, what a lost reply means, and what a
+session knows of its TSO.
 
     begin, leases, seals, status …   retried on a new connection: the first attempt had no harmful effect
     commit                           retried with `isRetry` (T7): the first attempt may have been decided
-    a retry of a commit is refused   OutcomeUnknown, whatever the error: it says nothing about the first attempt
+    a retry of a commit is refused   OutcomeUnknown: the error says nothing about the first attempt
     no reply for `retry_s`           Unavailable; for a commit that was sent: OutcomeUnknown
-    known why there is no TSO        raised at once (store full, folder gone); but a commit that was sent is retried,
-                                     because the reason says nothing about its outcome
+    no TSO for a known reason        the reason is raised at once (store full, folder gone); but a commit that was sent
+                                     is retried, because the reason says nothing about its outcome
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from pyomid.wire.open_starts import OpenStarts
 
 log = logging.getLogger(__name__)
 
-TELL_AFTER_S: Final = 2.0
+LOG_AFTER_S: Final = 2.0
 """A request that waits longer is logged."""
 
 PAUSE_S: Final = 0.02
 """Pause before a retry. It doubles up to `PAUSE_S_MAX`."""
 
 PAUSE_S_MAX: Final = 0.25
-"""Maximum pause, by which a client may be late after a takeover: it checks ZooKeeper or the folder four times a
-second."""
+"""Maximum pause: after a takeover a client may be late by this."""
 
 LOOK_S: Final = 1.0
 """If a TSO that owes a reply has sent nothing for this long, another one may lead. Checked at this interval."""
@@ -83,8 +82,8 @@ def no_tso(error: Exception) -> ConnectionBroken:
 
 
 def others_connect(retry_s: float) -> ConnectionBroken:
-    """Return the error for a bounded wait for the thread or task that connects: a hundred callers must not wait a
-    hundred times as long for a server that accepts no connection."""
+    """Return the error for a caller that waited too long while other callers tried to connect: a hundred callers must
+    not wait a hundred times as long for a server that accepts no connection."""
     return ConnectionBroken(f"other callers have been connecting to a TSO for {retry_s:.1f} s", sent=False)
 
 
@@ -114,13 +113,13 @@ class KnownDatabase:
 
 @dataclass(slots=True)
 class WaitLog:
-    """Logs a session's requests that wait for a TSO: a line for all requests once one has waited `TELL_AFTER_S`, and
+    """Logs a session's requests that wait for a TSO: a line for all requests once one has waited `LOG_AFTER_S`, and
     the next when the wait is five times as long."""
 
     _quiet_until_s: float = 0.0
 
     def waits(self, request: Request, lost: ConnectionBroken, waited_s: float, retry_s: float, now_s: float) -> None:
-        if waited_s >= TELL_AFTER_S and now_s >= self._quiet_until_s:
+        if waited_s >= LOG_AFTER_S and now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + 4 * waited_s
             name = type(request).__name__
             log.warning(
@@ -134,20 +133,20 @@ class WaitLog:
 
 @dataclass(slots=True)
 class Silence:
-    """Logs the silence of a connected TSO that owes replies: a line after `TELL_AFTER_S` without any, and the next
+    """Logs the silence of a connected TSO that owes replies: a line after `LOG_AFTER_S` without any, and the next
     after five times as long. An attempt may wait longer before it counts as lost."""
 
     _lasted_s: float = 0.0
-    _tell_s: float = TELL_AFTER_S
+    _log_s: float = LOG_AFTER_S
 
     def goes_on(self, seconds: float) -> None:
         self._lasted_s += seconds
-        if self._lasted_s >= self._tell_s:
-            self._tell_s = 5 * self._lasted_s
+        if self._lasted_s >= self._log_s:
+            self._log_s = 5 * self._lasted_s
             log.warning("the TSO is connected, but has not replied for %.0f s", self._lasted_s)
 
     def ends(self) -> None:
-        self._lasted_s, self._tell_s = 0.0, TELL_AFTER_S
+        self._lasted_s, self._log_s = 0.0, LOG_AFTER_S
 
 
 class AnyConnection(Protocol):
@@ -156,7 +155,7 @@ class AnyConnection(Protocol):
     @property
     def broken(self) -> object: ...
 
-    def tell(self, compose: Callable[[], Request]) -> None:
+    def send_report(self, compose: Callable[[], Request]) -> None:
         """Send a request without a reply, composed when no other request can be sent before it."""
 
     def close(self, why: ConnectionBroken) -> None: ...
@@ -215,15 +214,15 @@ class SessionBase(Generic[C]):
         """As of `ports.Tso`; 0 before the first reply."""
         return self._one_step_bytes_max
 
-    def tell_open(self) -> bool:
+    def report_open_starts(self) -> bool:
         """Report the open starts to the TSO, if they changed and there is a connection. Return whether any start is
         open."""
         connection = self._connection
         if connection is None or connection.broken:
             return False
-        if not self._open_starts.is_told:
+        if not self._open_starts.is_reported:
             with contextlib.suppress(OmidError):
-                connection.tell(self._open_starts.telling)
+                connection.send_report(self._open_starts.next_report)
         return self._open_starts.holds_any
 
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
@@ -231,7 +230,7 @@ class SessionBase(Generic[C]):
             self._after_fork()
         held = self._open_starts.expect()
         try:
-            self._tell_soon()  # before the request is sent: its reply may come when no caller waits any more
+            self._report_soon()  # before the request is sent: its reply may come when no caller waits any more
             reply = yield from self.ask_steps(Begin(not_before), BeginReply)
             self._open_starts.received(held, reply.start_ts)
             if reply.epoch > self._epoch:
@@ -244,8 +243,8 @@ class SessionBase(Generic[C]):
             raise
 
     @abstractmethod
-    def _tell_soon(self) -> None:
-        """Schedule a call of `tell_open` within `TELL_S`, and again while any start is open."""
+    def _report_soon(self) -> None:
+        """Schedule a call of `report_open_starts` within `REPORT_S`, and again while any start is open."""
 
     def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
         answer = yield from ask_steps(request, self._wait_log, request_s=self._request_s, retry_s=self._retry_s)
@@ -263,10 +262,10 @@ class SessionBase(Generic[C]):
         self._met(protocol)
         if self._open_starts.age_s:
             try:
-                connection.tell(self._open_starts.telling)
+                connection.send_report(self._open_starts.next_report)
             except ConnectionBroken as error:
                 raise no_tso(error) from error
-        self._tell_soon()
+        self._report_soon()
         self._connection = connection
         if self._closed:
             self._connection = None

@@ -4,8 +4,8 @@
     untyped    `key` and the named columns, b"f:x" as "f:x", all binary; without names a map of all cells
 
 Reading is vectorized: a batch of the store becomes a record batch without Python objects for rows. The transaction's
-writes are flushed first, so that the store returns them as own versions. While the transaction is open, any thread may
-fetch a reader's batches, one thread at a time: DuckDB and others do so.
+writes are flushed first, so that the store returns them. While the transaction is open, any thread may fetch a reader's
+batches, one thread at a time: DuckDB and others do so.
 
 Only this module needs pyarrow; the first call imports it.
 """

@@ -1,11 +1,11 @@
-"""Secondary indexes. An index has a table of its own, with a row for each row whose indexed columns all have values.
+"""Secondary indexes: an index has its own table, with an index row for each row whose indexed columns all have values.
 
     index row   values of the columns, in their order, then the row's key   →   one cell, 01
 
 A transaction that writes an indexed column reads the row's values, deletes the former index row and puts the new one.
-Index rows conflict with nothing. The index stays consistent because the commit names every indexed column of the row,
-written or not (X3): of two transactions that change the indexed columns of a row, one aborts. So no index row mixes the
-values of two transactions.
+The commit does not name index rows, but it names every indexed column of the row, written or not (X3): of two
+overlapping transactions that change the indexed columns of a row, one aborts. So no index row mixes the values of two
+transactions.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class IndexRows:
         return self.stored.encode((*values, row))
 
     def standing_key(self, row: bytes, cells: Mapping[Column, bytes | None]) -> bytes | None:
-        """As `key`, for an existing row. None also if a value is not of its column's type: the row is not in the
-        index."""
+        """As `key`, for an existing row. None also if a value is not of its column's type."""
         with suppress(Corruption, ValueError, OverflowError):
             return self.key(row, cells)
         return None

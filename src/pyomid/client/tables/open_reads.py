@@ -8,8 +8,8 @@ it had finished at once, even if writes went to the store meanwhile. Own writes 
     committed      the row without own writes: it never changes for this transaction
 
 So before a row changes, each read that has not returned it yet records what is about to be lost: the row's buffered
-cells before its first write, and its own cells in the store before that write is sent. A row that the transaction had
-not written before costs its key, twice. A row that it had sent before costs these cells until the read has passed it.
+cells before its first write, and its own cells in the store before that write is sent. The record is dropped when the
+read has passed the row.
 
 A batch that the store prefetched may or may not contain what was sent meanwhile. Either is correct, because recorded
 rows are read again without own versions and then get the recorded cells.

@@ -40,7 +40,7 @@ from pyomid.client.transaction_steps import (
     shown_rows,
     unless_index_dropped,
 )
-from pyomid.client.validation import TableRules, check_limit, shown
+from pyomid.client.validation import TableRules, check_limit, check_list, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
@@ -98,19 +98,6 @@ class TableBase(Handle):
 
     # For pyomid's own use
 
-    def get_steps(
-        self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
-    ) -> Steps[dict[bytes, bytes]]:
-        return self._transaction.alone(self._get_steps(key, columns, for_update=for_update))
-
-    def rows_steps(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool = False
-    ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
-        return self._transaction.alone(self._rows_steps(keys, columns, for_update=for_update))
-
-    def claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
-        return self._transaction.alone(self._claim_steps(keys, columns))
-
     def buffer_put(self, key: bytes, cells: Cells, *, conflict: bool = True) -> bool:
         """Buffer a put. True: the caller must send the buffered writes now (`RowTransaction.send_steps`)."""
         self._transaction.begin_write()
@@ -118,18 +105,6 @@ class TableBase(Handle):
             return self._writes.is_flush_due
         row, checked = checked_put(self._rules, key, cells)
         return self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
-
-    def put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
-        return self._transaction.alone(self._put_expecting_steps(key, cells, expect, conflict=conflict))
-
-    def put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
-        return self._transaction.alone(self._put_if_absent_steps(key, cells))
-
-    def increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
-        return self._transaction.alone(self._increment_steps(key, column, by))
-
-    def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
-        return self._transaction.alone(self._delete_steps(keys, columns))
 
     def begin_scan(
         self,
@@ -181,14 +156,6 @@ class TableBase(Handle):
         self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
     ) -> Steps[ArrowScan]:
         """Return a vectorized read of what the transaction sees now."""
-        return self._transaction.alone(self._arrow_scan_steps(start, stop, prefix, columns))
-
-    def write_arrow_steps(self, data: Any) -> Steps[int]:
-        return self._transaction.alone(self._write_arrow_steps(data))
-
-    def _arrow_scan_steps(
-        self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
-    ) -> Steps[ArrowScan]:
         self._transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         converter = arrow.converter(self._rules, columns)
@@ -201,7 +168,7 @@ class TableBase(Handle):
         read = self._writes.begin_read(self.name, key_range)
         return ArrowScan(store, self.info, read, self._writes, converter, self._transaction.check_open)
 
-    def _write_arrow_steps(self, data: Any) -> Steps[int]:
+    def write_arrow_steps(self, data: Any) -> Steps[int]:
         self._transaction.check_write()
         batches = arrow.record_batches(data)
         is_typed = self._rules.info.schema is not None
@@ -235,20 +202,11 @@ class TableBase(Handle):
 
     def put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
         """`put` into a table with indexes."""
-        return self._transaction.alone(self._put_steps(key, cells, conflict=conflict))
-
-    def fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
-        return self._transaction.alone(self._fill_index_steps(name, start, rows_max))
-
-    def wrong_index_rows_steps(self) -> Steps[list[str]]:
-        return self._transaction.alone(self._wrong_index_rows_steps())
-
-    def _put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
         self._transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
-        yield from self._buffer_steps(row, checked, conflict=conflict)
+        yield from self.buffer_steps(row, checked, conflict=conflict)
 
-    def _fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
+    def fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
         self._transaction.check_write()
         index = index_named(self.info, name)
         if index.info.state is IndexState.DROPPING:
@@ -264,7 +222,7 @@ class TableBase(Handle):
                 yield from self._exchange_steps([(key, {}) for key, _ in rows], exchanges, conflict=True)
         return last + b"\0" if count == rows_max else None
 
-    def _wrong_index_rows_steps(self) -> Steps[list[str]]:
+    def wrong_index_rows_steps(self) -> Steps[list[str]]:
         """Look up every row in each index, and compare the numbers of rows."""
         wrong: list[str] = []
         for index in indexes_of(self.info):
@@ -303,7 +261,7 @@ class TableBase(Handle):
             )
         places = list(dict.fromkeys(place for index in touched for place in index.info.columns))
         keys = [key for key, _ in rows]
-        found = yield from self._read_steps(keys, places)
+        found = yield from self.read_steps(keys, places)
         return (yield from self._exchanges_steps(touched, rows, dict(zip(keys, found, strict=True))))
 
     def _exchanges_steps(
@@ -338,7 +296,7 @@ class TableBase(Handle):
                 if cells:
                     is_due |= self._writes.buffer(self.info, key, dict(cells), conflict=conflict)
                 if is_due:
-                    yield from self._transaction.sent_steps()
+                    yield from self._transaction.send_steps()
         except BaseException as error:
             if self._transaction.can_write:
                 reason = str(error) or repr(error)
@@ -359,33 +317,25 @@ class TableBase(Handle):
             for column, value in cells.items()
         }
 
-    def read_steps(
-        self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None = None
-    ) -> Steps[list[Row]]:
-        return self._read_steps(keys, selection, read=read)
-
     def claim_cells_steps(self, keys: Sequence[bytes], columns: Sequence[Column]) -> Steps[None]:
         self._transaction.check_write()
         self._claim(keys, columns, [{} for _ in keys])
         yield from ()
 
-    def buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
-        return self._buffer_steps(key, cells, conflict=conflict)
-
-    def _get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
+    def get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
         checked = self._rules.row_key(key)
         selection = None if columns is None else self._rules.selection(columns)
-        rows = yield from self._read_steps((checked,), selection, for_update=for_update)
+        rows = yield from self.read_steps((checked,), selection, for_update=for_update)
         return named(rows[0])
 
-    def _rows_steps(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool
+    def rows_steps(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool = False
     ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
-        found = yield from self._read_steps(checked, selection, for_update=for_update)
+        found = yield from self.read_steps(checked, selection, for_update=for_update)
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
 
-    def _read_steps(
+    def read_steps(
         self,
         keys: Sequence[bytes],
         selection: Sequence[Column] | None,
@@ -409,21 +359,21 @@ class TableBase(Handle):
         yield from self._transaction.begin_read_steps()
         if not keys or selection == []:
             return [{} for _ in keys]
-        return (yield from self._read_steps(keys, selection, read=read))
+        return (yield from self.read_steps(keys, selection, read=read))
 
     def _read_and_claim_steps(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> Steps[list[Row]]:
         self._transaction.check_write()
-        rows = yield from self._read_steps(keys, selection)
+        rows = yield from self.read_steps(keys, selection)
         self._claim(keys, selection, rows)
         return rows
 
-    def _claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+    def claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         self._transaction.check_write()
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
         if names_columns(selection) or ConflictLevel.CELL not in self._rules.info.id_levels:
             self._claim(checked, selection, [{} for _ in checked])
         else:
-            yield from self._read_steps(checked, selection, for_update=True)
+            yield from self.read_steps(checked, selection, for_update=True)
 
     def _claim(self, keys: Sequence[bytes], selection: Sequence[Column] | None, rows: Sequence[Row]) -> None:
         """Claim rows. At level row: each row. At level cell: the selected columns, existing or not; for whole rows and
@@ -434,44 +384,44 @@ class TableBase(Handle):
         for key, row in zip(keys, rows, strict=True):
             self._writes.claim(info, key, [*row, *named_columns, *itself])
 
-    def _put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
+    def put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
         self._transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
         expected = checked_expectation(self._rules, row, expect)
-        (found,) = yield from self._read_steps((row,), list(expected), for_update=True)
+        (found,) = yield from self.read_steps((row,), list(expected), for_update=True)
         for column, value in expected.items():
             if found.get(column) != value:
                 raise unexpected(self._rules.info, row, column, value, found.get(column))
-        yield from self._buffer_steps(row, checked, conflict=conflict)
+        yield from self.buffer_steps(row, checked, conflict=conflict)
 
-    def _put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
+    def put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
         self._transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
-        (found,) = yield from self._read_steps((row,), list(checked))
+        (found,) = yield from self.read_steps((row,), list(checked))
         if found:
             return False
-        yield from self._buffer_steps(row, checked)
+        yield from self.buffer_steps(row, checked)
         return True
 
-    def _increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
+    def increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
         self._transaction.check_write()
         row, counted = self._rules.row_key(key), self._rules.column(column)
-        (found,) = yield from self._read_steps((row,), [counted])
+        (found,) = yield from self.read_steps((row,), [counted])
         total = counter_value(self._rules.info, row, counted, found.get(counted)) + check_step(by)
-        yield from self._buffer_steps(row, {counted: counter_bytes(self._rules.info, row, counted, total)})
+        yield from self.buffer_steps(row, {counted: counter_bytes(self._rules.info, row, counted, total)})
         return total
 
-    def _delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+    def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         self._transaction.check_write()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if selection is not None and names_columns(selection):
             yield from self._buffer_rows_steps([(key, dict.fromkeys(selection)) for key in checked])
             return
-        found = yield from self._read_steps(checked, selection)
+        found = yield from self.read_steps(checked, selection)
         yield from self._buffer_rows_steps([(key, dict.fromkeys(row)) for key, row in zip(checked, found, strict=True)])
 
-    def _buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
+    def buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
         return self._buffer_rows_steps([(key, cells)], conflict=conflict)
 
     def _buffer_rows_steps(self, rows: Sequence[RowCells], *, conflict: bool = True) -> Steps[None]:
@@ -509,7 +459,7 @@ class RowScan:
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         """Return the next rows, possibly none. None at the end of the scan."""
-        return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps()))
+        return self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps())
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         if self._transaction.is_leased or self._left is not None:
@@ -802,9 +752,7 @@ def columns_of(row: Mapping[bytes, bytes]) -> dict[Column, bytes]:
 
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:
     """Return checked row keys, without duplicates, in the given order."""
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise MisuseType(f"keys {keys!r} is not a list of row keys", value=keys)
-    return list(dict.fromkeys(rules.row_key(key) for key in keys))
+    return list(dict.fromkeys(rules.row_key(key) for key in check_list("keys", keys, "row keys")))
 
 
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:

@@ -22,7 +22,7 @@ from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.table import DescendingScan, RowScan, TableBase, check_step, columns_of, unexpected
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
-from pyomid.client.validation import check_limit
+from pyomid.client.validation import check_limit, check_list
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
@@ -76,12 +76,6 @@ class Shape(Generic[RowT]):
 
     def _of_json(self, row: object) -> Mapping[str, Any]:
         return self._rows.from_json(self._of_mapping(row))
-
-
-def _several(keys: object) -> Iterable[Any]:
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise MisuseType(f"keys {keys!r} is not a list of keys", value=keys)
-    return keys
 
 
 def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
@@ -141,7 +135,7 @@ class IndexScan:
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         """As `RowScan.next_steps`."""
-        return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps()))
+        return self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps())
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         with unless_index_dropped:
@@ -152,7 +146,7 @@ class IndexScan:
             self._rows_read.end()
             return None
         keys = [self._index.row_of(entry) for entry, _ in entries]
-        rows = yield from self._table.read_steps(keys, None, self._rows_read)
+        rows = yield from self._table.read_steps(keys, None, read=self._rows_read)
         self._rows_read.show_rows(keys)
         for key, row in zip(keys, rows, strict=True):
             if not row:
@@ -193,20 +187,8 @@ class TypedTableBase(Handle, Generic[RowT]):
 
     # For pyomid's own use
 
-    def get_steps(self, key: Any, *, for_update: bool) -> Steps[RowT | None]:
-        return self._transaction.alone(self._get_steps(key, for_update=for_update))
-
-    def rows_steps(self, keys: Iterable[Any], *, for_update: bool) -> Steps[dict[Any, RowT | None]]:
-        return self._transaction.alone(self._rows_steps(keys, for_update=for_update))
-
-    def put_steps(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> Steps[None]:
-        return self._transaction.alone(self._put_steps(row, expect, conflict=conflict))
-
-    def put_if_absent_steps(self, row: RowT) -> Steps[bool]:
-        return self._transaction.alone(self._put_if_absent_steps(row))
-
     def delete_steps(self, keys: Iterable[Any]) -> Steps[None]:
-        return self._table.delete_steps([self._rows.key(key) for key in _several(keys)], None)
+        return self._table.delete_steps([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
 
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
         """Return a scan. Bounds are keys, or values of the first key columns."""
@@ -226,9 +208,6 @@ class TypedTableBase(Handle, Generic[RowT]):
         page = yield from self._table.page_steps(low, high, within, None, limit, reverse=reverse, after=after)
         return TypedPage(tuple(self.shown(key, row) for key, row in page.rows), page.next)
 
-    def increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
-        return self._transaction.alone(self._increment_steps(key, column, by))
-
     def arrow_scan_steps(self, start: Any, stop: Any, prefix: Any, columns: Sequence[str] | None) -> Steps[ArrowScan]:
         wanted = self._shape.names if columns is None else columns
         return self._table.arrow_scan_steps(*self._bounds(start, stop, prefix), wanted)
@@ -245,13 +224,13 @@ class TypedTableBase(Handle, Generic[RowT]):
     def _made(self, key: bytes, cells: Mapping[Column, bytes]) -> RowT:
         return self._shape.made(self._rows.decode(key, cells))
 
-    def _get_steps(self, key: Any, *, for_update: bool) -> Steps[RowT | None]:
+    def get_steps(self, key: Any, *, for_update: bool) -> Steps[RowT | None]:
         stored = self._table.checked_key(self._rows.key(key))
         (cells,) = yield from self._read_steps([stored], for_update=for_update)
         return self._made(stored, cells) if cells else None
 
-    def _rows_steps(self, keys: Iterable[Any], *, for_update: bool) -> Steps[dict[Any, RowT | None]]:
-        asked = list(dict.fromkeys(_several(keys)))
+    def rows_steps(self, keys: Iterable[Any], *, for_update: bool) -> Steps[dict[Any, RowT | None]]:
+        asked = list(dict.fromkeys(check_list("keys", keys, "keys")))
         stored = [self._table.checked_key(self._rows.key(key)) for key in asked]
         found = yield from self._read_steps(stored, for_update=for_update)
         pairs = zip(asked, stored, found, strict=True)
@@ -264,7 +243,7 @@ class TypedTableBase(Handle, Generic[RowT]):
             yield from self._table.claim_cells_steps(keys, self._rows.all_cells)
         return found
 
-    def _put_steps(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> Steps[None]:
+    def put_steps(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> Steps[None]:
         self._transaction.check_write()
         key, cells = self._rows.encode(self._shape.taken(row))
         checked = self._table.checked_cells(key, cells)
@@ -280,7 +259,7 @@ class TypedTableBase(Handle, Generic[RowT]):
                     raise unexpected(self.info, key, column, value, stored)
         yield from self._table.buffer_steps(key, checked, conflict=conflict)
 
-    def _increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
+    def increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
         self._transaction.check_write()
         stored, place = self._table.checked_key(self._rows.key(key)), self._rows.counter(column)
         (found,) = yield from self._table.read_steps([stored], [place])
@@ -288,7 +267,7 @@ class TypedTableBase(Handle, Generic[RowT]):
         yield from self._table.buffer_steps(stored, {place: self._rows.value(column, total)})
         return total
 
-    def _put_if_absent_steps(self, row: RowT) -> Steps[bool]:
+    def put_if_absent_steps(self, row: RowT) -> Steps[bool]:
         self._transaction.check_write()
         key, cells = self._rows.encode(self._shape.taken(row))
         checked = self._table.checked_cells(key, cells)

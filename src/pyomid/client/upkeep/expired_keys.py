@@ -1,4 +1,4 @@
-"""Expiry of idempotency keys: an old key shrinks to a hash of its id, which bounds the growth of the database.
+"""Expiry of idempotency keys: an old key shrinks to six bytes, a hash of its id.
 
 One transaction deletes the key's row, with its result and branches, and adds the id's hash to the row of its group. So
 a run under the id finds one of them in any snapshot, and never commits again. A key is old if its run began at or below
@@ -41,8 +41,8 @@ def expire_keys(
     """Shrink the keys of runs that began more than `keep_s` ago. Return how many. `rest` is called before each
     transaction and each page that is read.
 
-    Age is determined as for tables with a time to live, by a floor in a row of the database: so any process may call
-    this at any time. Keys left by an interruption are shrunk when the floor moves next.
+    Age is determined by an expiry floor, as for tables with a time to live, so any process may call this at any time.
+    Keys left by an interruption are shrunk when the floor moves next.
     """
     try:
         database.table_info(idempotency.KEYS_TABLE)

@@ -74,8 +74,8 @@ def move_floor(
     """Move a table's floor. `always_writes`: write the row in any case, so that a concurrent move by the earlier
     catalog entry aborts. `ttl_s`: instead of the catalog's.
 
-    Values are also dated by the TSO's time points (E6); the TSO is asked to note the newest first. So values committed
-    before a TSO was killed or stopped, which no mover noted, get their true age.
+    Values are also dated by the TSO's time points (E6); the TSO is asked to note the newest first. So values that were
+    committed while no mover ran get their true age.
     """
     deployment, is_change = database.deployment, always_writes
     ahead_ms = 0 if is_change else _ahead_of_tso_ms(deployment, int(1000 * wall_clock()))

@@ -1,5 +1,5 @@
-"""Upkeep of a database: compact, sanitize, verify. `Database` runs it part after part; Spark's jobs run a task for each
-part. If all tables are meant, tables that are dropped meanwhile are skipped. Each job returns a report that prints as a
+"""Upkeep of a database: compact, sanitize, verify. `Database` handles one part after the other; Spark's jobs run a task
+for each part. A job for all tables skips tables that are dropped meanwhile. Each job returns a report that prints as a
 table and says what holds the job back and when another run helps.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
@@ -20,7 +20,7 @@ from pyomid.client.upkeep.table_text import table_text
 from pyomid.client.upkeep.verification import Seen, Verification, look, verified
 from pyomid.config import Settings
 from pyomid.ports import Deployment, Sleep
-from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
+from pyomid.protocol.compaction import BATCH_ROWS_MAX, RegionCleaned, compact_region_steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import forget_superseded_steps, sanitize_steps
 from pyomid.types import Status, TableInfo
@@ -201,13 +201,21 @@ def compacted(
     return Compaction(cleaned, time.monotonic() - began, held)
 
 
-def compact_partition(run: Run, cache: CommitCache, partition: Partition, watermark: int | None) -> RegionCleaned:
+def compact_partition(
+    run: Run,
+    cache: CommitCache,
+    partition: Partition,
+    watermark: int | None = None,
+    *,
+    rows_max: int = BATCH_ROWS_MAX,
+) -> RegionCleaned:
     steps = compact_region_steps(
         partition.table,
         partition.generation,
         partition.key_range,
         cache,
         now_s=time.time(),
+        rows_max=rows_max,
         watermark=watermark,
         expires=partition.expires,
     )

@@ -1,14 +1,19 @@
-"""Upkeep as a service: periodic compaction or sanitizing, by one of several processes, which holds a lock, the *turn*.
+"""Upkeep in the background: rounds of compaction, expiry and sanitizing, by the one process that holds the *turn*.
 
-    stand by ─► acquire the turn ─► what is due, region by region ─► wait ─► …        SIGTERM: the turn is released
-        ▲                                │ the turn or the store is lost
-        └────────────────────────────────┘
+    acquire the turn ─► what is due, part by part ─► wait ─► …        stop: the turn is released
+        ▲                    │ the turn or the store is lost
+        └────────────────────┘
 
-The only state is the watermarks that compaction records (`RegionWatermark`). A region is due when its last record is
-`every_s` old and W has moved since; with the same W there is nothing to do. So a process that takes over, even after a
-kill, continues with the remaining regions, the longest-waiting first; a region that split is due at once.
+                    a folder (`folder`)                       a cluster: `pyomid compact|sanitize URL --every SECONDS`
+    process         a thread of its TSO                       any; others stand by
+    turn            the folder's lock                         a znode
+    a part is due   after enough new versions                 when its last record is `every_s` old and W has moved
+    pace            a share of one core                       none
 
-The compaction itself is `jobs.compacted`, as for the command line and Spark.
+The state of a cluster's compaction is the watermarks that it records (`RegionWatermark`). With the same W there is
+nothing to do. So a process that takes over, even after a kill, continues with the remaining regions, the
+longest-waiting first; a region that split is due at once. The compaction itself is `jobs.compacted`, as for the command
+line and Spark.
 """
 
 from __future__ import annotations
@@ -16,13 +21,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
 
 from pyomid.client.database import Database
-from pyomid.client.drive import Driver
+from pyomid.client.drive import Driver, Handler, drive, port_handlers
 from pyomid.client.upkeep.jobs import Compaction, compact_partition, compacted, sanitize
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.crashpoints import crash_point
@@ -30,6 +38,7 @@ from pyomid.errors import OmidError, Unavailable, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
+from pyomid.protocol.effects import Effect
 from pyomid.protocol.expiry import POINTS_IN_TTL
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import KeyRange, TableInfo
@@ -37,7 +46,7 @@ from pyomid.types import KeyRange, TableInfo
 log = logging.getLogger(__name__)
 
 LOOK_S_MAX: Final = 60.0
-"""Maximum interval of checks for split regions, new tables, and values to expire."""
+"""Maximum time between two checks for split regions, new tables, and values to expire."""
 AFTER_ERROR_S: Final = 30.0
 
 
@@ -55,55 +64,144 @@ class Stopped(Exception):
     """The process ends, or lost the turn; the next process continues."""
 
 
-class Rounds:
-    """One kind of upkeep. `round` returns how many seconds the next round may wait; it raises `Stopped` at any point
-    where `stop` is set or `may_go_on` returns False."""
+@dataclass(slots=True)
+class UpkeepReport:
+    """Counts since the process began, which a folder's TSO publishes."""
 
-    def __init__(self, every_s: float, stop: threading.Event, may_go_on: Callable[[], bool]) -> None:
-        self.every_s = every_s
+    passes: int = 0
+    versions_dropped: int = 0
+    entries_deleted: int = 0
+    keys_expired: int = 0
+    failures: int = 0
+    busy_seconds: float = 0.0
+
+
+class Rounds(ABC):
+    """One kind of upkeep. It raises `Stopped` between two batches if `stop` is set.
+
+    `after_error_s`: how long to wait after an error, with everything or with the table that failed.
+    """
+
+    def __init__(
+        self, stop: threading.Event, *, after_error_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.report: Final = UpkeepReport()
+        self.after_error_s: Final = after_error_s
         self._stop = stop
-        self._may_go_on = may_go_on
+        self._clock = clock
+        self._failed: dict[str, tuple[str, float]] = {}
+        """Tables whose upkeep failed: the error, and when it is retried."""
 
-    def round(self, database: Database) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def round(self) -> float:
+        """Do what is due. Return how many seconds the next round may wait."""
 
-    def check(self) -> None:
-        if self._stop.is_set() or not self._may_go_on():
-            raise Stopped
+    @abstractmethod
+    def close(self) -> None:
+        """Close what stays open between two rounds."""
 
     def pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise Stopped
 
+    def rest(self) -> None:
+        """Pace the work: called before each batch."""
+        if self._stop.is_set():
+            raise Stopped
 
-def serve(open_database: Callable[[], Database], turn: Turn, rounds: Rounds, stop: threading.Event) -> None:
+    def paced(self, handlers: Mapping[type[Effect], Handler]) -> dict[type[Effect], Handler]:
+        """Return the handlers with a `rest` before each batch that is read."""
+        read_range = handlers[effects.ReadRange]
+
+        def rest_then_read(effect: effects.ReadRange) -> Any:
+            self.rest()
+            return read_range(effect)
+
+        return {**handlers, effects.ReadRange: rest_then_read}
+
+    @contextmanager
+    def alone(self, table: str) -> Iterator[None]:
+        """Contain errors: a failing table does not block the others, and its error is logged once. A table that was
+        dropped meanwhile is skipped."""
+        try:
+            yield
+            self._failed.pop(table, None)
+        except UnknownTable:
+            pass
+        except Unavailable:
+            raise
+        except OmidError as error:
+            self.report.failures += 1
+            if self._failed.get(table, ("",))[0] != str(error):
+                log.warning("upkeep of table %r failed; other tables continue: %s", table, error)
+            self._failed[table] = str(error), self._clock() + self.after_error_s
+
+    def is_failing(self, table: str) -> bool:
+        """Whether the table's upkeep failed and is not retried yet."""
+        return self._failed.get(table, ("", 0.0))[1] > self._clock()
+
+
+def serve(rounds: Rounds, turn: Turn, stop: threading.Event) -> None:
     """Work while this process holds the turn, until `stop`. Failures are logged and retried: an outage of HBase,
     ZooKeeper or the TSO does not end the service. While it waits after an error, the process does not hold the turn: if
     only this process fails (its network, an expired ticket), another one works meanwhile."""
     while turn.acquire(stop):
-        log.info("this process acquired the turn")
         wait_s = 0.0
         try:
-            with closing(open_database()) as database:
+            with closing(rounds):
                 while not stop.is_set() and turn.is_held():
-                    rounds.pause(rounds.round(database))
+                    rounds.pause(rounds.round())
         except Stopped:
             pass
         except OmidError as error:
             if not error.values.get("may_pass", True):
                 raise
-            log.warning("upkeep failed, will retry: %s", error)
-            wait_s = min(AFTER_ERROR_S, rounds.every_s)
+            rounds.report.failures += 1
+            log.warning("upkeep failed, will retry in %g s: %s", rounds.after_error_s, error)
+            wait_s = rounds.after_error_s
         finally:
             turn.release()
         stop.wait(wait_s)
 
 
-class CompactionRounds(Rounds):
+class ClusterRounds(Rounds):
+    """Rounds that keep one connection while the process holds the turn. `may_go_on`: whether it still does."""
+
+    def __init__(
+        self,
+        open_database: Callable[[], Database],
+        every_s: float,
+        stop: threading.Event,
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        super().__init__(stop, after_error_s=min(AFTER_ERROR_S, every_s))
+        self._every_s = every_s
+        self._open_database = open_database
+        self._opened: Database | None = None
+        self._may_go_on = may_go_on
+
+    @property
+    def database(self) -> Database:
+        if self._opened is None:
+            self._opened = self._open_database()
+        return self._opened
+
+    def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def check(self) -> None:
+        if self._stop.is_set() or not self._may_go_on():
+            raise Stopped
+
+
+class CompactionRounds(ClusterRounds):
     """Compaction. `grace_s`: as `grace_seconds` of `Database.compact`. `tables`: None is all."""
 
     def __init__(
         self,
+        open_database: Callable[[], Database],
         every_s: float,
         stop: threading.Event,
         may_go_on: Callable[[], bool],
@@ -112,31 +210,28 @@ class CompactionRounds(Rounds):
         grace_s: float = 0.0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(every_s, stop, may_go_on)
+        super().__init__(open_database, every_s, stop, may_go_on)
         self._tables = tables
         self._grace_s = grace_s
         self._wall_clock = wall_clock
-        self._failed: dict[str, str] = {}
-        """Tables whose compaction failed in the last round, and why."""
         self._gone: set[str] = set()
         """Missing tables among `tables`, each logged once."""
         self._put_off: set[Partition] = set()
-        """Parts that were unavailable. They come last; otherwise one unavailable region would end each round before the
-        others."""
+        """Parts whose last cleaning failed. They come last; otherwise one unavailable region would end each round
+        before the others."""
 
-    def round(self, database: Database) -> float:
-        deployment = database.deployment
+    def round(self) -> float:
+        deployment = self.database.deployment
         tables = self._present(deployment)
-        expires_in_s = self._expire(database, tables)
+        expires_in_s = self._expire(tables)
         now_s = self._wall_clock()
         due = self._due(deployment, tables, now_s)
-        ready = [partition for due_s, partition in due if due_s <= now_s]
+        ready = [partition for due_s, partition in due if due_s <= now_s and not self.is_failing(partition.table)]
         if ready:
             report = self._compact(deployment, tables, ready)
             log.info("compacted", extra=_log_fields(report, len(ready)))
-        next_s = min((due_s for due_s, _ in due if due_s > now_s), default=now_s + self.every_s) - now_s
-        pause_s = min(LOOK_S_MAX, self.every_s, next_s, expires_in_s)
-        return max(pause_s, min(AFTER_ERROR_S, self.every_s)) if self._failed else max(0.0, pause_s)
+        next_s = min((due_s for due_s, _ in due if due_s > now_s), default=now_s + self._every_s) - now_s
+        return max(0.0, min(LOOK_S_MAX, self._every_s, next_s, expires_in_s))
 
     def _present(self, deployment: Deployment) -> list[str] | None:
         """Return `tables` without missing ones, which do not block the others."""
@@ -163,11 +258,11 @@ class CompactionRounds(Rounds):
             last_s: dict[KeyRange, float] = {}
             for record in records:
                 if record.generation == info.generation:
-                    is_ahead = record.recorded_at_s > now_s + self.every_s
-                    recorded_s = -self.every_s if is_ahead else record.recorded_at_s
+                    is_ahead = record.recorded_at_s > now_s + self._every_s
+                    recorded_s = -self._every_s if is_ahead else record.recorded_at_s
                     since_s = inf if record.watermark >= watermark else recorded_s
-                    last_s[record.key_range] = max(since_s, last_s.get(record.key_range, -self.every_s))
-            parts = [(last_s.get(each.key_range, -self.every_s) + self.every_s, each) for each in partitions]
+                    last_s[record.key_range] = max(since_s, last_s.get(record.key_range, -self._every_s))
+            parts = [(last_s.get(each.key_range, -self._every_s) + self._every_s, each) for each in partitions]
             found += [(due_s, each) for due_s, each in parts if due_s < inf]
         self._put_off &= {partition for _, partition in found}
         return sorted(
@@ -175,58 +270,36 @@ class CompactionRounds(Rounds):
         )
 
     def _compact(self, deployment: Deployment, tables: Sequence[str] | None, ready: Sequence[Partition]) -> Compaction:
-        driver, cache = Driver(deployment), CommitCache()
-        read_range = driver.handlers[effects.ReadRange]
-
-        def check_then_read(effect: effects.ReadRange) -> Any:
-            if self._stop.is_set():
-                raise Stopped
-            return read_range(effect)
-
-        driver.handlers[effects.ReadRange] = check_then_read
-        self._failed = {}
+        run, cache = partial(drive, handlers=self.paced(port_handlers(deployment))), CommitCache()
 
         def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
             present = {(info.name, info.generation) for info in infos}
             for partition in ready:
                 self.check()
-                if partition.table not in self._failed and (partition.table, partition.generation) in present:
-                    yield from self._clean(driver, cache, partition, watermark)
+                if self.is_failing(partition.table) or (partition.table, partition.generation) not in present:
+                    continue
+                with self.alone(partition.table):
+                    self._put_off.add(partition)
+                    cleaned = compact_partition(run, cache, partition, watermark)
+                    self._put_off.discard(partition)
+                    log.debug("cleaned %r from %r", partition.table, partition.key_range.start)
+                    crash_point("client.upkeep.cleaned")
+                    yield cleaned
 
-        return compacted(deployment, driver.run, tables, clean, grace_seconds=self._grace_s, sleep=self.pause)
+        return compacted(deployment, run, tables, clean, grace_seconds=self._grace_s, sleep=self.pause)
 
-    def _clean(
-        self, driver: Driver, cache: CommitCache, partition: Partition, watermark: int | None
-    ) -> Iterator[RegionCleaned]:
-        """Compact a part; a failing table does not block the others."""
-        try:
-            cleaned = compact_partition(driver.run, cache, partition, watermark)
-        except Unavailable:
-            self._put_off.add(partition)
-            raise
-        except UnknownTable:
-            return
-        except OmidError as error:
-            self._failed[partition.table] = str(error)
-            log.warning("compaction of table %r failed; other tables continue: %s", partition.table, error)
-            return
-        self._put_off.discard(partition)
-        log.debug("cleaned %r from %r", partition.table, partition.key_range.start)
-        crash_point("client.upkeep.cleaned")
-        yield cleaned
-
-    def _expire(self, database: Database, tables: Sequence[str] | None) -> float:
+    def _expire(self, tables: Sequence[str] | None) -> float:
         """Expire values and keys. Return the seconds until the next call."""
-        database.expire(tables)
-        times = [info.ttl_seconds for info in chosen_tables(database.deployment.catalog, tables)]
+        self.database.expire(tables)
+        times = [info.ttl_seconds for info in chosen_tables(self.database.deployment.catalog, tables)]
         return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times if ttl_s), default=LOOK_S_MAX))
 
 
-class SanitizingRounds(Rounds):
+class SanitizingRounds(ClusterRounds):
     """Sanitizing, at once and then every `every_s`."""
 
-    def round(self, database: Database) -> float:
-        deployment = database.deployment
+    def round(self) -> float:
+        deployment = self.database.deployment
         self.check()
         report = sanitize(deployment, Driver(deployment).run)
         log.info(
@@ -240,7 +313,7 @@ class SanitizingRounds(Rounds):
                 "seconds": round(report.seconds, 3),
             },
         )
-        return self.every_s
+        return self._every_s
 
 
 def _log_fields(report: Compaction, regions: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ after the lookup. If the entry was gone by then, all shadow cells are durable (l
 Only a start that looks torn in both reads is torn. If it looks torn in the second read only, it was written during
 the job: it counts as a missing shadow cell, and the next run decides.
 
-Some damage looks like a permitted state. Verification cannot distinguish them, and lists them as `doubts`:
+Some states are either permitted or damage. Verification cannot tell which, and lists them as `doubts`:
 
     a start without an entry, above the start of a large commit and below its commit: an attempt that failed, another
         transaction, or a branch whose entry was lost. For a run under an id, the idempotency key names the branches and
@@ -189,8 +189,8 @@ def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callabl
 def _gathered(
     deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]
 ) -> tuple[dict[str, TableReport], dict[str, _Starts]]:
-    """Gather counts and starts. Recorded watermarks are read first, so that orphans are not blamed on a compaction that
-    ends during the read."""
+    """Gather counts and starts. Recorded watermarks are read first: a compaction that ends during the read says nothing
+    about orphans read before."""
     reports = {info.name: TableReport(info.name, cleaned_to=_cleaned_to(deployment, info)) for info in infos}
     found: dict[str, list[_Starts]] = {}
     for seen in looked():

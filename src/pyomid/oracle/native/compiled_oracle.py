@@ -4,10 +4,10 @@
                                                      │
                               answers to send now ◄──┴──► entries in the open batch's block, answers for its release
 
-The machine keeps every rule but those for common begins and commits, and all time: the service calls `machine.handle`
-before a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the machine the kernel may
-take many chunks. Its decisions stay in the state until `give_back`, because copying them out costs as much as deciding
-some ten commits.
+Compiled code decides only common begins and commits, and has no clock: the service calls `machine.handle` before a
+chunk whenever its own clock has moved (`TsoService.may_decide`). Between two steps of the machine it may decide many
+chunks. Its decisions stay in the state until `give_back`, because copying them out costs as much as deciding some ten
+commits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native import decide, parse
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.records import Chunk, Op, OracleState
-from pyomid.oracle.native.tables import TableRows, fences, table_commits, table_conflicts
+from pyomid.oracle.native.table_rows import TableRows, fences, table_commits, table_conflicts
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CellsOfCommit, CommitRequest
@@ -105,8 +105,8 @@ class CompiledOracle(ChunkOracle):
 
     @staticmethod
     def parsed(payload: bytes) -> Incoming | None:
-        """Return a long ordinary commit or completion, its ids as an array: the same as `decode_request`, five times as
-        fast. None if the decoder must take it."""
+        """Return a long ordinary commit or completion, its ids as an array: as `decode_request`, but five times as
+        fast. None if the request is of another kind, or malformed."""
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
         cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is allocated when touched
         ops = Op.array(1)

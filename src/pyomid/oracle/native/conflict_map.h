@@ -1,6 +1,6 @@
-/* The conflict map's words, laid out as `conflict_map.py` says. In C, so that a processor with wide vectors runs its own
-   version of the loops (`VERSIONS`): they wait for memory, and the shorter their code is, the more cells ahead the
-   processor asks for theirs. */
+/* Operations on the conflict map's words; `conflict_map.py` has their layout. In C, so that a processor with AVX2 runs
+   a version of its own (`VERSIONS`): the loops wait for memory, and the shorter their code is, the more cells' words
+   the processor can load ahead. */
 
 #include <stdint.h>
 
@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) uint64_t *bucket_of(uint64_t *words
     return words + BUCKET_WORDS * (((cell_id >> 32) * buckets + low) >> 32);
 }
 
-/* Bit i: the tag of slot i is that of the id. */
+/* Return a mask: bit i is set if slot i has the id's tag. */
 static inline __attribute__((always_inline)) uint32_t matching_tags(const uint64_t *bucket, uint64_t cell_id) {
 #if defined(__SSE2__)
     const __m128i *tags = (const __m128i *) bucket;
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) uint32_t matching_tags(const uint64
     return matches & ((1u << SLOTS) - 1);
 }
 
-/* The id's place in the bucket, or -1. */
+/* Return the id's slot in the bucket, or -1. */
 static inline __attribute__((always_inline)) int find_slot(const uint64_t *bucket, uint64_t cell_id) {
     for (uint32_t matches = matching_tags(bucket, cell_id); matches; matches &= matches - 1) {
         const int slot = __builtin_ctz(matches);
@@ -52,7 +52,7 @@ static inline __attribute__((always_inline)) int find_slot(const uint64_t *bucke
     return -1;
 }
 
-/* The first of those with the least commit; an empty one before all others. Commits are below 2⁶³. */
+/* Return the first slot with the least commit; an empty slot has commit 0. Commits are below 2⁶³. */
 static inline __attribute__((always_inline)) int oldest_slot(const uint64_t *bucket) {
     const int64_t *commits = (const int64_t *) bucket + COMMITS_AT;
     int64_t least = commits[0];
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) int oldest_slot(const uint64_t *buc
     return __builtin_ctz(matches);
 }
 
-/* Keeps the entry; returns the commit timestamp of the one evicted for it, 0 where there was room. */
+/* Put an entry. Return the commit timestamp of the entry evicted for it; 0 if a slot was free. */
 static inline __attribute__((always_inline)) uint64_t
 keep_commit(uint64_t *words, uint64_t buckets, uint64_t cell_id, uint64_t commit_ts) {
     uint64_t *bucket = bucket_of(words, buckets, cell_id), evicted = 0;
@@ -79,7 +79,7 @@ keep_commit(uint64_t *words, uint64_t buckets, uint64_t cell_id, uint64_t commit
     return evicted;
 }
 
-/* 0 where none is kept. */
+/* Return the cell's last commit timestamp; 0 if there is no entry for it. */
 static inline __attribute__((always_inline)) uint64_t
 kept_commit(uint64_t *words, uint64_t buckets, uint64_t cell_id) {
     const uint64_t *bucket = bucket_of(words, buckets, cell_id);
@@ -87,7 +87,7 @@ kept_commit(uint64_t *words, uint64_t buckets, uint64_t cell_id) {
     return slot < 0 ? 0 : bucket[COMMITS_AT + slot];
 }
 
-/* The last commit of the first of these cells that was committed later; 0 where none was. */
+/* Return the last commit of the first of these cells that was committed later; 0 if none was. */
 VERSIONS static uint64_t
 first_later(uint64_t *words, uint64_t buckets, const int64_t *cell_ids, int64_t count, uint64_t start_ts) {
     for (int64_t index = 0; index < count; index++) {
@@ -97,7 +97,7 @@ first_later(uint64_t *words, uint64_t buckets, const int64_t *cell_ids, int64_t 
     return 0;
 }
 
-/* `keep_commit` of each; the greatest that was evicted, 0 where there was room. */
+/* `keep_commit` each cell. Return the greatest commit timestamp that was evicted; 0 if none was. */
 VERSIONS static uint64_t
 keep_commits(uint64_t *words, uint64_t buckets, const int64_t *cell_ids, int64_t count, uint64_t commit_ts) {
     uint64_t evicted = 0;
@@ -108,7 +108,7 @@ keep_commits(uint64_t *words, uint64_t buckets, const int64_t *cell_ids, int64_t
     return evicted;
 }
 
-/* Bring a bucket's cache lines nearer: that of its tags, those of its commits. */
+/* Prefetch the cache line of a bucket's tags, or those of its commits. */
 static inline void prefetch_tags(uint64_t *words, uint64_t buckets, uint64_t cell_id) {
     __builtin_prefetch(bucket_of(words, buckets, cell_id), 0, 3);
 }

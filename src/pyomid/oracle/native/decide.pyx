@@ -1,5 +1,5 @@
-"""Phase 2: answer begins and decide commits in order of arrival; `oracle.status_oracle` and `oracle.windows`,
-compiled.
+"""Phase 2: answer begins and decide commits in order of arrival. `oracle.status_oracle` and `oracle.windows` are the
+reference implementations.
 
 One call takes a chunk from phase 1 to the bytes of its answers. It stops before the first request that is rare or has
 to wait: the machine takes that request, and the next call continues after it.
@@ -257,9 +257,8 @@ cdef int decide_chunk(
 
 
 cdef class Decider:
-    """Decides chunks over arrays that it holds from one call to the next: acquiring an array's buffer takes as long as
-    three commits. Keeps the interpreter lock: a chunk takes microseconds, and the waiting loop has nothing else to
-    do."""
+    """Decides chunks over arrays whose buffers it keeps from one call to the next: acquiring one takes as long as three
+    commits. Keeps the interpreter lock: a chunk takes microseconds, and the event loop waits for it anyway."""
 
     cdef Chunk[::1] _chunk
     cdef OracleState[::1] _state

@@ -1,9 +1,9 @@
-"""Phase 1: parse the complete frames of a chunk into flat arrays: begins, commits and completions. Others are *rare*.
+"""Phase 1: parse the begins, commits and completions among a chunk's complete frames into flat arrays. Any other frame
+is *rare*: `wire.codec` decodes it.
 
-A rare frame need not be malformed: the decoder of `wire.codec` takes it. So this parser may accept only frames that it
-understands completely: one timestamp, commit or complete request in any field order, ids packed or not, any varint that
-fits 64 bits. Retries, two requests in one frame, another wire type, truncation, and every field that the parser does
-not read make a frame rare.
+The parser accepts only frames that it understands completely: one timestamp, commit or complete request, with its
+fields in any order, ids packed or not, any varint that fits 64 bits. Retries, two requests in one frame, another wire
+type, truncation, and every field that the parser does not read make a frame rare.
 
 Every read is bounded by the frame's end, and a frame yields at most one id per byte.
 """
@@ -23,7 +23,7 @@ cpdef enum:
     RARE = 0
     BEGIN = 1
     COMMIT = 2
-    COMPLETE = 3  # Its starts take the place of a commit's cell ids.
+    COMPLETE = 3  # Its starts are stored as a commit's cell ids.
 
 
 cdef inline int64_t read_key(const uint8_t *data, int64_t at, int64_t end, int64_t *key) noexcept nogil:

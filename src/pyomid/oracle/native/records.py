@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Record(ctypes.Structure):
-    """A subclass is a `record`. Python reads and writes its fields; compiled code takes it as an array of one."""
+    """Base of records (decorator `record`). Compiled code takes a record as an array of one."""
 
     @classmethod
     def array(cls, count: int) -> Any:
@@ -53,7 +53,7 @@ class OracleState(Record):
     """Filled rows of the open batch's block."""
     entries_max: int
     carried_bytes_left: int
-    """Bytes of cells that the open batch still takes; at 0 it takes no more commits."""
+    """Bytes of cells that still fit into the open batch; at 0 it accepts no more commits."""
     one_step_bytes_max: int
     """Bytes of cells that one commit may carry."""
     fenced_ts: int

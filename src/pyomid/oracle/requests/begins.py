@@ -1,4 +1,4 @@
-"""Hand out start timestamps: at once from the begin windows, or when the next window serves.
+"""Hand out start timestamps: at once from the begin windows, or from the next window.
 
     Begin ─► `Begins`: a window serves it ─► BeginReply
                      └► it waits (`WaitingBegins`) ─► a batch is released ─► BeginReply
@@ -38,7 +38,7 @@ class Begins:
         self.newest_start = tso.epoch
         """The newest start handed out."""
         self.fenced_ts = 0
-        """The newest fence that was requested; each later start carries it (`protocol.commit.may_go_by`)."""
+        """The newest fence that was requested; each later start carries it (`protocol.commit.may_use_rules`)."""
         self.waiting = WaitingBegins()
 
     def ask(self, peer: Hashable, tag: int, not_before: int) -> None:
@@ -111,8 +111,8 @@ class Begins:
 
 
 class Ceiling:
-    """Law 8: moves the durable ceiling ahead before timestamps run out. Requests wait for it, and are then taken
-    again."""
+    """Law 8: moves the durable ceiling ahead before timestamps run out. A request that waits for it is then handled
+    anew."""
 
     def __init__(self, tso: TsoMachine) -> None:
         self._tso = tso
@@ -138,7 +138,7 @@ class Ceiling:
 
     def _move_steps(self, ceiling: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
-        if self._tso.settings.ceiling_elsewhere:  # noted first, so that the next TSO takes it for ours (`takeover`)
+        if self._tso.settings.ceiling_elsewhere:  # noted first, so that the next TSO knows it for pyomid's (`takeover`)
             moved: bool = yield MoveCeiling(self._tso.clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
@@ -208,7 +208,7 @@ class WaitingBegins:
         return self._lines[self._turns[0]][0] if self._turns else None
 
     def pop_first(self) -> None:
-        """`first` was answered: go on to the next peer."""
+        """Remove `first`, and continue with the next peer."""
         peer = self._turns.popleft()
         line = self._lines[peer]
         line.popleft()

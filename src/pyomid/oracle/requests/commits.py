@@ -45,8 +45,7 @@ class CommitAnswer:
 def flushed_reply(
     reply: CommitReply, refused: frozenset[int], failed: Mapping[int, OmidError]
 ) -> CommitReply | Refused:
-    """Return what becomes of the reply to a commit by the end of its flush (`Flushed`): `reply` itself, "aborted" or
-    the error."""
+    """Return the final reply to a commit after its flush (`Flushed`): `reply` itself, "aborted" or the error."""
     if reply.start_ts in refused:
         return CommitReply(reply.start_ts, 0, AbortReason.SEALED)
     if reply.start_ts in failed:
@@ -69,7 +68,7 @@ class Commits:
         if not self._tso.begins.is_issued(start_ts):
             return self._tso.begins.not_a_start(start_ts)
         # Omid's TSO accepts what fits a frame of 10 MiB; its client would rerun a refused transaction for ever.
-        if len(request.cell_ids) > self._tso.settings.write_set_ids_max and not request.is_plain:
+        if len(request.cell_ids) > self._tso.settings.write_set_ids_max and not request.from_java_peer:
             return Misuse(
                 f"a write set of {len(request.cell_ids)} ids is over the limit of "
                 f"{self._tso.settings.write_set_ids_max}, a quarter of conflictMapEntries: commit smaller "
@@ -177,8 +176,8 @@ class Commits:
         batch.state = BatchState.CLOSED
         self._tso.step.counters["flushes"] -= 1
 
-    def start_plain_flush(self) -> Flush | None:
-        """As `TsoMachine.start_plain_flush`, if nothing but a flush is due."""
+    def start_inline_flush(self) -> Flush | None:
+        """As `TsoMachine.start_inline_flush`, if nothing but a flush is due."""
         windows = self._tso.windows
         batch = windows.open_batch
         if len(windows.batches) > 1:
@@ -206,8 +205,8 @@ class Commits:
         return Flush(tuple(batch.entries), block, tuple(batch.cells), self._tso.epoch)
 
     def end_flush(self, batch: Batch, result: Flushed) -> None:
-        """T5: the epoch was read after the entries were durable. If another TSO leads, no commit of the batch is
-        answered."""
+        """T5: the epoch was read after the entries were durable. If another TSO leads, answer no commit of the
+        batch."""
         self._tso.store.check_epoch(result.epoch)
         self.make_durable(batch, result.refused, result.failed)
 
@@ -223,7 +222,7 @@ class Commits:
         self._release_batches()
 
     def _count_gone(self, decided: list[int], refused: frozenset[int], failed: Mapping[int, OmidError]) -> None:
-        """Refuse commits of the batch from now on that its flush did not make durable. They were counted as commits."""
+        """Count as aborted or failed, and refuse from now on, the commits that the flush did not make durable."""
         for starts, counter in ((refused, "aborts_sealed"), (failed.keys(), "commits_failed")):
             among = sum(start in starts for start in decided)
             self.refuse_from_now_on(starts)
@@ -253,14 +252,14 @@ class Commits:
                 self._tso.step.send(answer)
             self._tso.watermarks.note_release()
             self._tso.store.released(batch.seq)
-        self._tso.windows.close_behind_fences()
+        self._tso.windows.close_after_fences()
 
-    def answer_behind_batch(self, reply: Reply) -> None:
-        """T8: send a fence's reply when the open batch is released: the window that serves from then on lies above the
+    def answer_after_batch(self, reply: Reply) -> None:
+        """T8: send a fence's reply when the open batch is released: from then on starts come from a window above the
         fence."""
         self._tso.windows.open_batch.fenced = True
         self._tso.windows.open_batch.answers.append(reply)
-        self._tso.windows.close_behind_fences()
+        self._tso.windows.close_after_fences()
 
     def batch_that_may_hold(self, starts: Iterable[int]) -> int:
         """Return the newest unreleased batch that has an entry or a branch of one of `starts`; 0 if none has."""

@@ -44,7 +44,7 @@ class LargeCommits:
         return start_ts in self.pending or start_ts in self.finished
 
     def has_other_branches(self, request: CommitRequest) -> bool:
-        """Whether a retry names other branches than the commit: it is refused, never answered."""
+        """Whether a retry names other branches than the commit did: then it is refused."""
         pending = self.pending.get(request.start_ts)
         if pending is not None:
             return frozenset(pending.branches) != frozenset(request.branches)

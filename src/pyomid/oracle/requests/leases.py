@@ -6,14 +6,14 @@ In each state but `gone` the lease holds W back (law 9: the row is deleted befor
 Terms are measured by the machine's monotonic clock. A new TSO gives each lease that it finds a full term.
 
 A lease has an owner, which renews and ends it by its start; or sharers, which never report their end; or both. A sharer
-asks for a start to be kept for a term. Any live lease on that start or an older one keeps it, because W stays below
-the lease. So the TSO extends a young shared lease below the start, and opens a new one only if there is none:
+asks for a start to be kept for a term. A lease on that start or an older one keeps it, because W stays below the lease.
+So the TSO extends a recently opened shared lease at or below the start; only if there is none, it opens a new one:
 
     share 100 ─► lease on 100, until t + term
     share 150 ─► the same lease, longer        within a tenth of a term; 100 is kept that much too long
     share 900 ─► lease on 900                  later: so W follows the oldest sharer, in steps of a tenth of a term
 
-So sharers cost about eleven leases, however many there are and wherever they run.
+So any number of sharers needs only about eleven leases.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HOLDER_CHARS_MAX: Final = 100
 """A peer chooses this text, so its length is bounded."""
 
 _CHECKED_A_SECOND: Final = 100_000
-"""Leases checked for expiry per second: a hundredth of the time, however many there are."""
+"""Leases checked for expiry per second: takes a hundredth of the TSO's time."""
 
 
 class LeaseState(Enum):
@@ -155,7 +155,7 @@ class Leases:
         else:
             lease.term_s = max(lease.term_s, term_s)
             lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
-        self._is_held_by(lease, _cleaned(holder))
+        self._set_holder(lease, _cleaned(holder))
         return lease
 
     def _add(self, lease: Lease) -> Lease:
@@ -172,14 +172,14 @@ class Leases:
             self._lowest = min(self._lowest, lease.start_ts)
         return lease
 
-    def _is_held_by(self, lease: Lease, holder: str) -> None:
+    def _set_holder(self, lease: Lease, holder: str) -> None:
         if holder:
-            self._leave(lease.holder)
+            self._drop_holder(lease.holder)
             self._held[holder] += 1
             lease.holder = holder
         self._changes += 1
 
-    def _leave(self, holder: str) -> None:
+    def _drop_holder(self, holder: str) -> None:
         self._held[holder] -= 1
         if not self._held[holder]:
             del self._held[holder]
@@ -190,7 +190,7 @@ class Leases:
         lease = self.find_shared(start_ts, term_s, now_s)
         if lease is None:
             lease = self._shared[start_ts] = self._add(Lease(start_ts, 0.0, _NOBODY, opened_s=now_s))
-            self._is_held_by(lease, _cleaned(holder))
+            self._set_holder(lease, _cleaned(holder))
         lease.shared_until_s = max(lease.shared_until_s, now_s + term_s)
         return lease
 
@@ -246,7 +246,7 @@ class Leases:
         if lease is not None and lease.state is LeaseState.ENDING:
             del self._leases[start_ts]
             self._lowest_above = None
-            self._leave(lease.holder)
+            self._drop_holder(lease.holder)
             self._shared.pop(start_ts, None)
             self._changes += 1
             if start_ts == self._lowest:
@@ -285,9 +285,8 @@ class LeaseRequests:
         elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
             self._tso.step.refuse(peer, tag, Unavailable(why, leases_max=self._tso.settings.leases_max))
         else:
-            self._tso.store.run(
-                (self._share_steps if request.shared else self._grant_steps)(peer, tag, request, term_s)
-            )
+            steps = self._share_steps if request.shared else self._grant_steps
+            self._tso.store.run(steps(peer, tag, request, term_s))
 
     def _adds_none(self, request: GrantLease, term_s: float) -> bool:
         if request.shared:

@@ -1,9 +1,9 @@
-"""Settle a start that may have been decided: retries of a commit whose answer was lost, and seals.
+"""Find or make final the outcome of a start: retries of a commit whose answer was lost, and seals.
 
     retry ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
     seal  ─► refused from now on ─► after its batch ─► seal in the table ─► answered
 
-The outcome comes from the commit table and is never guessed (T7); below H the table does not know it (R4).
+The outcome always comes from the commit table (T7); below H the table does not have it (R4).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ FENCED_TABLES_MAX: Final = 65_536
 
 
 class KnownTables:
-    """The tables that one TSO knows. A new TSO knows none."""
+    """The tables that one TSO has found registered or marked; none at first."""
 
     def __init__(self, registered: Iterable[int] = ()) -> None:
         self.registered = frozenset(registered)
@@ -142,8 +142,8 @@ class TableRequests:
         self._tso.tables.end_call(call, registered=registered)
 
     def _mark_steps(self, table_id: int) -> Procedure:
-        """Put a mark. A fence of the table waits for it: the fence's sender removes the mark, and none may come
-        later."""
+        """Put a mark. A fence of the table waits for it: the fence's sender removes the mark, and no mark may be put
+        after that."""
         call = self._tso.tables.begin_call()
         self._marking = table_id
         marked = None
@@ -180,7 +180,7 @@ class TableRequests:
             self._tso.store.run(self._read_again_steps())
 
     def _read_again_steps(self) -> Procedure:
-        with suppress(Unavailable):  # the old list does no harm: a table missing from it is looked up before its commit
+        with suppress(Unavailable):  # keep the old list: a table missing from it is looked up before its commit
             yield from self._read_steps()
         self._is_reading = False
         self._read_due_s = self._tso.step.now_s + self._tso.settings.tables_interval_s
@@ -213,4 +213,4 @@ class TableRequests:
         self._tso.begins.fenced_ts = fence_ts
         self._tso.tables.forget(table_id)
         self._tso.step.counters["fences"] += 1
-        self._tso.commits.answer_behind_batch(Reply(peer, tag, FenceReply(table_id, fence_ts)))
+        self._tso.commits.answer_after_batch(Reply(peer, tag, FenceReply(table_id, fence_ts)))

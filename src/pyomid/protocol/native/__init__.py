@@ -1,1 +1,1 @@
-"""Compiled passes over cell batches; the modules of the same names in `pyomid.protocol` define them."""
+"""Compiled passes over cell batches, for `protocol.hashing`, `protocol.visibility` and `protocol.compaction`."""

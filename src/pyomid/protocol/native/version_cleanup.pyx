@@ -1,4 +1,4 @@
-"""The compiled pass of `protocol.version_cleanup`, which defines it."""
+"""The compiled pass of `protocol.compaction.plan_cleaning`."""
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
@@ -72,8 +72,8 @@ cdef void clean_row(Batch *batch, int64_t row, Rules *rules, Known *known, uint8
 
 
 cdef bint goes(Batch *batch, int64_t record, int64_t cell, Rules *rules, Known *known) noexcept nogil:
-    """Whether a cell of a covered record may go: it is superseded or hidden, or it is a tombstone or expired and hides
-    nothing."""
+    """Whether a cell of a covered record may be dropped: it is superseded or hidden, or it is a tombstone or an expired
+    value that hides nothing."""
     cdef int64_t version = batch.rec_version[record], column = batch.cell_col[cell], family = rules.family[column]
     if is_family_tombstone(batch, cell, rules):
         return version < known.family_tombstone[family] or known.family_oldest_kept[family] > version
@@ -88,8 +88,8 @@ def dropped_cells(
     tuple arrays, const int32_t[::1] family, const uint8_t[::1] family_column, const int64_t[::1] orphans,
     int64_t expired_to, int64_t watermark,
 ):
-    """Return whether each cell goes. `family`: the number of each column's family; `family_column`: whether a column's
-    qualifier is empty; `orphans`: starts, ascending."""
+    """Return whether each cell is dropped. `family`: the number of each column's family; `family_column`: whether a
+    column's qualifier is empty; `orphans`: starts, ascending."""
     cdef Batch batch = batch_of(arrays)
     cdef Rules rules = Rules(&family[0], &family_column[0], &orphans[0], orphans.shape[0], expired_to, watermark)
     cdef int64_t row

@@ -116,7 +116,7 @@ def fill_columns(
                     with gil:
                         return index, place
                 value, out = batch.buffer + batch.cell_off[cell], &fixed[at_of[place] + index * width]
-                if width == 4:  # constant widths let the compiler turn the bytes round in one instruction
+                if width == 4:  # for a constant width the compiler reverses the bytes with one instruction
                     put_reversed(out, value, 4)
                 elif width == 8:
                     put_reversed(out, value, 8)

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
-# Encoding of fixed-width parts: each row's bytes go to its place, which then moves past them
+# Encoding of fixed-width parts: each row's bytes are written to its place, which then advances past them
 
 
 def put_blocks(uint8_t[::1] out, int64_t[::1] places, const uint8_t[:, ::1] blocks):

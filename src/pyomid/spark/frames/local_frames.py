@@ -26,7 +26,7 @@ from pyomid.client.tables.arrow import record_batches
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.arrow_gate import Gate
 from pyomid.row_codec.schema import type_name
-from pyomid.spark.schema import arrow_of, struct_of_types
+from pyomid.spark.frame_schema import arrow_of, struct_of_types
 from pyomid.spark.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def spark_type_of(field: pa.Field, what: str) -> str:
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
     if types.is_timestamp(kind):
         return "timestamp"
-    found = _json_of(kind)
+    found = _spark_json(kind)
     if found is None:
         advice = "cast it to int64, or to decimal128(20, 0)" if types.is_uint64(kind) else "cast it"
         raise MisuseType(
@@ -151,21 +151,21 @@ def spark_type_of(field: pa.Field, what: str) -> str:
     return type_name(found)
 
 
-def _json_of(kind: pa.DataType) -> Any:
+def _spark_json(kind: pa.DataType) -> Any:
     """Return the JSON value of the Spark type, or None."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _json_of(kind.value_type)
+        return _spark_json(kind.value_type)
     if types.is_timestamp(kind):
         return "timestamp_ntz" if kind.tz is None else "timestamp"
     if types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})" if 0 <= kind.scale <= kind.precision <= 38 else None
     found: Any = next((name for is_kind, name in _SPARK_TYPES if is_kind(kind)), None)
     if types.is_map(kind):
-        found = {"type": "map", "keyType": _json_of(kind.key_type), "valueType": _json_of(kind.item_type)}
+        found = {"type": "map", "keyType": _spark_json(kind.key_type), "valueType": _spark_json(kind.item_type)}
         found["valueContainsNull"] = True
     elif types.is_struct(kind):
-        fields = [{"name": each.name, "type": _json_of(each.type), "nullable": True, "metadata": {}} for each in kind]
+        fields = [{"name": f.name, "type": _spark_json(f.type), "nullable": True, "metadata": {}} for f in kind]
         found = {"type": "struct", "fields": fields}
     elif types.is_nested(kind) and hasattr(kind, "value_type"):
-        found = {"type": "array", "elementType": _json_of(kind.value_type), "containsNull": True}
+        found = {"type": "array", "elementType": _spark_json(kind.value_type), "containsNull": True}
     return None if found is None or ": null" in json.dumps(found) else found

@@ -15,19 +15,17 @@ unknown: they are written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 
 from pyomid.errors import Misuse
-from pyomid.spark.sessions import JOB_TAGS, local_property
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pyomid.spark.source.read_task import ReadPlan
+
+JOB_TAGS: Final = "spark.job.tags"
+"""Local property in which Spark keeps a job's tags; tags set over Connect have a prefix there."""
 
 WRITES: Final = "pyomid.writes"
 _WRITES: Final = re.compile(r"(\d+)-([0-9a-f]*)-([0-9a-f]*)")
@@ -35,15 +33,9 @@ _TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
 """Start, database and table of the write that a job belongs to."""
 
 
-@contextmanager
-def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str, stale_read: str) -> Iterator[None]:
-    """Mark the jobs of this block as writes of the transaction `start_ts` to the table, unless `stale_read` is
-    "allow"."""
-    if stale_read == "allow":
-        yield
-        return
-    with local_property(spark, WRITES, f"{start_ts}-{database_id.hex()}-{table.encode().hex()}"):
-        yield
+def write_text(start_ts: int, database_id: bytes, table: str) -> str:
+    """Return the value of the property `WRITES` for the jobs of a write (`jobs.writes_by`)."""
+    return f"{start_ts}-{database_id.hex()}-{table.encode().hex()}"
 
 
 def check_read(plan: ReadPlan) -> None:

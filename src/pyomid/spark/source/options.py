@@ -9,6 +9,9 @@ from typing import Final
 from pyomid.errors import Misuse, MisuseType
 from pyomid.types import ConflictLevel
 
+FORMAT: Final = "omid"
+"""The data source's name: `spark.read.format(FORMAT)`."""
+
 READING: Final = {
     "columns": "columns to read, comma-separated or a JSON array",
     "rowStart": "first row key, inclusive: a JSON array of values, one value, or 0x…",
@@ -36,7 +39,6 @@ WRITING: Final = {
     "nulls": "tombstone or keep: whether a null removes the stored value",
     "mergeSchema": "true: add columns that the table lacks",
     "family": "column family of a new table",
-    "retries": "no effect: a write that lost raises ConflictError",
     "transactionId": "idempotency key: of all writes under it at most one commits",
     "ifExists": "overwrite, append, error or ignore: what to do if the table has rows",
 }
@@ -66,7 +68,8 @@ _CATALOG_TABLE: Final = (
     "table …)"
 )
 
-_KNOWN: Final = {name.lower(): name for name in (*COMMON, *READING, *WRITING)}
+_DESCRIPTIONS: Final = {**COMMON, **READING, **WRITING}
+_KNOWN: Final = {name.lower(): name for name in _DESCRIPTIONS}
 
 
 class Options:
@@ -79,22 +82,22 @@ class Options:
             raise Misuse(_CATALOG_TABLE)
         self._values: dict[str, str] = {}
         for name, value in given.items():
-            self._values[proper_name(name)] = value
+            self._values[_canonical_name(name)] = value
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         assert name.lower() in _KNOWN, name
-        return self._values.get(name, default)
+        return self._values.get(name)
 
     def required(self, name: str) -> str:
         value = self.text(name)
         if not value:
-            raise Misuse(f"option {name} is missing: {_description(name)}", option=name)
+            raise Misuse(f"option {name} is missing: {_DESCRIPTIONS[name]}", option=name)
         return value
 
-    def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int | None:
+    def whole(self, name: str, *, least: int = 0) -> int | None:
         text = self.text(name)
         if text is None:
-            return default
+            return None
         if not text.strip().isdecimal() or int(text) < least:
             raise Misuse(f"option {name}={text!r} is not a whole number of at least {least}", option=name)
         return int(text)
@@ -117,8 +120,8 @@ class Options:
             raise Misuse(f"option {name}={text!r} is neither true nor false", option=name)
         return text == "true"
 
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        return checked_choice(name, self.text(name) or default, choices)
+    def level(self) -> str | None:
+        return checked_level(self.text("conflictLevel"))
 
     def names(self, name: str) -> list[str] | None:
         from pyomid.row_codec.schema import names_in
@@ -133,6 +136,10 @@ def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value.strip().lower()
 
 
+def checked_level(level: str | None) -> str | None:
+    return None if level is None else checked_choice("conflictLevel", level, LEVELS)
+
+
 def names_of(names: str | Sequence[str]) -> list[str]:
     """Return a list of column names; a single string is one name."""
     if not isinstance(names, Iterable):
@@ -144,7 +151,7 @@ def names_of(names: str | Sequence[str]) -> list[str]:
     return listed
 
 
-def proper_name(name: str) -> str:
+def _canonical_name(name: str) -> str:
     """Return the canonical name of an option; case is ignored."""
     found = _KNOWN.get(name.lower())
     if found is None:
@@ -152,7 +159,3 @@ def proper_name(name: str) -> str:
         hint = f"; did you mean {_KNOWN[near[0]]}?" if near else f"; known: {', '.join(_KNOWN.values())}"
         raise Misuse(f"unknown option {name!r}{hint}", option=name)
     return found
-
-
-def _description(name: str) -> str:
-    return {**COMMON, **READING, **WRITING}[name]

@@ -22,8 +22,9 @@ from pyomid.row_codec.arrow_arrays import bool_array, booleans, int64_array, no_
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
 from pyomid.row_codec.encode import RowEncoder
 from pyomid.row_codec.row_key import KeyLayout
+from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.errors import coded_errors
+from pyomid.spark.held_start import UNHELD, HeldStart
 from pyomid.types import KeyRange, TableSchema
 
 if TYPE_CHECKING:
@@ -46,24 +47,12 @@ class ReadPlan:
     wanted: tuple[str, ...]
     snapshot: Snapshot
     batch_rows: int
-    leased: bool
-    """Whether tasks renew the lease on the snapshot's start, which belongs to a transaction or to the caller."""
-    shared: bool = False
-    """Whether tasks share a lease for the snapshot of a load: Spark does not report the end of a load."""
-    lease_s: float | None = None
-    """The term for which a load is kept; None: the TSO's default."""
+    held: HeldStart = UNHELD
+    """The snapshot's start, whose lease tasks renew."""
     database_id: bytes = b""
     """The database of the snapshot; empty if unknown."""
     where: Where | None = None
     """The rows to return; None: all."""
-
-
-def keep_snapshot(conn: Connection, plan: ReadPlan) -> None:
-    """Renew or share the snapshot's lease, before a read and during it. SnapshotTooOld: the lease has lapsed."""
-    if plan.shared:
-        conn.share_lease(plan.snapshot.start_ts, plan.lease_s)
-    elif plan.leased:
-        conn.renew((plan.snapshot.start_ts,))
 
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -79,7 +68,7 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
 def visible_batches(
     conn: Connection, plan: ReadPlan, key_range: KeyRange
 ) -> Generator[tuple[CellBatch, VisibleCells], None, None]:
-    """Yield batches of a range with what the snapshot sees of them; the lease is kept after each.
+    """Yield batches of a range with what the snapshot sees of them; renew the lease after each.
 
     All columns are fetched, whichever are wanted: any cell makes a row exist.
     """
@@ -88,7 +77,7 @@ def visible_batches(
     for batch in chain(batches, (None,)):
         seen = conn.driver.run(read_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
         if seen is not None:
-            keep_snapshot(conn, plan)
+            plan.held.renew(conn)
             yield seen
 
 
@@ -107,7 +96,7 @@ def pair_rows(
         decoder = RowDecoder(plan.schema, plan.wanted, arrow)
         encoder = RowEncoder(plan.schema, (b"",), written=())
         for batch in batches:
-            keep_snapshot(conn, plan)
+            plan.held.renew(conn)
             parts = [batch.column(place) for place in keys]
             whole = np.flatnonzero(_has_key(encoder.layout, parts))
             some = pa.RecordBatch.from_arrays([part.take(int64_array(whole)) for part in parts], encoder.layout.names)
@@ -137,18 +126,19 @@ def _has_key(layout: KeyLayout, parts: Sequence[pa.Array]) -> NDArray[np.bool_]:
 
 def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.RecordBatch:
     """Return visible rows as a record batch; `rows` must ascend by key."""
-    if not rows:
-        return no_rows(decoder.schema)
-    batch = batch_of_rows(rows)
+    return decoded_batch(decoder, batch_of_rows(rows)) if rows else no_rows(decoder.schema)
+
+
+def decoded_batch(decoder: RowDecoder, batch: CellBatch) -> pa.RecordBatch:
+    """Decode a batch of which all cells are visible."""
     row_cell = batch.rec_cell[batch.row_rec]
     of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))
     return decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
 
 
-def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:
-    """Whether the snapshot sees a row of the table; the scan stops at the first. Renews the snapshot's lease, if the
-    TSO grants leases."""
-    plan = ReadPlan(conn.url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, leased=conn.has_leases)
+def sees_rows(conn: Connection, table: str, snapshot: Snapshot, held: HeldStart) -> bool:
+    """Whether the snapshot sees a row of the table; the scan stops at the first. Renews the snapshot's lease."""
+    plan = ReadPlan(conn.url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, held)
     with closing(visible_batches(conn, plan, KeyRange())) as batches:
         return any(len(visible.rows_present()) for _, visible in batches)
 

@@ -7,6 +7,7 @@ under the same branch: the attempt fails, and the next attempt draws its own bra
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +24,19 @@ from pyomid.errors import Misuse
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
+from pyomid.row_codec.arrow_arrays import int64_array
+from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.row_codec.schema import sentinel_column
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.source.key_runs import in_runs
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
-from pyomid.spark.source.written_rows import REPORTED_MAX, reported_by_task
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
+
+REPORTED_MAX: Final = 1 << 21
+"""About how many keys all tasks of one write report (16 MB in the driver), and as many ids."""
+
+NO_IDS: Final = np.empty(0, np.int64)
+"""Replaces arrays that are no longer needed; an empty slice of an array would keep the whole array alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,7 @@ def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     """Yield the batches and renew the lease: the frame may be slow, and nothing is written before a run is full."""
     conn = connection(plan.url, plan.database_id)
     for batch in batches:
-        conn.renew((plan.start_ts,))
+        conn.renew(plan.start_ts)
         yield batch
 
 
@@ -143,12 +149,11 @@ def delete_rows(
     )
 
 
-def delete_ranges(
-    plan: WritePlan, read: ReadPlan, ranges: Iterable[KeyRange], *, branch: int = 0
-) -> BranchReport | None:
-    """Delete every row that the snapshot sees in these ranges, under `branch` if given, else under a new one."""
+def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, branch: int = 0) -> BranchReport | None:
+    """Delete every row that the snapshot sees in a range, under `branch` if given, else under a new one."""
     conn = connection(plan.url, plan.database_id)
-    return _write_branch(plan, (batch for each in ranges for batch in _range_deletes(conn, read, each)), branch=branch)
+    tombstones = (_tombstones(batch, visible) for batch, visible in visible_batches(conn, read, key_range))
+    return _write_branch(plan, tombstones, branch=branch)
 
 
 UPDATE: Final = 1
@@ -237,46 +242,12 @@ def named_batches(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> It
     return (pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in batches)
 
 
-def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-    """`Misuse`, which names the key, if two rows of the write have one key, among the keys that tasks reported; never
-    with `duplicates=last`.
-
-    Keys are reported as 64-bit ids. An id that occurs twice may belong to two different keys; a scan of the written
-    branches decides. The alternative, ordering the frame by its row key, would shuffle all its bytes.
-    """
-    keys = np.concatenate([_NO_IDS, *(report.keys for report in reports)])
-    distinct, counts = np.unique(keys, return_counts=True)
-    suspected = distinct[counts > 1]
-    if not len(suspected):
-        return
-    branches = np.array([report.branch for report in reports if len(report.keys)], np.int64)
-    found: dict[int, list[bytes]] = {}
-    for row_id, key in _rows_written(conn, plan.info.name, span_of(reports), branches, suspected):
-        found.setdefault(row_id, []).append(key)
-    for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
-        written = found.get(row_id, [])
-        if len(written) < count:
-            raise duplicate_key(written[0], key_layout(plan.schema), plan.duplicates)
-
-
-def _rows_written(
-    conn: Connection, table: str, span: KeyRange, branches: NDArray[np.int64], suspected: NDArray[np.int64]
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows under the branches whose ids are suspected, each once."""
-    for batch in conn.deployment.store.scan(table, span):
-        ids = hashing.row_ids(table.encode(), batch)
-        for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
-            versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
-            if np.isin(versions, branches).any():
-                yield int(ids[row]), batch.row_key(row)
-
-
 def _write_branch(
     plan: WritePlan, batches: Iterable[CellBatch], *, branch: int = 0, with_keys: bool = False
 ) -> BranchReport | None:
     conn = connection(plan.url, plan.database_id)
     rows = cells = size = 0
-    ids, keys = _ConflictIds(plan), [_NO_IDS]
+    ids, keys = _ConflictIds(plan), [NO_IDS]
     first, last = b"", b""
     witness: CellVersion | None = None
     for batch in batches:
@@ -287,7 +258,7 @@ def _write_branch(
         crash_point("spark.task.before_write")
         conn.deployment.store.write_batch(plan.info.name, branch, batch)
         crash_point("spark.task.after_write")
-        conn.renew((plan.start_ts,))
+        conn.renew(plan.start_ts)
         rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
         if with_keys:
             keys.append(hashing.row_ids(plan.info.name.encode(), batch))
@@ -296,15 +267,11 @@ def _write_branch(
         witness = witness or batch.cell_version(0)._replace(version=branch)
     if not rows:
         return None
-    span, count, reported = (
-        KeyRange(first, last + b"\0"),
-        sum(map(len, keys)),
-        _reported_keys(plan, np.concatenate(keys)),
-    )
+    all_keys, span = np.concatenate(keys), KeyRange(first, last + b"\0")
+    reported, count = _reported_keys(plan, all_keys), len(all_keys)
     return BranchReport(branch, rows, cells, size, ids.count, ids.reported(), count, reported, span, witness)
 
 
-_NO_IDS: Final = np.empty(0, dtype=np.int64)
 _DOUBLED_MAX: Final = 1_000
 """One is enough for the error; more are reported in case the first are different keys with equal ids."""
 
@@ -314,7 +281,7 @@ def _reported_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64
         return keys
     keys.sort()
     doubled = np.flatnonzero(keys[1:] == keys[:-1])[:_DOUBLED_MAX]
-    return keys[np.isin(keys, keys[doubled])] if len(doubled) else _NO_IDS
+    return keys[np.isin(keys, keys[doubled])] if len(doubled) else NO_IDS
 
 
 def _reported_max(plan: WritePlan) -> int:
@@ -324,11 +291,13 @@ def _reported_max(plan: WritePlan) -> int:
     return reported_by_task(plan.reported_max, 0 if task is None else task.partitionId())
 
 
-def span_of(reports: Iterable[BranchReport]) -> KeyRange:
-    """Return a range that holds all rows of these reports."""
-    spans = [report.span for report in reports]
-    stops = [span.stop for span in spans if span.stop is not None]
-    return KeyRange(min(span.start for span in spans), max(stops) if len(stops) == len(spans) else None)
+def reported_by_task(reported_max: int, number: int) -> int:
+    """Return how many keys or ids task `number` may report; it does not know the number of tasks.
+
+    If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
+    of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
+    """
+    return reported_max // (number + 1)
 
 
 class _ConflictIds:
@@ -340,7 +309,7 @@ class _ConflictIds:
         self._plan = plan
         self._left = plan.ids_max - plan.ids_before
         self._reported_max = min(self._left, _reported_max(plan))
-        self._ids = [_NO_IDS]
+        self._ids = [NO_IDS]
 
     def add(self, batch: CellBatch) -> None:
         """Count the ids of a batch, before it is written. `Misuse` if the level was given and the TSO would refuse the
@@ -352,7 +321,7 @@ class _ConflictIds:
         if self.count <= self._reported_max:
             self._ids += [_conflict_ids(plan.info.name, level, batch) for level in plan.ids]
             return
-        self._ids = [_NO_IDS]
+        self._ids = [NO_IDS]
         if self.count > self._left and not plan.may_claim_tables:
             raise too_many_ids(plan.ids_before + self.count, plan.ids_max)
 
@@ -385,12 +354,6 @@ def _conflict_ids(table: str, level: ConflictLevel, batch: CellBatch) -> NDArray
 
 def _value_bytes(batch: CellBatch) -> int:
     return int(batch.row_len.sum()) + int(np.maximum(batch.cell_len, 0).sum())
-
-
-def _range_deletes(conn: Connection, read: ReadPlan, key_range: KeyRange) -> Iterator[CellBatch]:
-    """Yield tombstones for everything visible in a range, to be written under a branch."""
-    for batch, visible in visible_batches(conn, read, key_range):
-        yield _tombstones(batch, visible)
 
 
 def _key_deletes(
@@ -433,3 +396,51 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
         cell_off=np.zeros(cells, dtype=np.int64),
         cell_len=np.full(cells, TOMBSTONE, dtype=np.int32),
     )
+
+
+# Rows in runs
+#
+# Batches come in the frame's order. If each were sorted alone, its ten thousand keys from all over the table would
+# touch nearly every page, and so would those of the next batch. In one sorted run, two thousand neighbours touch a few
+# dozen pages.
+
+RUN_VARIABLE: Final = "PYOMID_RUN_BYTES"
+"""Environment variable of Spark's Python processes (`spark.executorEnv`): the size of a run. 0: each batch alone."""
+
+RUN_BYTES: Final = 48 << 20
+"""About how many bytes of a frame a task buffers before it writes: half a million rows of the flights data."""
+
+
+def in_runs(encoder: RowEncoder, batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all batches in batches of up to `batch_rows`, in runs of ascending keys. Rows with equal keys
+    keep their order."""
+    run_bytes, held = _run_bytes(), list[pa.RecordBatch]()
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= run_bytes:
+            yield from _run(encoder, held, batch_rows)
+            size = 0
+    yield from _run(encoder, held, batch_rows)
+
+
+def _run_bytes() -> int:
+    text = os.environ.get(RUN_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise Misuse(f"{RUN_VARIABLE}={text!r} is not a number of bytes, such as 50000000", value=text)
+    return int(text) if text else RUN_BYTES
+
+
+def _run(encoder: RowEncoder, held: list[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one run, sorted; empties `held`."""
+    if len(held) < 2:  # the encoder sorts each batch
+        yield from held
+        held.clear()
+        return
+    together = pa.Table.from_batches(held).combine_chunks()
+    held.clear()
+    for rows in together.to_batches():
+        order = encoder.encode_keys(rows).order()
+        for first in range(0, rows.num_rows, batch_rows):
+            yield rows.take(int64_array(order[first : first + batch_rows]))

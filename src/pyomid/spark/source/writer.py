@@ -1,26 +1,30 @@
-"""One `df.write`: a `LargeTransaction` that continues in every process that Spark calls."""
+"""`df.write` and each batch of `writeStream`: a `LargeTransaction` that continues in every process that Spark calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
+
+from pyomid.client.idempotency import check_transaction_id
+from pyomid.client.session.leases import Lease
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Unavailable
-from pyomid.spark.errors import coded_errors
-from pyomid.spark.supported_pyspark import DataSourceArrowWriter, WriterCommitMessage
-from pyomid.types import KeyRange
+from pyomid.errors import Misuse, Unavailable
+from pyomid.row_codec.schema import Field, parse_column_mapping, parse_row_key
+from pyomid.spark.coded_errors import coded_errors
+from pyomid.spark.databases import connection
+from pyomid.spark.frame_schema import WriteOptions
+from pyomid.spark.large_transaction import LargeTransaction
+from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
+from pyomid.spark.source.options import Options, checked_choice
+from pyomid.spark.source.write_task import BranchReport, WritePlan, delete_range, draw_branch, write_rows
+from pyomid.spark.supported_pyspark import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyomid.types import BeginReply, KeyRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pyomid.row_codec.schema import Field
-    from pyomid.spark.large_transaction import LargeTransaction
-    from pyomid.spark.schema import WriteOptions
-    from pyomid.spark.source.options import Options
-    from pyomid.spark.source.write_task import BranchReport, WritePlan
-    from pyomid.types import BeginReply
 
 
 @dataclass
@@ -51,20 +55,12 @@ class OmidWriter(DataSourceArrowWriter):
         cls, options: Options, begun: BeginReply, fields: Sequence[Field], *, overwrite: bool, database_id: bytes = b""
     ) -> OmidWriter:
         """Create or check the table, so that an invalid write fails before its first task; return the writer."""
-        from pyomid.client.idempotency import check_transaction_id
-        from pyomid.spark.databases import connection
-        from pyomid.spark.run_outcome import find_run
-        from pyomid.spark.source.options import LEVELS, checked_choice
-        from pyomid.spark.source.write_task import draw_branch
-
         url, table = options.required("url"), options.required("table")
         conn = connection(url, database_id)
         conn.require_branches()
-        write = write_options(options)
-        given = options.text("conflictLevel")
-        level = None if given is None else checked_choice("conflictLevel", given, LEVELS)
-        mode = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
-        options.whole("retries")
+        write, level = _write_options(options), options.level()
+        modes = ("append", "overwrite", "error", "ignore")
+        mode = checked_choice("ifExists", options.text("ifExists") or "append", modes)
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
             check_transaction_id(transaction_id)
@@ -80,16 +76,11 @@ class OmidWriter(DataSourceArrowWriter):
 
     def under(self, transaction_id: str) -> OmidWriter:
         """Return this write under an idempotency key that is known only now."""
-        from pyomid.spark.databases import connection
-        from pyomid.spark.run_outcome import find_run
-
         conn = connection(self.url, self.database_id)
         is_done = find_run(conn, self.begun, transaction_id) is not None
         return replace(self, transaction_id=transaction_id, is_done=is_done)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
-        from pyomid.spark.source.write_task import write_rows
-
         if self.plan is None:
             return BranchMessage(None)
         with coded_errors():
@@ -100,8 +91,6 @@ class OmidWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit once. A write that lost to a run under its own id has succeeded already; any other that lost raises,
         and its caller starts it again (decision 0030)."""
-        from pyomid.spark.source.write_task import delete_ranges
-
         with coded_errors():
             transaction = self._transaction()
             if self.is_done:
@@ -112,7 +101,7 @@ class OmidWriter(DataSourceArrowWriter):
                 reports = _reports(messages)
                 if self.replaced_by:
                     old = transaction.read_plan(self.plan.info)
-                    deleted = delete_ranges(self.plan, old, [KeyRange()], branch=self.replaced_by)
+                    deleted = delete_range(self.plan, old, KeyRange(), branch=self.replaced_by)
                     reports = [deleted, *reports] if deleted is not None else reports
                 transaction.note(self.plan, reports)
             transaction.commit_or_find()
@@ -124,10 +113,6 @@ class OmidWriter(DataSourceArrowWriter):
 
     def _transaction(self) -> LargeTransaction:
         """Return the transaction as begun, without writes, for one call in this process."""
-        from pyomid.client.session.leases import Lease
-        from pyomid.spark.databases import connection
-        from pyomid.spark.large_transaction import LargeTransaction
-
         conn = connection(self.url, self.database_id)
         lease = Lease.of_another(self.begun.start_ts)
         return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
@@ -146,18 +131,81 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchRepor
     return [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
 
 
-def write_options(options: Options) -> WriteOptions:
-    """Return the checked options of a write."""
-    from pyomid.row_codec.encode import Duplicates, Nulls
-    from pyomid.row_codec.schema import DEFAULT_FAMILY, parse_column_mapping, parse_row_key
-    from pyomid.spark.schema import WriteOptions
-
-    row_key, mapping, family = options.text("rowKey"), options.text("columnMapping"), options.text("family")
-    return WriteOptions(
+def _write_options(options: Options) -> WriteOptions:
+    row_key, mapping = options.text("rowKey"), options.text("columnMapping")
+    return WriteOptions.checked(
         row_key=None if row_key is None else parse_row_key(row_key),
         mapping=None if mapping is None else parse_column_mapping(mapping),
-        family=DEFAULT_FAMILY if family is None else family.encode(),
-        duplicates=Duplicates(options.choice("duplicates", ("error", "last"), "error")),
-        nulls=Nulls(options.choice("nulls", ("tombstone", "keep"), "tombstone")),
+        family=options.text("family"),
+        duplicates=options.text("duplicates"),
+        nulls=options.text("nulls"),
         merge_schema=options.flag("mergeSchema"),
     )
+
+
+# Batches of streaming queries
+
+
+@dataclass
+class StreamMessage(BranchMessage):
+    """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks."""
+
+    writer: OmidWriter
+    query_id: str | None
+
+
+class OmidStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a query as one transaction, under an idempotency key as in `stream_sink` (S4): a redelivered
+    batch that has committed is not written again. The key covers one life of the table: a table dropped and created
+    again does not have the batches of the former one.
+
+    Spark creates one writer per batch for the tasks and another to commit: the transaction begins when the first is
+    pickled for the tasks.
+    """
+
+    def __init__(self, begin: Callable[[], OmidWriter]) -> None:
+        self._begin: Callable[[], OmidWriter] | None = begin
+        self._writer: OmidWriter | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._writer is None and self._begin is not None:
+            with coded_errors():
+                self._writer = self._begin()
+        return {**self.__dict__, "_begin": None}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        assert self._writer is not None
+        return StreamMessage(self._writer.write(iterator).report, self._writer, query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with coded_errors():
+            check_complete(messages)
+            reports = [message for message in messages if isinstance(message, StreamMessage)]
+            if reports:
+                writer = self._named(reports[0], batchId)
+                if writer.is_done:
+                    self._check_not_behind(reports[0], batchId)
+                writer.commit(messages)
+        crash_point("spark.stream.committed")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with coded_errors():
+            reports = [message for message in messages if isinstance(message, StreamMessage)]
+            if reports:
+                self._named(reports[0], batchId).abort(messages)
+
+    def _check_not_behind(self, message: StreamMessage, batch_id: int) -> None:
+        assert message.query_id
+        assert message.writer.plan is not None
+        conn = connection(message.writer.url, message.writer.database_id)
+        check_not_behind(conn, message.query_id, batch_id, table_sink_name(message.writer.plan.info), "")
+
+    def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
+        """Return the batch's writer with its idempotency key."""
+        if not message.query_id:
+            raise Misuse("these tasks do not belong to a streaming query: write by df.write.format('omid')")
+        plan = message.writer.plan
+        assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
+        return message.writer.under(batch_transaction_id(message.query_id, batch_id, table_sink_name(plan.info)))

@@ -1,4 +1,4 @@
-"""Lookup in the store of what the tasks of one write wrote: duplicate keys, and ids that the tasks did not report.
+"""What the tasks of one write wrote: duplicate keys, and conflict ids that the tasks did not report.
 
 Tasks report their keys and ids to the driver while these are few: all tasks together about `REPORTED_MAX`, whatever the
 size of the write. Beyond that they are found in the store, in key order: two rows with one key are two versions of one
@@ -8,31 +8,60 @@ first to the last written key, by tasks if there are any, one batch in memory at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
 from pyomid.protocol.native import hashing
-from pyomid.spark.databases import connection
+from pyomid.row_codec.encode import duplicate_key
+from pyomid.row_codec.row_key import key_layout
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.source.write_task import NO_IDS, BranchReport, WritePlan
 from pyomid.types import ConflictLevel, KeyRange
 
-REPORTED_MAX: Final = 1 << 21
-"""About how many keys all tasks of one write report (16 MB in the driver), and as many ids."""
 
-_NO_IDS: Final = np.empty(0, dtype=np.int64)
+def check_distinct_keys(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
+    """`Misuse`, which names the key, if two rows of the write have one key, among the keys that tasks reported; never
+    with `duplicates=last`.
 
-
-def reported_by_task(reported_max: int, number: int) -> int:
-    """Return how many keys or ids task `number` may report; the number of tasks is unknown to it.
-
-    If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
-    of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
+    Keys are reported as 64-bit ids. An id that occurs twice may belong to two different keys; a scan of the written
+    branches decides. The alternative, ordering the frame by its row key, would shuffle all its bytes.
     """
-    return reported_max // (number + 1)
+    keys = np.concatenate([NO_IDS, *(report.keys for report in reports)])
+    distinct, counts = np.unique(keys, return_counts=True)
+    suspected = distinct[counts > 1]
+    if not len(suspected):
+        return
+    branches = np.array([report.branch for report in reports if len(report.keys)], np.int64)
+    found: dict[int, list[bytes]] = {}
+    for row_id, key in _rows_written(conn, plan.info.name, span_of(reports), branches, suspected):
+        found.setdefault(row_id, []).append(key)
+    for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
+        written = found.get(row_id, [])
+        if len(written) < count:
+            raise duplicate_key(written[0], key_layout(plan.schema), plan.duplicates)
+
+
+def _rows_written(
+    conn: Connection, table: str, span: KeyRange, branches: NDArray[np.int64], suspected: NDArray[np.int64]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows under the branches whose ids are suspected, each once."""
+    for batch in conn.deployment.store.scan(table, span):
+        ids = hashing.row_ids(table.encode(), batch)
+        for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
+            versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
+            if np.isin(versions, branches).any():
+                yield int(ids[row]), batch.row_key(row)
+
+
+def span_of(reports: Iterable[BranchReport]) -> KeyRange:
+    """Return a range that holds all rows of these reports."""
+    spans = [report.span for report in reports]
+    stops = [span.stop for span in spans if span.stop is not None]
+    return KeyRange(min(span.start for span in spans), max(stops) if len(stops) == len(spans) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +87,22 @@ class Found:
     ids: NDArray[np.int64]
 
 
-def look_up(lookup: Lookup, ranges: Iterable[KeyRange]) -> Found:
-    """Scan these ranges, up to the first duplicate key: it makes the write fail."""
+def look_up(lookup: Lookup, key_range: KeyRange) -> Found:
+    """Scan a range, up to the first duplicate key: it makes the write fail."""
     conn = connection(lookup.url, lookup.database_id)
-    ids = [_NO_IDS]
-    for key_range in ranges:
-        for batch in conn.deployment.store.scan(lookup.table, key_range):
-            conn.renew((lookup.start_ts,))
-            row = _doubled_row(batch, lookup.branches)
-            if row is not None:
-                return Found(batch.row_key(row), _NO_IDS)
-            ids += _ids_of(lookup, batch)
+    ids = [NO_IDS]
+    for batch in conn.deployment.store.scan(lookup.table, key_range):
+        conn.renew(lookup.start_ts)
+        row = _doubled_row(batch, lookup.branches)
+        if row is not None:
+            return Found(batch.row_key(row), NO_IDS)
+        ids += _ids_of(lookup, batch)
     return Found(None, np.concatenate(ids))
 
 
 def combined(seen: Sequence[Found]) -> Found:
     doubled = next((each.doubled for each in seen if each.doubled is not None), None)
-    return Found(doubled, np.concatenate([_NO_IDS, *(each.ids for each in seen)]))
+    return Found(doubled, np.concatenate([NO_IDS, *(each.ids for each in seen)]))
 
 
 def _doubled_row(batch: CellBatch, branches: Sequence[int]) -> int | None:

@@ -2,10 +2,9 @@
 
     bucket, 8 bytes, big-endian     128 slots of 8 bytes and a checksum, all little-endian
 
-Starts are multiples of 50, and half of all timestamps are starts. So the entries of 128 neighbouring timestamps share a
-record; the slot of a start holds its commit timestamp, SEALED, or 0. So thousands of entries change tens of records, in
-order, whereas a record per entry would cost a B-tree insertion each (decision 0109). A record whose slots are all 0 is
-deleted.
+Starts are multiples of 50, and half of all timestamps are starts. The entries of 128 neighbouring timestamps share a
+record; the slot of a start has its commit timestamp, SEALED, or 0. So thousands of entries change only tens of records;
+a record per entry would cost a B-tree insertion each (decision 0109). A record whose slots are all 0 is deleted.
 
 `commits` is the handle of the database, `layout.COMMITS`.
 """

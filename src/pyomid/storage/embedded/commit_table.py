@@ -101,7 +101,7 @@ class EmbeddedCommitTable(CommitTable):
         return self._environment.read(find_entries, self._commits, starts)
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int]:
-        """See the port. All are read from one state of the folder, so no entry is missing whose H is."""
+        """See the port. All are read from one state of the folder, so H is not newer than the entries."""
         self._check()
         return self._environment.read(self._with_watermarks, starts)
 
@@ -243,8 +243,8 @@ class EmbeddedCommitTable(CommitTable):
             return FlushEnd([], epoch, failed)
 
     def _unpacked(self, cells: Sequence[CellsOfCommit]) -> tuple[list[_Unpacked], dict[int, OmidError]]:
-        """Unpack before the write lock is taken, by the cached tables. Under the lock `_put_with_cells_in` checks that
-        they still exist."""
+        """Unpack with the cached tables, before the write lock is taken. Under the lock `_put_with_cells_in` checks
+        that the tables still exist."""
         try:
             return [_unpack(each, self._tables.last_seen) for each in cells], {}
         except OmidError:  # a new table or column, or malformed cells
@@ -253,7 +253,7 @@ class EmbeddedCommitTable(CommitTable):
     def _unpacked_anew(
         self, transaction: Transaction, cells: Sequence[CellsOfCommit]
     ) -> tuple[list[_Unpacked], dict[int, OmidError]]:
-        """Unpack by tables read in this read transaction, which may be cached."""
+        """Unpack with the tables of this read transaction, and cache them."""
         unpacked: list[_Unpacked] = []
         failed: dict[int, OmidError] = {}
 

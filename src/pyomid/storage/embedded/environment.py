@@ -13,9 +13,9 @@ LMDB's conditions, and how this module meets them:
     dead readers pin old pages                          they are removed at the opening, and once per second by writers
 
 Every commit keeps LMDB's own order: its pages are synced, then its root page is written through a descriptor with
-O_DSYNC, and only then does LMDB publish the transaction's number in the lock file (`mdb_env_write_meta`), from which
-every read and write transaction takes its initial state (`mdb_txn_renew0`). So no process sees a state that a loss of
-power could undo (decision 0109). NOMETASYNC and NOSYNC would break this; they are never used.
+O_DSYNC, and only then does LMDB publish the transaction's number in the lock file (`mdb_env_write_meta`), where every
+transaction begins (`mdb_txn_renew0`). So no process sees a state that a loss of power could undo (decision 0109).
+NOMETASYNC and NOSYNC would break this; they are never used.
 
 An open environment stays open when its folder is removed or replaced: LMDB would continue in files that no other
 process finds. So each write first checks, inside its transaction, whether the file under the name is the open one, and
@@ -69,8 +69,8 @@ READERS_MAX: Final = 4096
 _GROUP_RECORDS_MAX: Final = 4000
 """Bounds the time for which a group commit holds the write lock to a few milliseconds (C6)."""
 _READER_CHECK_S: Final = 1.0
-"""Until somebody removes the reader of a killed process, LMDB does not reuse the pages that it pins: at a hundred
-commits per second the file grows by some megabytes per second."""
+"""The interval of removals of dead readers. Until the reader of a killed process is removed, LMDB does not reuse the
+pages that it pins: at a hundred commits per second the file grows by some megabytes per second."""
 _FORK_WAIT_S: Final = 5.0
 WRITER_WAIT_S = 30.0
 """The timeout of a write that waits for other processes, which hold the lock for milliseconds."""

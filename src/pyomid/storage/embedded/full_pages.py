@@ -1,9 +1,9 @@
 """Put many records between existing ones so that the pages end up full.
 
 LMDB splits a full page in half, unless the new record is the last one of the page: then the page stays full. So
-ascending records fill their pages if no record follows on the same page, and leave them half full otherwise. Two tasks
-that load one table leave its pages two thirds full. Here a batch deletes the existing records between its own ones, and
-puts all of them in order, in one transaction:
+ascending records fill their pages only if no other record follows on the same page; otherwise the pages end up half
+full. Two tasks that load one table leave its pages two thirds full. To avoid this, `put_full` deletes the existing
+records between the batch's own, and puts all of them in order, in one transaction:
 
     filler 1, after the batch's last key    half a page
     filler 2, before filler 1               also half a page: the two force a split, and the records that follow the
@@ -29,7 +29,7 @@ _BYTES_MAX: Final = 2 << 20
 _STEP_RECORDS: Final = 16
 _PAGE_HEADER: Final = 16
 _NODE_BYTES: Final = 11
-"""Header, pointer and padding of a record in a page, about."""
+"""Approximate overhead of a record in a page: header, pointer and padding."""
 _SPARSE: Final = 1.3
 """A step that takes more than this many times the pages that its bytes fill has left pages half full."""
 

@@ -1,9 +1,9 @@
 """Group commit: the first thread that gets the lock writes for several, and makes their writes durable together.
 
-A thread that writes for others may be interrupted anywhere (Ctrl-C, no memory), and the others must not notice
-(decision 0039): a member stays in the queue until its outcome is known. The next thread that gets the lock, the
-interrupted one on its way out or another, ends the present group before it begins its own. A member whose own caller
-was interrupted is no longer begun.
+A thread that writes for others may be interrupted anywhere (Ctrl-C, no memory) without an effect on the others
+(decision 0039): a member stays in the queue until its outcome is known. The next thread that gets the lock (perhaps the
+interrupted one, on its way out) ends the present group before it begins its own. A member whose own caller was
+interrupted is not begun any more.
 """
 
 from __future__ import annotations

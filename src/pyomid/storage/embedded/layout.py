@@ -1,7 +1,7 @@
 """The folder: its layout version, and the LMDB environment in it with its databases.
 
-A change of any bytes that `records`, `table_numbers`, `catalog`, `commit_entries` or `leader_state` store raises
-`LAYOUT_VERSION` and adds a step to `upgrade.UPGRADES`, which upgrades the version before in place.
+Whoever changes bytes that `records`, `table_numbers`, `catalog`, `commit_entries` or `leader_state` store must raise
+`LAYOUT_VERSION` and add a step to `upgrade.UPGRADES`, which upgrades the version before in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyomid.storage.embedded.environment import (
 LAYOUT_VERSION: Final = 3
 DATA_FOLDER: Final = "data"
 FORMER_FOLDER: Final = "commits"
-"""Of layout 1: what an upgrade removes last."""
+"""The second environment of layout 1; an upgrade removes it last."""
 
 CELLS: Final = b"cells"
 TABLES: Final = b"tables"
@@ -63,12 +63,12 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     if not is_made(path):
         if (path / BACKUP_FILE).exists():
             raise Misuse(
-                f"{path} is a back-up, not a database: pyomid restore {path} omid:///FOLDER makes one of it",
+                f"{path} is a backup, not a database: to make one of it, pyomid restore {path} omid:///FOLDER",
                 folder=str(path),
             )
         if not create:
             raise Misuse(
-                f"{path} is not a pyomid folder: it has no file {_FILE}; a write, or pyomid.connect, makes a database",
+                f"{path} is not a pyomid folder: it has no file {_FILE}; a write or pyomid.connect creates a database",
                 folder=str(path),
             )
         _create(path, shared=bool(shared))
@@ -83,7 +83,7 @@ def check_finished(path: Path) -> None:
     """Raise `Misuse` if a backup or restore into this folder has not finished."""
     if is_there(path / UNFINISHED_FILE):
         raise Misuse(
-            f"{path} is not whole: a backup or restore into it is running or was interrupted; run it again (it starts "
+            f"{path} is incomplete: a backup or restore into it is running or was interrupted; run it again (it starts "
             "over), or remove the folder",
             folder=str(path),
         )
@@ -102,8 +102,8 @@ def _check_owner(path: Path, shared: bool | None) -> None:
         raise unusable(path, error) from error
     if shared and not was_shared:
         raise Misuse(
-            f"the database in {path} was made for its owner alone: to share it with a group, stop its programs, then "
-            f"chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/{DATA_FOLDER}",
+            f"the database in {path} was created for its owner alone: to share it with a group, stop its programs, "
+            f"then chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/{DATA_FOLDER}",
             folder=str(path),
         )
 

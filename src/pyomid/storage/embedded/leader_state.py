@@ -1,4 +1,5 @@
-"""`LeaderState` over LMDB.
+"""`LeaderState` over LMDB, with these records:
+
 
 epoch, ceiling, watermark, horizon,
 retention_ms                          name → 8 bytes, big-endian
@@ -194,7 +195,7 @@ def note_copied(environment: Environment, wall_ms: int) -> None:
 
 
 def note_change(environment: Environment, transaction: Transaction) -> None:
-    """Note the time, in the transaction that puts entries: the next TSO dates this TSO's last commits by it."""
+    """Note the time in the transaction that puts entries, so that the next TSO can date this TSO's last commits."""
     transaction.put(_CHANGED, _NUMBER.pack(time.time_ns() // 1_000_000), db=environment.databases[EPOCH])
 
 

@@ -1,9 +1,9 @@
 """LMDB's data file, mapped a second time for vectorized reads.
 
-py-lmdb creates three Python objects per record, which costs more than the rest of a scan. Inside a read transaction the
-tree under its root is immutable: no writer reuses a page that a reader may see, and a page is written before any root
-that names it. So the compiled walk of `native/pages` may read those pages through a mapping of its own while that
-transaction is open. LMDB keeps the position of the root in the record of the named database in the unnamed one.
+py-lmdb creates three Python objects per record, which costs more than the rest of a scan. While a read transaction is
+open, the tree under its root is immutable: no writer reuses a page that a reader may see, and a page is written before
+any root that refers to it. So the compiled walk of `native/pages` may read those pages through a mapping of its own.
+LMDB's unnamed database has a record for each named one, with its root.
 
 If the format is unknown (another LMDB, another architecture), or a page has unexpected content, the result is None. The
 caller then reads with LMDB's cursor, which also reports what is wrong.
@@ -37,10 +37,10 @@ _KNOWN_META: Final = (0xBEEFC0DE, 1)
 _KNOWN_LMDB: Final = (0, 9)
 _NO_ROOT: Final = (1 << 64) - 1
 _RECORDS_BEYOND: Final = 64
-"""Room for more versions of the last row than `records_max` leaves."""
+"""Extra room for versions of the last row beyond `records_max`."""
 _RECORDS_GUESSED_MAX: Final = 1 << 16
 _ROOM_BYTES_MAX: Final = 16 << 20
-"""The guessed room stays below both."""
+"""Limits of the guessed room."""
 _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 

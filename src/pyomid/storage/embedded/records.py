@@ -21,13 +21,12 @@ A record has one commit timestamp, which is the shadow cell of all its cells:
                half of a byte first: 0 for no cell, 1 for a tombstone, length + 1 of a value up to 13 bytes, 15 for a
                longer one; then the values in the order of their columns, each longer one with length + 1 before it
 
-Cells are dense where that saves 4 bytes, values of more than 13 bytes not counted (`is_dense`): a record that holds
-most of a table's columns takes half a byte for each in place of two. Records from before layout 3 are all pairs.
+Cells are dense if that saves at least 4 bytes, not counting values of more than 13 bytes (`is_dense`): a record with
+most of a table's columns then needs half a byte per column, not two. All records from before layout 3 are pairs.
 
 Numbers are unsigned varints (7 bits a byte, low bits first). The checksum includes the commit timestamp: a flipped bit
-in it would show or hide a whole row without an error, and LMDB rewrites the page for a shadow cell in any case, so to
-leave it out would save nothing. This is the reference implementation, row at a time; `native/records` is the compiled
-one, and a test compares them.
+in it would show or hide a whole row without an error, and LMDB rewrites the page for a shadow cell in any case. This is
+the reference implementation, row at a time; `native/records` is the compiled one, and a test compares them.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ HEADER_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
 _HEADER: Final = struct.Struct("<IQ")
 _COPIED_BYTES_MAX: Final = 4096
-"""A record of so many bytes is cut for its checksum by a view; to copy a shorter one costs less than a view of it."""
+"""From this size on, the checksum is computed over a view of the record; copying a shorter record is faster."""
 VARINT_BYTES_MAX: Final = 5
 DENSE_COLUMNS_MAX: Final = 127
 LONG: Final = 15

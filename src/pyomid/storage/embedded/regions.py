@@ -23,7 +23,7 @@ SAMPLE_EVERY: Final = 512
 SAMPLE_MASK: Final = SAMPLE_EVERY - 1
 REGION_ROWS_DEFAULT: Final = 1 << 16
 _REGIONS_MAX: Final = 256
-"""The most regions of a table's first split: more would only slow down planning."""
+"""Maximum number of regions of a table's first split."""
 
 
 def is_sample(key: bytes) -> bool:

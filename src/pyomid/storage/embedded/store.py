@@ -79,7 +79,8 @@ _ROOM_TO_PACK: Final = 4 * ONE_STEP_BYTES_MAX
 _FEW_RECORDS: Final = 64
 _NO_BOUNDS: Final = ReadBounds()
 _PATIENCE_S: Final = 0.005
-"""Two transactions of one thread lie closer together than this."""
+"""How long a small write of shadow cells waits for another writer's group before it commits alone: longer than the time
+between two transactions of one thread."""
 
 
 @dataclass(slots=True)
@@ -159,8 +160,8 @@ class EmbeddedStore(DataStore):
     def _packed(
         self, transaction: Transaction, writes: Sequence[tuple[str, Sequence[RowWrite]]]
     ) -> tuple[bytes, list[tuple[str, Sequence[Column]]]]:
-        """Pack the rows, or return the tables that lack numbers of columns, and these. The tables are packed as they
-        are now: the step that writes the rows takes no other ones of these names."""
+        """Pack the rows; or return the tables that lack numbers for columns, with these columns. The step that writes
+        the rows refuses a table that was dropped and created again since."""
         if self._environment.room_bytes() < _ROOM_TO_PACK:
             return b"", []
         tables: list[tuple[Table, Sequence[RowWrite]]] = []
@@ -360,7 +361,7 @@ class EmbeddedStore(DataStore):
             change = changes.setdefault((cell.row, cell.version), _Change())
             change.commit_ts = commit_ts
             change.heal_columns.add(Column(cell.family, cell.qualifier))
-        # A few cells are those of single transactions, and another thread of this process probably writes its next one.
+        # Few cells come from single transactions: then another thread of this process will probably write soon.
         self._change_records(table, changes, patience_s=_PATIENCE_S if len(changes) <= _FEW_RECORDS else 0.0)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:

@@ -1,4 +1,4 @@
-"""Numbers in place of the names of tables and columns: they keep keys and records short.
+"""Numbers for tables and columns: used in place of the names, they keep keys and records short.
 
     n name            → {"number", "families"} as JSON
     c number column   → length of the family (2 bytes), family, qualifier
@@ -6,8 +6,8 @@
     d number          → a dropped table whose records may not all be gone yet
     #                 → the last number given to a table
 
-A table's number is never reused, so the numbers of its columns may be cached for ever. Only numbers that a read
-transaction saw are cached: a write transaction that allocates numbers may still be undone.
+A table's number is never reused, so the numbers of its columns may be cached for ever. Only numbers read in a read
+transaction are cached: a write transaction that allocates numbers may still be undone.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ LMDB's own lock has no timeout and does not name its holder. So a process first 
 without a timeout. A process that dies loses the lock.
 
     bytes 0 … 7      the number of the process that took the lock last
-    bytes 8 … 15     until when other processes let a TSO go first, by `time.monotonic_ns`; 0: no TSO waits
+    bytes 8 … 15     a deadline (`time.monotonic_ns`) until which other processes let a TSO go first; 0: no TSO waits
 
-All transactions wait for a TSO's flush, and a bulk writer takes the lock again within microseconds. So a waiting TSO
+All transactions wait for a TSO's flush, but a bulk writer takes the lock again within microseconds. So a waiting TSO
 writes a deadline into the file, and other processes let it go first until then. The deadline is short, so a TSO that is
-stopped or dies delays nobody.
+stopped or dies delays others only briefly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PID: Final = slice(0, 8)
 _URGENT: Final = slice(8, 16)
 _BYTES: Final = 16
 _STEP_S, _STEP_S_MAX = 0.00005, 0.001
-"""The delay between two attempts grows: the lock is mostly held for less than a millisecond."""
+"""The first and longest delay between two attempts: the lock is mostly held for less than a millisecond."""
 _URGENT_STEP_S_MAX: Final = 0.0002
 _URGENT_NS: Final = 20_000_000
 """Longer than a process waits between two attempts, even on a busy machine."""

@@ -7,6 +7,7 @@ delete marker. Completion deletes exactly this version of `C`; an invalidation m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,8 @@ from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import (
     INDETERMINATE,
     RowCondition,
@@ -69,7 +70,7 @@ class HBaseCommitTable(CommitTable):
         self._table = table
         self._leader_state = leader_state
         self._others_seal = others_seal
-        self._on_loop: AsyncCluster | None = None
+        self._on_loop: LoopClient | None = None
         self._calls = (
             None
             if leader_state is None
@@ -111,16 +112,16 @@ class HBaseCommitTable(CommitTable):
             super().submit(entries, ended, loop)
             return
         if self._on_loop is None:
-            self._on_loop = AsyncCluster.sharing(self._cluster)
-        budget = self._on_loop.budget(f"flushing {len(entries)} commit entries")
-        steps = _flush_steps(self._on_loop.operations, calls, self._table, entries, row, budget)
+            self._on_loop = LoopClient(self._cluster)
+        budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
+        steps = _flush_steps(self._cluster.operations, calls, self._table, entries, row, budget)
         self._on_loop.begin(
             steps, lambda result: ended(result if isinstance(result, Exception) else FlushEnd([], result))
         )
 
     def leave_loop(self) -> None:
         if self._on_loop is not None:
-            self._on_loop.disconnect()
+            self._on_loop.close()
             self._on_loop = None
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
@@ -201,9 +202,8 @@ class HBaseCommitTable(CommitTable):
         """Yield the starts of one bucket below the horizon, each with its qualifiers and values."""
         stop = bytes((bucket + 1,)) if horizon is None else bytes((bucket,)) + horizon.to_bytes(8, "big")
         spec = ScanSpec(self._table, KeyRange(bytes((bucket,)), stop), _COLUMNS, max_versions=1)
-        scan = self._cluster.scan(spec)
         row, found = b"", dict[bytes, bytes]()
-        try:
+        with closing(self._cluster.scan(spec)) as scan:
             # A row has at most two cells, but a scan call may end between the two.
             while (block := scan.fetch()) is not None:
                 if block.restarted:
@@ -217,8 +217,6 @@ class HBaseCommitTable(CommitTable):
                     found[cell.qualifier] = cell.value
             if found:
                 yield start_of_row(row), found
-        finally:
-            scan.close()
 
     def _rows(self, requests: Sequence[RowGet | RowMutation]) -> list[RowResult]:
         return self._cluster.rows(self._table, requests) if requests else []

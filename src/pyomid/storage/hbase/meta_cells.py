@@ -8,6 +8,7 @@ server whose clock is behind. The condition makes HBase give the new value a ver
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, decode
@@ -34,21 +35,17 @@ class MetaCells:
         return {cell.qualifier: cell.value for cell in found if cell.value}
 
     def read(self, row: bytes, qualifier: bytes) -> bytes:
-        (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, (qualifier,)),), max_versions=1)])
-        assert isinstance(found, list)
-        return found[0].value if found else b""
+        return self._raw(row, qualifier) or b""
 
     def read_prefix(self, prefix: bytes) -> dict[bytes, dict[bytes, bytes]]:
         """Return all rows that begin with `prefix`, ascending. The rows are read one by one, not as one snapshot."""
-        scan = self._cluster.scan(ScanSpec(self._table, prefix_range(prefix), ((META_FAMILY, ()),), max_versions=1))
+        spec = ScanSpec(self._table, prefix_range(prefix), ((META_FAMILY, ()),), max_versions=1)
         rows: dict[bytes, dict[bytes, bytes]] = {}
-        try:
+        with closing(self._cluster.scan(spec)) as scan:
             while (block := scan.fetch()) is not None:
                 for cell in decode(block.cells):
                     if cell.value:
                         rows.setdefault(cell.row, {})[cell.qualifier] = cell.value
-        finally:
-            scan.close()
         return rows
 
     def change(self, row: bytes, qualifier: bytes, decide: Callable[[bytes], bytes | None]) -> bool:

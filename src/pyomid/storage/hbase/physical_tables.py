@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 from pyomid.errors import Misuse, UnknownTable
@@ -105,24 +105,18 @@ class PhysicalTables:
         )
 
     def _range_holds_shadow_cells(self, table: str, key_range: KeyRange, rows_max: int) -> bool:
-        scan = self._cluster.scan(ScanSpec(table, key_range, filters=(NAMES_ONLY,), read_ahead=False, limit=rows_max))
-        try:
+        spec = ScanSpec(table, key_range, filters=(NAMES_ONLY,), read_ahead=False, limit=rows_max)
+        with closing(self._cluster.scan(spec)) as scan:
             while (block := scan.fetch()) is not None:
                 if any(is_shadow(cell.qualifier) for cell in decode(block.cells)):
                     return True
-        finally:
-            scan.close()
         return False
 
     def check_names(self, table: str, key_range: KeyRange) -> None:
         """Raise `Misuse` if a cell is named like a shadow cell. The server filters, and sends at most one such cell."""
-        scan = self._cluster.scan(
-            ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
-        )
-        try:
+        spec = ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
+        with closing(self._cluster.scan(spec)) as scan:
             block = scan.fetch()
-        finally:
-            scan.close()
         if block is not None:
             cell = next(decode(block.cells))
             column = cell.family + b":" + cell.qualifier

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -281,17 +282,10 @@ class HBaseStore(DataStore):
                 return
         except Misuse as error:
             # A user without the right to create tables may use an existing one: HBase checks rights before existence.
-            if not is_denied(error) or not self._is_there(info.name):
+            if not is_denied(error) or not self._admin.exists(info.name):
                 raise
         self.check_table(info.name, info.families)
         self._admin.enable_again(info.name)
-
-    def _is_there(self, table: str) -> bool:
-        try:
-            self._admin.table(table)
-        except UnknownTable:
-            return False
-        return True
 
     def withdraw_table(self, table: str) -> object | None:
         """Disable the table. This identifies the physical table: HBase deletes by name, but only disabled tables, and a
@@ -416,15 +410,11 @@ class HBaseStore(DataStore):
 
     def _edge(self, table: str, key_range: KeyRange, known: Sequence[bytes]) -> tuple[bytes | None, bytes | None]:
         """Return the first row of the range, and a key at or after its last row."""
-        scan = self._cluster.scan(
-            ScanSpec(
-                table, key_range, filters=(NAMES_ONLY,), rows_per_call=1, bytes_per_call=1, read_ahead=False, limit=1
-            )
+        spec = ScanSpec(
+            table, key_range, filters=(NAMES_ONLY,), rows_per_call=1, bytes_per_call=1, read_ahead=False, limit=1
         )
-        try:
+        with closing(self._cluster.scan(spec)) as scan:
             block = scan.fetch()
-        finally:
-            scan.close()
         if block is None:
             return None, None
         first = first_row(block.cells)
@@ -433,22 +423,15 @@ class HBaseStore(DataStore):
         return first, max((*known, first)) + b"\xff"
 
 
-def _batches(scan: Scan) -> Iterator[CellBatch]:
-    try:
-        for batch, _ in _decoded(scan):
+def _batches(blocks: Scan) -> Iterator[CellBatch]:
+    decoder = BatchDecoder()
+    with closing(blocks) as scan:
+        while (block := scan.fetch()) is not None:
+            batch, last_row = decoder.decode(block)
+            if last_row is not None:
+                scan.received(last_row)
             if batch is not None:
                 yield batch
-    finally:
-        scan.close()
-
-
-def _decoded(scan: Scan) -> Iterator[tuple[CellBatch | None, bytes | None]]:
-    decoder = BatchDecoder()
-    while (block := scan.fetch()) is not None:
-        batch, last_row = decoder.decode(block)
-        if last_row is not None:
-            scan.received(last_row)
-        yield batch, last_row
 
 
 def _wanted(columns: Sequence[Column] | None) -> _Columns:

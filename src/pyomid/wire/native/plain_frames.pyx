@@ -1,8 +1,8 @@
-"""The messages of every transaction, written and read without the protobuf runtime: commits and the replies to begins
-and commits.
+"""The most common messages, encoded and decoded without the protobuf runtime: commits without branches, and the replies
+to begins and commits.
 
-A message with any other field is left to protobuf, and so is every malformed one: a length is refused if it is longer
-than what is left.
+Messages with other fields and malformed messages are left to protobuf. A length that exceeds the rest of the message is
+malformed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -72,7 +72,7 @@ def commit_request(int64_t start_ts, bint is_retry, tuple cell_ids, tuple table_
 
 
 def plain_answer(bytes payload):
-    """Return (kind, request id, three numbers) of a `Response`: of a begin its start, epoch and fenced timestamp, of a
+    """Return (kind, request id, three numbers) of a `Response`: for a begin its start, epoch and newest fence, for a
     commit its start, its commit timestamp and 0. None for every other message."""
     cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(payload)
     cdef int64_t stop = PyBytes_GET_SIZE(payload), at, end

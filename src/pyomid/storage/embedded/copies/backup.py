@@ -1,11 +1,11 @@
 """Back up a folder as of one moment, while others write it, and restore a folder from a backup.
 
-The moment is one state of the folder's LMDB environment: cells, shadow cells, commit table, leader state and catalog of
-one transaction number. So the copy is what a kill of all processes at that moment would have left, and its first TSO
-recovers as from a crash (decision 0109). In place of the copy, an incremental backup has the records that differ from
-the backup before it (`difference`). A restored folder is another database: its first TSO gives it a new id.
+The backup is a copy of one state of the folder's LMDB environment: cells, shadow cells, commit table, leader state and
+catalog as of one LMDB transaction. It equals what a kill of all processes at that moment would have left, so its first
+TSO recovers as from a crash (decision 0109). An incremental backup has only the records that differ from the backup
+before it (`difference`). A restored folder is another database: its first TSO gives it a new id.
 
-A backup has no file LAYOUT, so it is not opened by mistake; an incomplete folder has a file UNFINISHED, which is
+A backup has no file LAYOUT, so it cannot be opened as a database. An incomplete folder has a file UNFINISHED, which is
 removed last.
 """
 
@@ -105,8 +105,8 @@ def back_up(
 
 
 def _whole_chain(since: Path, data: Environment) -> list[Link]:
-    """Return the backups that the next one extends, after checking that all are of this database, present and
-    unchanged. So an incremental backup never extends a chain that cannot be restored."""
+    """Return the backups that the next one extends. Check that all are of this database, present and unchanged, so that
+    an incremental backup never extends a chain that cannot be restored."""
     chain = chain_of(since)
     found, known = read_identity(data).hex(), chain[-1].backup.database_id
     if found != known:

@@ -1,9 +1,9 @@
 """The description of a backup, its file BACKUP, and the chain of backups that an incremental one needs.
 
 A full backup has a copy of the environment. An incremental one has the differences from the backup before it
-(`difference`), which it names by the SHA-256 of that backup's BACKUP. As a BACKUP holds the SHA-256 of each file, and
-of the backup before, the last one's BACKUP determines each byte of the chain. Backups of layout 1, full or
-incremental, have a second environment with the commits: they can be restored, but not extended.
+(`difference`). A BACKUP has the SHA-256 of each file of its backup, and of the BACKUP before it. So the last BACKUP
+determines every byte of the chain. Backups of layout 1 have a second environment with the commits: they can be
+restored, but not extended.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ The changes are in the order of databases and keys:
     length of the value      4 bytes, little-endian; all ones: the record was deleted
     key, value
 
-The long loop compares the present data with the full backup. A short list, the changes of the incremental backups since
-then, decides which of the differences are old, and which other records must be written:
+The present data are compared with the full backup, record by record. The changes in the incremental backups since then,
+a short list, decide which of the differences are old, and which other records must be written:
 
     differs from the full backup   changed since the full backup   written
     yes                            no                              the present record

@@ -18,8 +18,8 @@ A segment of the log, all numbers of 8 bytes, little-endian:
     block 0     magic, generation, whether its records still count (1, 0), CRC-32 of the three
     then        records, one after the other:           generation, number of rows, CRC-32, rows (start, value)
 
-The log ends at the first record with a wrong generation or checksum. A bad record with a good one after it is damage,
-because a record was begun when the one before it was durable.
+The log ends at the first record with a wrong generation or checksum. If a valid record follows it, the log is damaged,
+because each record was written only after the one before it was durable.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from pyomid.storage.embedded.layout import (
 )
 
 DATABASES_1: Final = DATABASES[:4]
-"""Those of layout 1 in `data`."""
+"""The LMDB databases of layout 1 in `data`."""
 LOG_FILES: Final = ("recent-log.0", "recent-log.1")
 _SEGMENT_BYTES: Final = 4 << 20
 _BLOCK_BYTES: Final = 4096

@@ -1,6 +1,6 @@
-"""Compaction's changes of many records: keys of the records of a batch, and records changed by heals and drops.
+"""Compaction's changes of many records: the keys of a batch's records, and their new values after heals and drops.
 
-`EmbeddedStore._change_record` changes one.
+`EmbeddedStore._change_record`, for one record, is the reference implementation.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -23,7 +23,8 @@ cpdef enum:
 
 
 def record_keys(tuple arrays, const int64_t[::1] records, const int64_t[::1] row_of, const uint8_t[::1] prefix):
-    """The keys of `records`, whose rows are `row_of`, one after the other, and their borders. `prefix`: the table's."""
+    """Return the keys of `records`, whose rows are `row_of`, concatenated, and their borders. `prefix`: of the table's
+    keys."""
     cdef Batch batch = batch_of(arrays)
     cdef int64_t count = records.shape[0], size = 0, at = 0, index, row
     for index in range(count):
@@ -51,10 +52,10 @@ cdef struct Change:
 
 
 cdef struct Cells:
-    Cell *left  # not dropped
+    Cell *left  # the cells that are not dropped
     int64_t room
-    int64_t count  # of those that are left
-    bint is_whole  # none is dropped
+    int64_t count  # of `left`
+    bint is_whole  # no cell is dropped
     bint is_healed
 
 
@@ -67,7 +68,7 @@ cdef bint _contains(const int64_t *numbers, int64_t count, int64_t number) noexc
 
 
 cdef bint _read_cells(const uint8_t *data, int64_t place, int64_t stop, Change *change, Cells *cells) noexcept nogil:
-    """Whether the cells fill the record, which ends at `stop`."""
+    """Read the cells of a record that ends at `stop`. False if they do not fill it."""
     cdef const uint8_t *codes
     cdef int64_t count, index, number, length
     cells.count, cells.is_whole, cells.is_healed = 0, True, False
@@ -94,7 +95,7 @@ cdef int _change_record(
     const uint8_t *data, int64_t key, int64_t value, int64_t stop, Change *change, Cells *cells, uint8_t *out,
     int64_t *to,
 ) noexcept nogil:
-    """What becomes of the record; if CHANGED, its new value is put at `to[0]`, which moves to its end."""
+    """Return UNCHANGED, CHANGED, EMPTIED or CORRUPT. If CHANGED, write the new value at `to[0]` and advance `to[0]`."""
     cdef bint is_healed
     cdef int64_t begin = to[0], commit_ts
     cdef uint32_t key_crc = crc32(data + key, value - key, 0)
@@ -124,7 +125,7 @@ def change_records(
     const uint8_t[::1] data, const int64_t[::1] lens, const int64_t[::1] commits, const int64_t[::1] drops,
     const int64_t[::1] drop_first, const int64_t[::1] heals, const int64_t[::1] heal_first,
 ):
-    """New values of records: the bytes, their borders, and of each record what became of it.
+    """Return the new values of records, concatenated, their borders, and for each record whether it CHANGED.
 
     `data` holds key, value, key, value … of lengths `lens`. Record i loses the columns (by number)
     `drops[drop_first[i] : drop_first[i + 1]]`; it gets the commit timestamp `commits[i]` if that is not 0 and one of

@@ -1,8 +1,8 @@
-/* CRC-32 as zlib has it, by carry-less multiplication where the processor has it: four times as fast as tables.
+/* zlib's CRC-32 by carry-less multiplication, if the processor has it: four times as fast as by tables.
 
    After "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Gopal et al., Intel 2009), with its
-   constants for the bit-reflected polynomial 0xEDB88320. The tables in `records.pyx` do the rest, and everything on
-   other processors. */
+   constants for the bit-reflected polynomial 0xEDB88320. `records.pyx` computes the rest of the data by tables, and all
+   of it on other processors. */
 
 #include <stdint.h>
 
@@ -18,13 +18,13 @@ static int can_fold(void) {
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 }
 
-/* Moves `sum` forward by the distance that `by` stands for, onto `next`. */
+/* Return `sum`, shifted by the number of bits that the constant `by` stands for, XOR `next`. */
 FOLDING static inline __m128i folded(__m128i sum, __m128i by, __m128i next) {
     const __m128i low = _mm_clmulepi64_si128(sum, by, 0x00), high = _mm_clmulepi64_si128(sum, by, 0x11);
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* The state after `size` bytes, a multiple of 16 and at least FOLDED_BYTES_MIN. */
+/* Return the state after `size` bytes, a multiple of 16 and at least FOLDED_BYTES_MIN. */
 FOLDING static uint32_t fold(const uint8_t *data, int64_t size, uint32_t state) {
     const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), by_128 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
     const __m128i by_64 = _mm_set_epi64x(0, 0x0163cd6124), reduce = _mm_set_epi64x(0x01f7011641, 0x01db710641);

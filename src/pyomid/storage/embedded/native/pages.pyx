@@ -1,14 +1,14 @@
-"""Records out of LMDB's pages in bulk, without a Python object for each; `pages` says when this may be done.
+"""Copy records from LMDB's pages in bulk, without a Python object per record; `pages` says when that is safe.
 
 The format is that of LMDB 0.9 (`mdb.c`: MDB_page, MDB_node, MDB_db) on 64-bit little-endian machines:
 
     page       number (8), padding (2), flags (2), lower (2), upper (2), then a 2-byte offset for each node
     node       low half (2), high half (2), flags (2), key's length (2), key, value
-    leaf       the halves are the value's length; a big value's node holds the number of its overflow pages' first
+    leaf       the halves are the value's length; the node of a big value holds the number of its first overflow page
     branch     the halves and the flags are the child's page number; the first node's key counts as the least
 
-LMDB's own cursor is the reference implementation (`scans.records_until`). Nothing read here is believed: a page or
-node that does not look like the above ends the walk with STRANGE, and the caller asks LMDB.
+LMDB's own cursor is the reference implementation (`scans.records_until`). Every page and node is validated: one that
+does not have this format ends the walk with STRANGE, and the caller reads with LMDB's cursor.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
@@ -21,10 +21,10 @@ import numpy as np
 
 cpdef enum:
     WHOLE = 0  # The range ended.
-    MORE = 1  # The limit was reached; a next row is there.
+    MORE = 1  # The limit was reached, and another row follows.
     OUTSIDE = 2  # A page lies after the end of the mapped bytes: the file has grown, or it is damaged.
-    STRANGE = 3  # Something that this reader does not know.
-    NO_ROOM = 4  # What the caller gave has no room for the next record.
+    STRANGE = 3  # A page or node does not have the known format.
+    NO_ROOM = 4  # The next record does not fit into `out` or `lens`.
 
 cdef enum:
     PAGE_HEADER = 16
@@ -47,7 +47,7 @@ cdef struct Pages:
     int64_t count
 
 
-# `pyomid.storage.embedded.pages` says what they mean.
+# As `pyomid.storage.embedded.pages.Limits`.
 cdef struct Limits:
     int64_t tail_bytes
     int64_t records_max
@@ -74,7 +74,7 @@ cdef struct Row:
     int64_t number
     int64_t key  # of its last record
     int64_t key_len  # -1: there was none
-    int64_t *ended_in  # of each asked column the number of the last row in which its last needed version was seen
+    int64_t *ended_in  # for each asked column, the number of the last row whose last needed version of it was found
     int64_t ended
     bint is_done  # nothing else of the row is needed
 
@@ -84,13 +84,13 @@ cdef inline int64_t u16(const uint8_t *data) noexcept nogil:
 
 
 cdef int64_t order(const uint8_t *data, int64_t size, Stretch key) noexcept nogil:
-    """Below, at or above 0 as the bytes sort before, with or after `key`."""
+    """Compare as `memcmp`: below 0 if the bytes sort before `key`, 0 if they are equal, above 0 otherwise."""
     cdef int found = memcmp(data, key.data, min(size, key.size))
     return found if found else size - key.size
 
 
 cdef int64_t nodes_of(Pages *pages, int64_t page, int64_t kind) noexcept nogil:
-    """How many nodes a page of this kind has; -1 where it is none."""
+    """Return the number of nodes of a page of this kind; -1 if the page is not of this kind."""
     cdef const uint8_t *data = pages.data + page * pages.page_bytes
     cdef int64_t lower, upper
     if little_endian(data, 8) != page or u16(data + 10) & 0x0F != kind:
@@ -102,7 +102,7 @@ cdef int64_t nodes_of(Pages *pages, int64_t page, int64_t kind) noexcept nogil:
 
 
 cdef int64_t node_of(Pages *pages, int64_t page, int64_t index) noexcept nogil:
-    """Where the node lies; -1 where its key does not lie inside the page."""
+    """Return the node's offset; -1 if its key does not lie inside the page."""
     cdef int64_t at = page * pages.page_bytes
     cdef int64_t offset = u16(pages.data + at + PAGE_HEADER + 2 * index)
     if offset + NODE_HEADER > pages.page_bytes:
@@ -125,7 +125,8 @@ cdef inline int64_t child_of(Pages *pages, int64_t node) noexcept nogil:
 
 
 cdef int64_t place_of(Pages *pages, int64_t page, int64_t nodes, int64_t first, Stretch key, bint above) noexcept nogil:
-    """The first node from `first` whose key is `key` or greater (`above`: greater); -1: a node is strange."""
+    """Return the first node from `first` whose key is at or above `key` (with `above`: above it); -1 if a node is
+    malformed."""
     cdef int64_t low = first, high = nodes, middle, node, found
     while low < high:
         middle = (low + high) >> 1
@@ -145,9 +146,8 @@ cdef inline int64_t version_of(Pages *pages, int64_t key, int64_t key_len) noexc
 
 
 cdef int64_t ended_by(Pages *pages, int64_t at, int64_t end, Limits *limits, Row *row) noexcept nogil:
-    """How many asked columns a record is the last needed one of, of those that the row did not have yet.
-    -1: the reader does not see it. A record that is damaged ends no more than is written in it: its reader refuses it.
-    """
+    """Return the number of asked columns whose last needed version in this row is in this record; -1 if the reader does
+    not see the record. Of a damaged record only the part before the damage counts; decoding refuses it later."""
     cdef const uint8_t *codes
     cdef int64_t commit_ts, ended = 0, place = at + HEADER_BYTES, count, index, number, length
     if end - at < HEADER_BYTES:
@@ -170,7 +170,7 @@ cdef int64_t ended_by(Pages *pages, int64_t at, int64_t end, Limits *limits, Row
 
 
 cdef bint is_of_row(Pages *pages, int64_t page, int64_t index, Row *row, int64_t tail_bytes) noexcept nogil:
-    """Whether the node's key is of the row. Not for a strange one: it is looked at."""
+    """Whether the node's key is of the row. False for a malformed node, so that it is not skipped unnoticed."""
     cdef int64_t node = node_of(pages, page, index)
     if node < 0 or key_len_of(pages, node) != row.key_len:
         return False
@@ -180,7 +180,8 @@ cdef bint is_of_row(Pages *pages, int64_t page, int64_t index, Row *row, int64_t
 cdef int64_t first_of_next_row(
     Pages *pages, int64_t page, int64_t nodes, int64_t first, Row *row, int64_t tail_bytes
 ) noexcept nogil:
-    """The first node from `first` that is not of the row; in steps that double, as most rows have few versions."""
+    """Return the first node from `first` that is not of the row. Searches in doubling steps: most rows have few
+    versions."""
     cdef int64_t low = first, high = first, step = 1, middle
     while high < nodes and is_of_row(pages, page, high, row, tail_bytes):
         low, high, step = high + 1, high + step, 2 * step
@@ -197,7 +198,8 @@ cdef int64_t first_of_next_row(
 cdef int64_t last_of_row(
     Pages *pages, int64_t page, int64_t nodes, int64_t first, Row *row, int64_t tail_bytes
 ) noexcept nogil:
-    """The last child from `first` that may hold more than the row: one whose successor begins in it does not."""
+    """Return the first child from `first` that may hold another row: all keys of a child are of the row if the next
+    child begins with a key of the row."""
     cdef int64_t low = first, high = nodes - 1, middle
     while low < high:
         middle = (low + high + 1) >> 1
@@ -211,9 +213,9 @@ cdef int64_t last_of_row(
 cdef int take_leaf(
     Pages *pages, int64_t page, int64_t first, int64_t nodes, Stretch stop, Limits *limits, Row *row, Found *found
 ) noexcept nogil:
-    """The records of a leaf from node `first` on. -1: the walk goes on after it; else how it ended."""
+    """Copy the needed records of a leaf, from node `first` on. Return how the walk ended; -1 if it continues."""
     cdef int64_t each = first, node, key, key_len, size, flags, value, end, first_page, newly
-    cdef bint is_new, is_within = False  # whether the page's last key, and so every one, lies before the stop
+    cdef bint is_new, is_within = False  # whether the page's last key, and so each of its keys, lies before the stop
     if first < nodes:
         node = node_of(pages, page, nodes - 1)
         is_within = node >= 0 and order_of(pages, node, stop) < 0
@@ -280,7 +282,7 @@ cdef int walk_tree(
     cdef bint is_seeking = True
     cdef int ended
     while True:
-        while True:  # down to a leaf: to the start's place the first time, to the left afterwards
+        while True:  # descend to a leaf: the first time to the position of `start`, later to the leftmost
             if page < 0 or page >= pages.count:
                 return OUTSIDE
             if unseen == 0:
@@ -306,7 +308,7 @@ cdef int walk_tree(
         ended = take_leaf(pages, page, index, nodes, stop, limits, row, found)
         if ended >= 0:
             return ended
-        while True:  # up to a branch with a next child
+        while True:  # ascend to a branch that has another child
             if depth == 0:
                 return WHOLE
             depth -= 1
@@ -328,12 +330,12 @@ def walk(
     const uint8_t[::1] pages, int64_t page_bytes, int64_t root, const uint8_t[::1] start, const uint8_t[::1] stop,
     limits, uint8_t[::1] out, int64_t[::1] lens,
 ):
-    """Records with `start` ≤ key < `stop` in order: key, value, key, value … into `out`, their lengths into `lens`.
+    """Copy the records with `start` ≤ key < `stop`, in order: key, value, key, value … to `out`, their lengths to
+    `lens`. With an empty `out` only measure.
 
-    With an empty `out` it only measures. Returns how it ended, records, bytes, and for MORE where
-    the next key lies in `pages` and its length. The tree must stay as it is meanwhile: a read transaction holds it.
-    Should it change all the same, nothing is written after the end of `out` and `lens`; and a tree that leads in a
-    circle ends the walk, which enters no more pages than there are.
+    Return how the walk ended, the number of records and of bytes, and for MORE the offset in `pages` and the length of
+    the next key. The caller's read transaction keeps the tree unchanged. If it changed nevertheless, nothing would be
+    written beyond `out` and `lens`, and a cycle would end the walk, which enters no more pages than the file has.
     """
     cdef const uint8_t[::1] asked = limits[5]
     cdef int64_t[::1] ended_in = np.zeros(asked.shape[0], dtype=np.int64)

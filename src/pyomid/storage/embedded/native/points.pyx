@@ -1,8 +1,8 @@
-"""The visible cells of single rows, for point reads: their records are decoded only as far as the reader needs them.
+"""The visible cells of single rows, for point reads: records are decoded only as far as the reader needs them.
 
-`settled_rows` answers the common case, in which every record that the reader needs has its commit timestamp. Anything
-else gives None, and the caller reads the row's versions and decides in Python: a record without a commit timestamp, a
-family tombstone, a column that was not loaded, a damaged record. Nothing read here is believed.
+`settled_rows` handles the common case, in which every record that the reader needs has its commit timestamp. For a row
+with a needed record without one, a family tombstone, a column that was not loaded, or a damaged record it returns None:
+the caller then reads the row's versions and decides in Python.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -20,13 +20,13 @@ cpdef enum:
     TOMBSTONE_OF_WANTED = 2
 
 cdef enum:
-    COLUMNS_MAX = 1024  # A table with more columns gives None.
+    COLUMNS_MAX = 1024  # For a table with more columns the result is None.
     KEY_ROOM = 2 * ESCAPED_ROW_BYTES_MAX + TABLE_BYTES + 1 + VERSION_BYTES
 
 
 cdef class Selection:
-    """What a read wants of a table: WANTED, UNWANTED or TOMBSTONE_OF_WANTED for each column, and what the result calls
-    it."""
+    """The columns that a read needs: for each column of the table WANTED, UNWANTED or TOMBSTONE_OF_WANTED, and its name
+    in the result."""
 
     cdef bytes kinds
     cdef tuple names
@@ -41,8 +41,8 @@ cdef class Selection:
 cdef bint needs_none(
     const uint8_t *data, int64_t stop, const uint8_t *kinds, const int64_t *ended_in, int64_t known
 ) noexcept nogil:
-    """Whether all cells of a record are of columns that the reader does not want, or has already. The checksum is not
-    looked at: such a record is passed by. False if it is damaged."""
+    """Whether the reader needs no cell of a record: it does not want the columns, or has their values already. Does not
+    verify the checksum, because such a record is skipped. False if the record is malformed."""
     cdef const uint8_t *codes
     cdef int64_t place = HEADER_BYTES, count = cells_head(data, &place, stop, &codes), index, number, length
     for index in range(count):
@@ -56,8 +56,8 @@ cdef bint needs_none(
 
 
 def settled_rows(cursor, bytes prefix, rows, Selection selection, bounds, int64_t expired_to):
-    """Return each row as a reader at the snapshot `bounds.committed_below` sees it; None for a row that takes more than
-    this module knows. Versions from the snapshot on may be the reader's own. `prefix`: of the table's keys."""
+    """Return each row as a reader at the snapshot `bounds.committed_below` sees it; None for a row that is not the
+    common case. Versions at or above the snapshot may be the reader's own. `prefix`: of the table's keys."""
     cdef int64_t below = bounds.below, start_ts = bounds.committed_below
     if len(prefix) != TABLE_BYTES or len(selection.kinds) > COLUMNS_MAX or below < 1:
         return [None for row in rows]
@@ -67,7 +67,7 @@ def settled_rows(cursor, bytes prefix, rows, Selection selection, bounds, int64_
 cdef object settled_row(
     object cursor, bytes prefix, bytes row, Selection selection, int64_t below, int64_t start_ts, int64_t expired_to
 ):
-    cdef int64_t ended_in[COLUMNS_MAX]  # 0, or which record of the row ended the column
+    cdef int64_t ended_in[COLUMNS_MAX]  # the number of the record with the column's visible version; 0: none yet
     cdef uint8_t room[KEY_ROOM]
     cdef const uint8_t *codes
     cdef const uint8_t *kinds = <const uint8_t *> PyBytes_AS_STRING(selection.kinds)

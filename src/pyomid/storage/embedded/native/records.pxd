@@ -13,12 +13,12 @@ cdef enum:
     LONG = 15
 
 cdef enum:
-    ABSENT = -2  # In place of a length: dense cells have none of this column.
+    ABSENT = -2  # Returned as a length: the dense cells have no cell of this column.
     CELL_FIELDS = 3
 
 
 cdef inline bint equal(const uint8_t *one, const uint8_t *other, int64_t size) noexcept nogil:
-    """From the end: rows next to each other have long beginnings in common."""
+    """Compare from the end, because neighbouring rows often have a long common prefix."""
     while size > 0:
         size -= 1
         if one[size] != other[size]:
@@ -47,9 +47,9 @@ cdef int64_t put_key(
 cdef inline int64_t next_cell(
     const uint8_t *data, const uint8_t *codes, int64_t index, int64_t *at, int64_t stop, int64_t *length
 ) noexcept nogil:
-    """The number of the column of the cell `index`; -1 where it is broken. `length[0]` becomes its value's length,
-    TOMBSTONE or ABSENT, and `at[0]` moves to where the value begins, which ends before `stop`."""
-    cdef int64_t number, size, place = at[0]  # whose address is taken, so that the caller's stays in a register
+    """Return the column number of cell `index`; -1 if the cell is malformed. Set `length[0]` to the value's length,
+    TOMBSTONE or ABSENT, and advance `at[0]` to the value, which ends at or before `stop`."""
+    cdef int64_t number, size, place = at[0]  # its address is taken, so that `at[0]` can stay in a register
     if codes != NULL:
         number, size = index + 1, codes[index >> 1]
         size = size & 15 if index & 1 else size >> 4

@@ -106,7 +106,7 @@ def checksum(const uint8_t[::1] data, uint32_t before):
 
 
 cdef int64_t varint(const uint8_t *data, int64_t *at, int64_t stop) noexcept nogil:
-    """The number at `at[0]`, which moves to its end; -1 where it does not end before `stop`."""
+    """Return the number at `at[0]` and advance `at[0]` past it; -1 if it does not end before `stop`."""
     cdef int64_t number = 0, byte, index
     for index in range(min(VARINT_BYTES_MAX, stop - at[0])):
         byte = data[at[0] + index]
@@ -118,8 +118,8 @@ cdef int64_t varint(const uint8_t *data, int64_t *at, int64_t stop) noexcept nog
 
 
 cdef int64_t cells_head(const uint8_t *data, int64_t *at, int64_t stop, const uint8_t **codes) noexcept nogil:
-    """How often to call `next_cell` for the cells that begin at `at[0]`, which moves to the first one; -1 where they
-    are broken. `codes[0]` is for `next_cell`: NULL for pairs."""
+    """Read the head of encoded cells at `at[0]`, and advance `at[0]` past it. Return how often to call `next_cell`; -1
+    if the head is malformed. `codes[0]` gets the argument of `next_cell`: NULL for pairs."""
     cdef int64_t count = varint(data, at, stop), greatest, first
     codes[0] = NULL
     if count != 0:
@@ -134,7 +134,8 @@ cdef int64_t cells_head(const uint8_t *data, int64_t *at, int64_t stop, const ui
 
 
 cdef int64_t cells_max(const uint8_t *data, const int64_t[::1] lens) noexcept nogil:
-    """How many cells the records say they have; a lie is cut to what fits, and found when decoding."""
+    """Return an upper bound of the number of cells, from the records' heads. A wrong count in a head is reduced to what
+    fits into the record; decoding detects it."""
     cdef const uint8_t *codes
     cdef int64_t total = 0, at = 0, stop, place, count, record
     for record in range(lens.shape[0] // 2):
@@ -148,7 +149,7 @@ cdef int64_t cells_max(const uint8_t *data, const int64_t[::1] lens) noexcept no
 
 
 cdef int32_t _unescape(uint8_t *data, int64_t size) noexcept nogil:
-    """In place; returns the row's own length."""
+    """Unescape a row key in place. Return its length."""
     cdef int64_t index = 0, out
     while index < size and data[index] != 0:
         index += 1
@@ -161,11 +162,11 @@ cdef int32_t _unescape(uint8_t *data, int64_t size) noexcept nogil:
 
 
 def decode_records(uint8_t[::1] data, const int64_t[::1] lens, const int32_t[::1] column_of):
-    """The arrays of a `CellBatch` over `data`, then a status, and the record that it is about.
+    """Return the arrays of a `CellBatch` over `data`, then a status and the number of the malformed record (-1: none).
 
-    `data` holds key, value, key, value … of the lengths `lens`, in the order of keys, whole rows; keys are
-    unescaped in place if all is well. `column_of` maps a column's number to its index, -1 where it is not wanted;
-    rows without wanted cells are left out.
+    `data` holds key, value, key, value … of the lengths `lens`, in the order of keys, whole rows. With status GOOD the
+    row keys are unescaped in place. `column_of` maps a column's number to its index, -1 if it is not wanted; rows
+    without wanted cells are omitted.
     """
     cdef uint8_t *bytes_ = &data[0]
     cdef const uint8_t *codes
@@ -247,7 +248,7 @@ def decode_records(uint8_t[::1] data, const int64_t[::1] lens, const int32_t[::1
 
 
 cdef int64_t key_bytes_max(int64_t row_len) noexcept nogil:
-    """Of a key of such a row."""
+    """Return the greatest size of a record's key, for a row key of this length."""
     return 2 * row_len + TABLE_BYTES + 1 + VERSION_BYTES
 
 
@@ -255,7 +256,7 @@ cdef int64_t put_key(
     const uint8_t *prefix, int64_t prefix_len, const uint8_t *row, int64_t row_len, int64_t version, uint8_t *out,
     int64_t to,
 ) noexcept nogil:
-    """The key of a row and version; returns where it ends."""
+    """Write the key of a row and version at `out + to`. Return the offset of its end."""
     cdef int64_t index
     memcpy(out + to, prefix, prefix_len)
     to += prefix_len
@@ -289,7 +290,7 @@ cdef bint _ascend(Batch *batch, int64_t row) noexcept nogil:
 cdef int _broken_rule(
     Batch *batch, int64_t row, const uint8_t *is_family, int64_t value_bytes_max, int64_t *cell
 ) noexcept nogil:
-    """GOOD, or the rule that the row breaks; `cell[0]`: the cell that breaks it, -1 for the row itself."""
+    """Return GOOD, or the rule that the row breaks; `cell[0]`: the cell that breaks it, -1 for the row key."""
     cdef int64_t length = batch.row_len[row], number
     cell[0] = -1
     if length == 0:
@@ -310,9 +311,9 @@ cdef int _broken_rule(
 
 
 def check_batch(tuple arrays, const uint8_t[::1] is_family, int64_t value_bytes_max):
-    """GOOD, or the rule that is broken; then the row and the cell that break it (-1: none).
+    """Return GOOD or the first broken rule, and the row and cell that break it (-1: none).
 
-    `is_family` marks columns with an empty qualifier.
+    `is_family`: 1 for columns with an empty qualifier.
     """
     cdef Batch batch = batch_of(arrays)
     cdef int64_t row, cell
@@ -335,7 +336,7 @@ cdef bint _is_dense(const Cell *cells, int64_t count, int64_t *greatest) noexcep
 
 
 cdef void _sort(Cell *cells, int64_t count) noexcept nogil:
-    """By column. They nearly are."""
+    """Sort by column. Insertion sort, because cells are nearly always in order."""
     cdef int64_t index, to
     cdef Cell cell
     for index in range(1, count):
@@ -347,7 +348,8 @@ cdef void _sort(Cell *cells, int64_t count) noexcept nogil:
 
 
 cdef int64_t put_cells(const uint8_t *data, Cell *cells, int64_t count, uint8_t *out, int64_t at) noexcept nogil:
-    """Encodes cells, whose offsets are in `data`; returns where they end. Sorts them by column if they are dense."""
+    """Encode cells, whose values are in `data`, at `out + at`. Return the offset of their end. Sort dense cells by
+    column."""
     cdef int64_t greatest, index, number, length, code
     cdef uint8_t *codes = out + at + 2
     cdef bint is_dense = _is_dense(cells, count, &greatest)
@@ -377,11 +379,11 @@ def encode_rows(
     tuple arrays, int64_t first, int64_t stop, const uint8_t[::1] prefix, const int64_t[::1] number_of,
     int64_t version, uint32_t sample_mask,
 ):
-    """Rows `first` … `stop` of a checked batch as records under `version`, without a commit timestamp.
+    """Encode rows `first` … `stop` of a checked batch as records under `version`, without a commit timestamp.
 
-    `prefix` is the table's, `number_of` the table's number of each of the batch's columns. Returns the bytes, their
-    borders (key i is bounds[2i] : bounds[2i+1], its value up to bounds[2i+2]) and which rows are samples: those the CRC
-    of whose row prefix has none of the bits of `sample_mask`.
+    `prefix`: of the table's keys; `number_of`: the number of each of the batch's columns. Return the bytes, their
+    borders (key i is bounds[2i] : bounds[2i+1], its value ends at bounds[2i+2]), and whether each row is a sample: the
+    CRC of its row prefix has no bit of `sample_mask`.
     """
     cdef Batch batch = batch_of(arrays)
     cdef int64_t size = 0, most = 0, at = 0, row, cell, key, value, first_cell, stop_cell
@@ -424,7 +426,7 @@ def encode_rows(
 
 
 def pairs(const uint8_t[::1] data, const int64_t[::1] bounds):
-    """The keys and values that `encode_rows` returned, as pairs of bytes."""
+    """Return the keys and values that `encode_rows` returned, as pairs of bytes."""
     cdef const char *first = <const char *> &data[0]
     cdef int64_t place, count = bounds.shape[0] >> 1
     if count and not 0 <= bounds[0] <= bounds[2 * count] <= data.shape[0]:
@@ -436,6 +438,6 @@ def pairs(const uint8_t[::1] data, const int64_t[::1] bounds):
             PyBytes_FromStringAndSize(first + bounds[2 * place], bounds[2 * place + 1] - bounds[2 * place]),
             PyBytes_FromStringAndSize(first + bounds[2 * place + 1], bounds[2 * place + 2] - bounds[2 * place + 1]),
         )
-        PyObject_GC_UnTrack(pair)  # as the garbage collector would, which need not look at it
+        PyObject_GC_UnTrack(pair)  # it holds only bytes; the garbage collector would untrack it later
         found.append(pair)
     return found

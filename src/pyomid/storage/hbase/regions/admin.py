@@ -1,4 +1,4 @@
-"""Administration of tables and regions: create, drop, flush, compact, split, move. Each call waits for the master."""
+"""Administration of tables, regions and snapshots. Each call waits for the master."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from pyomid.storage.hbase.regions.operations import (
 )
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Address, Call
+from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Call
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
-    CompactRegionRequest,
-    CompactRegionResponse,
     CreateTableRequest,
     DeleteSnapshotRequest,
     DeleteSnapshotResponse,
@@ -46,14 +44,11 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
     GetTableNamesResponse,
     IsSnapshotDoneRequest,
     IsSnapshotDoneResponse,
-    MoveRegionRequest,
     ProcedureStarted,
-    RegionSpecifier,
     RestoreSnapshotRequest,
     RestoreSnapshotResponse,
     SnapshotDescription,
     SnapshotRequest,
-    SplitTableRegionRequest,
     TableName,
     TableRequest,
     TableSchema,
@@ -137,7 +132,12 @@ class Admin:
         return True
 
     def disable_table(self, table: str) -> None:
-        self._disable(TableRequest(table_name=name_of(table)), table)
+        """Disable the table; no error if it is disabled already."""
+        try:
+            self._procedure("DisableTable", TableRequest(table_name=name_of(table)), f"disabling table {table}")
+        except Unavailable as error:
+            if "TableNotEnabledException" not in error.message:
+                raise
 
     def enable_table(self, table: str) -> None:
         self._procedure("EnableTable", TableRequest(table_name=name_of(table)), f"enabling table {table}")
@@ -165,57 +165,24 @@ class Admin:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
         return _descriptor(reply.table_schema[0])
 
+    def exists(self, table: str) -> bool:
+        """Return whether HBase has the table."""
+        try:
+            self.table(table)
+        except UnknownTable:
+            return False
+        return True
+
     def flush_region(self, region: Region) -> None:
         """Flush the region: on return its memory is in files. A region that was split or merged meanwhile was flushed
         when HBase closed it."""
         with contextlib.suppress(_Reshaped):
             self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
 
-    def compact(self, table: str, *, major: bool = True) -> None:
-        """Request a compaction; the region servers perform it later."""
-        for region in self._cluster.regions(table):
-            request = CompactRegionRequest(region=region.specifier, major=major)
-            self._region("CompactRegion", region, request, CompactRegionResponse)
-
     def best_split(self, region: Region) -> bytes | None:
         """Return the middle row of the region's largest file; None if the region has too few rows."""
         request = GetRegionInfoRequest(region=region.specifier, best_split_row=True)
         return self._region("GetRegionInfo", region, request, GetRegionInfoResponse).best_split_row or None
-
-    def split(self, table: str, row: bytes) -> None:
-        """Split a region: on return a region begins at `row`."""
-        region = next(each for each in self._cluster.regions(table) if row in each.key_range)
-        if region.key_range.start == row:
-            return
-        request = SplitTableRegionRequest(split_row=row)
-        info = request.region_info
-        info.region_id = region.region_id
-        info.table_name.CopyFrom(name_of(table))
-        info.start_key, info.end_key = region.key_range.start, region.key_range.stop or b""
-        info.split = info.offline = False
-        self._procedure("SplitRegion", request, f"splitting {table} at {row!r}")
-
-    def move(self, region: Region, server: Address, start_code: int) -> None:
-        """Move a region. `start_code` distinguishes two lives of a server at one address (`servers` lists them)."""
-        request = MoveRegionRequest()
-        request.region.type, request.region.value = RegionSpecifier.ENCODED_REGION_NAME, region.encoded_name
-        request.dest_server_name.host_name, request.dest_server_name.port = server
-        request.dest_server_name.start_code = start_code
-        self._master("MoveRegion", request, ProcedureStarted, f"moving a region of {region.table} to {server}")
-
-    def servers(self) -> list[tuple[Address, int]]:
-        """Return the live region servers with their start codes, from ZooKeeper."""
-        zookeeper = self._cluster.zookeeper
-        names = zookeeper.ask("get_children", f"{zookeeper.znode}/rs")
-        parsed = (name.split(",") for name in names)
-        return sorted((Address(host, int(port)), int(code)) for host, port, code in parsed)
-
-    def _disable(self, request: TableRequest, table: str) -> None:
-        try:
-            self._procedure("DisableTable", request, f"disabling table {table}")
-        except Unavailable as error:
-            if "TableNotEnabledException" not in error.message:
-                raise
 
     def _procedure(self, method: str, request: Message, what: str) -> None:
         budget = self._cluster.budget(what)
@@ -329,13 +296,6 @@ _DEADLINE_S: Final = 1800.0
 
 class Snapshots(Admin):
     """`Admin`, with snapshots."""
-
-    def exists(self, table: str) -> bool:
-        try:
-            self.table(table)
-        except UnknownTable:
-            return False
-        return True
 
     def take(self, name: str, table: str) -> None:
         """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""

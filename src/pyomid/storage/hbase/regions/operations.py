@@ -3,10 +3,10 @@
     Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
     Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
 
-There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or is safe to
-retry, is retried until the budget's deadline, with back-off and jitter. If a mutation must not be retried and its reply
-was lost, its result is `INDETERMINATE`. An operation that waits for two seconds logs this; after three seconds of
-pauses it checks whether waiting can help, and reports a table that is gone or disabled.
+There are two drivers: `rpc/client` (blocking) and `rpc/loop_client` (for the TSO's flushes). A call that did not take
+effect, or is safe to retry, is retried until the budget's deadline, with back-off and jitter. If a mutation must not be
+retried and its reply was lost, its result is `INDETERMINATE`. An operation that waits for two seconds logs this; after
+three seconds of pauses it checks whether waiting can help, and reports a table that is gone or disabled.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
@@ -45,41 +45,6 @@ from pyomid.types import KeyRange
 T = TypeVar("T")
 
 
-class ClusterOptions(TypedDict, total=False):
-    """Options of a client. `handshake`: by default simple authentication as `user`. `deadline_s` (60) limits each
-    operation, `call_s_max` (20) each of its calls. `tls`: used by all connections."""
-
-    user: str | None
-    handshake: Handshake | None
-    deadline_s: float
-    call_s_max: float
-    durability: Durability
-    tls: ssl.SSLContext | None
-
-
-class ClusterClient:
-    """Common base of the blocking and the asyncio client."""
-
-    def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
-        self.zookeeper = zookeeper
-        self.deadline_s = options.get("deadline_s", 60.0)
-        self.call_s_max = options.get("call_s_max", 20.0)
-        self.operations = RegionOperations(LocationCache(), durability=options.get("durability", Durability.TABLE))
-        self.tls = options.get("tls")
-        self.handshake = options.get("handshake") or SimpleHandshake(options.get("user"))
-        self._closed = False
-
-    def budget(self, what: str, deadline_s: float | None = None) -> Budget:
-        return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)
-
-    def _find(self, request: FindServer) -> Address | Unavailable:
-        try:
-            content = self.zookeeper.read_hbase(request.role.value)
-        except Unavailable as error:
-            return error
-        return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
-
-
 class _Door:
     """Lets threads wait for one of them to connect to a server's service. If the attempt fails, it fails for all that
     waited: otherwise each would try in turn, and the last would wait that many timeouts for a dead machine."""
@@ -92,14 +57,35 @@ class _Door:
         self.failed_s = 0.0
 
 
-class Cluster(ClusterClient):
+class Cluster:
     """A blocking client. Raises `Misuse` in a forked child."""
 
-    def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
-        super().__init__(zookeeper, **options)
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        *,
+        user: str | None = None,
+        handshake: Handshake | None = None,
+        deadline_s: float = 60.0,
+        call_s_max: float = 20.0,
+        durability: Durability = Durability.TABLE,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`handshake`: by default simple authentication as `user`. `deadline_s` limits each operation, `call_s_max`
+        each of its calls."""
+        self.zookeeper = zookeeper
+        self.handshake = handshake or SimpleHandshake(user)
+        self.deadline_s = deadline_s
+        self.call_s_max = call_s_max
+        self.operations = RegionOperations(LocationCache(), durability=durability)
+        self.tls = tls
+        self._closed = False
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._doors: dict[tuple[Address, str], _Door] = {}
         self._guard = ProcessGuard("HBase client")
+
+    def budget(self, what: str, deadline_s: float | None = None) -> Budget:
+        return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)
 
     def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
         """Return each request's result, in order."""
@@ -158,7 +144,15 @@ class Cluster(ClusterClient):
         if isinstance(request, Pause):
             time.sleep(request.seconds)
             return None
-        return self._find(request)
+        return self.find_server(request)
+
+    def find_server(self, request: FindServer) -> Address | Unavailable:
+        """Return the server's address, read from ZooKeeper."""
+        try:
+            content = self.zookeeper.read_hbase(request.role.value)
+        except Unavailable as error:
+            return error
+        return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
 
     def _started(self, request: Start) -> list[SentCall]:
         """Send all calls; first those to connected servers, so that they do not wait for a connection to another."""

@@ -1,8 +1,12 @@
-"""One blocking connection, shared by threads, without its own thread.
+"""Connections to one service of a server: `ServerConnection` is the protocol, with two ways to wait for replies.
 
-A thread that waits for a reply reads the socket for all: the first waiting thread is the *reader*. It puts the replies
-of others into their calls, and passes the role on when its own reply has arrived. So a single caller needs no thread
-switch (a reader thread would cost 50-100 µs per call), and many callers share one stream of pipelined calls.
+    Connection                       for threads: a waiting thread reads the socket
+    LoopConnection (loop_client)     for an event loop, which reads when the socket is ready
+
+Threads share a `Connection`; it has no thread of its own. A thread that waits for a reply reads the socket for all:
+the first waiting thread is the *reader*. It puts the replies of others into their calls, and passes the role on when
+its own reply has arrived. So a single caller needs no thread switch (a reader thread would cost 50-100 µs per call),
+and many callers share one stream of pipelined calls.
 
 An interrupt (Ctrl-C, lack of memory) may come at any line, in a thread on which others depend. If the thread is only
 waiting, only its own call is lost. If it has sent or received part of a frame, the stream is unusable: the rest of the
@@ -16,9 +20,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, CallTimedOut, ConnectionLost, connection_lost
@@ -32,11 +37,11 @@ from pyomid.storage.hbase.rpc.frames import (
     decode_reply,
     encode_call,
 )
-from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
-from pyomid.storage.hbase.security.sasl import SecurityLayer
+from pyomid.storage.hbase.rpc.handshake import Handshake
 from pyomid.tls import TlsSocket, bound_sends, probe
 
-T = TypeVar("T")
+P = TypeVar("P")
+"""A call in flight."""
 
 CONNECT_S_MAX: Final = 5.0
 
@@ -46,6 +51,117 @@ cut off their frames."""
 
 _SEND_S_MAX: Final = 30
 """A server that receives nothing for this time counts as lost."""
+
+
+class _Opening:
+    """`ByteStream` over a socket."""
+
+    def __init__(self, opened: socket.socket | TlsSocket) -> None:
+        self._socket = opened
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def read(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            if not (some := self._socket.recv(count - len(received))):
+                raise ConnectionResetError("the server closed it during the handshake")
+            received += some
+        return received
+
+
+class ServerConnection(ABC, Generic[P]):
+    """The connection to one service of a server: opening, handshake, frames and call ids. After `ConnectionLost` a new
+    connection must be opened."""
+
+    def __init__(
+        self,
+        address: Address,
+        service: str,
+        handshake: Handshake,
+        *,
+        connect_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connect and authenticate. Waits for the server, and for the KDC without a limit."""
+        self.address = address
+        self._calls: dict[int, P] = {}
+        self._next_id = 0
+        self._lost: ConnectionLost | None = None
+        self._is_unheard = tls is None
+        try:
+            sock = socket.create_connection(address, timeout=connect_timeout_s)
+        except OSError as error:
+            raise ConnectionLost(f"no connection to {address}: {error}") from error
+        self._socket: socket.socket | TlsSocket = sock
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if tls is not None:
+                self._socket = TlsSocket(tls.wrap_socket(sock, server_hostname=address.host))
+            self._layer = handshake.perform(_Opening(self._socket), service, address.host)
+            self._assembler = FrameAssembler() if self._layer is None else WrappedFrameAssembler(self._layer.unwrap)
+            self._set_socket()
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError):
+                raise self._failure(f"no connection to {address}: {error}", error) from error
+            raise
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def close(self) -> None:
+        self._lose(ConnectionLost(f"connection to {self.address} closed"))
+
+    @abstractmethod
+    def _set_socket(self) -> None:
+        """Prepare the socket for calls."""
+
+    @abstractmethod
+    def _lose(self, reason: ConnectionLost) -> None:
+        """Close the connection and fail its calls."""
+
+    def _failure(self, text: str, error: BaseException) -> ConnectionLost:
+        """Return the failure for an error of the connection."""
+        return connection_lost(text, self.address, error, is_unheard=self._is_unheard)
+
+    def _new_id(self) -> int:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        return self._next_id
+
+    def _pieces(self, head: bytes, cells: bytes | bytearray | memoryview) -> Iterator[bytes | bytearray | memoryview]:
+        """Yield a frame as the bytes to send, in the order in which they must be sent."""
+        for piece in (head, cells) if self._layer is None else (self._layer.wrap(head + cells),):
+            if piece:
+                yield piece
+
+    def _receive(self) -> Iterator[Reply]:
+        """Read the socket once; yield the replies that this completes."""
+        count = self._socket.recv_into(self._assembler.space())
+        if count == 0:
+            raise ConnectionResetError("the server closed it")
+        for frame in self._assembler.filled(count or 0):
+            reply = decode_reply(frame)
+            self._is_unheard = False
+            yield reply
+
+    def _answered_by(self, reply: Reply) -> list[P]:
+        """Return the calls that the reply answers. If it refuses the connection, these are all calls: none is
+        performed. If there is no such call, its caller gave up, and the late reply is dropped."""
+        if reply.call_id == REFUSED_CALL_ID and reply.failure is not None:
+            return list(self._calls.values())
+        pending = self._calls.get(reply.call_id)
+        return [] if pending is None else [pending]
+
+    def _has_buffered(self) -> bool:
+        """Return whether TLS has buffered bytes, which `poll` does not see."""
+        return isinstance(self._socket, TlsSocket) and self._socket.pending() > 0
+
+    def _timed_out(self) -> CallTimedOut:
+        return CallTimedOut(f"{self.address} did not answer in time")
 
 
 class PendingCall:
@@ -65,57 +181,22 @@ class PendingCall:
         return self.reply is not None or self.failure is not None
 
 
-class Connection:
-    """The connection to one service of a server. Raises `CallTimedOut`, or `ConnectionLost`, after which a new one must
-    be opened."""
+class Connection(ServerConnection[PendingCall]):
+    """A blocking connection. Raises `CallTimedOut` or `ConnectionLost`."""
 
-    def __init__(
-        self,
-        address: Address,
-        service: str,
-        handshake: Handshake,
-        *,
-        connect_timeout_s: float,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.address = address
-        self._calls: dict[int, PendingCall] = {}
-        self._next_id = 0
+    def _set_socket(self) -> None:
         self._state = threading.Lock()
         self._sending = threading.Lock()
         self._reader: PendingCall | None = None
-        self._lost: ConnectionLost | None = None
-        self._is_unheard = tls is None
-        try:
-            sock = socket.create_connection(address, timeout=connect_timeout_s)
-        except OSError as error:
-            raise ConnectionLost(f"no connection to {address}: {error}") from error
-        self._socket: socket.socket | TlsSocket = sock
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if tls is not None:
-                self._socket = TlsSocket(tls.wrap_socket(sock, server_hostname=address.host))
-            self._layer = _introduce(self._socket, whole_steps(handshake, service, address.host))
-            self._assembler = assembler_of(self._layer)
-            bound_sends(self._socket, _SEND_S_MAX)
-            self._readable = select.poll()
-            self._readable.register(self._socket, select.POLLIN)
-        except BaseException as error:
-            self._socket.close()
-            if isinstance(error, OSError):
-                raise self._failure(f"no connection to {address}: {error}", error) from error
-            raise
-
-    @property
-    def is_lost(self) -> bool:
-        return self._lost is not None
+        bound_sends(self._socket, _SEND_S_MAX)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
 
     def start(self, call: Call, *, timeout_s: float) -> PendingCall:
         """Send a call. The same thread takes its reply by `finish`, in any order."""
         with self._state:
-            self._next_id = call_id = (self._next_id + 1) & 0x7FFFFFFF
-        head, cells = encode_call(call_id, call, max(1, int(timeout_s * 1000)))
+            call_id = self._new_id()
+        frame = encode_call(call_id, call, max(1, int(timeout_s * 1000)))
         with self._state:  # last: a call that cannot be encoded leaves nothing behind
             if self._lost is not None:
                 raise self._lost.again()
@@ -124,9 +205,8 @@ class Connection:
         try:
             with self._sending:
                 is_torn = True
-                for piece in (head, cells) if self._layer is None else (self._layer.wrap(head + cells),):
-                    if piece:
-                        self._socket.sendall(piece)
+                for piece in self._pieces(*frame):
+                    self._socket.sendall(piece)
                 is_torn = False
         except BaseException as error:
             if is_torn:
@@ -154,9 +234,6 @@ class Connection:
             raise pending.failure
         assert pending.reply is not None
         return pending.reply
-
-    def close(self) -> None:
-        self._lose(ConnectionLost(f"connection to {self.address} closed"))
 
     def _becomes_reader(self, pending: PendingCall) -> bool:
         with self._state:
@@ -189,12 +266,8 @@ class Connection:
                 # Wait and read are separate: an interrupted wait has read nothing; an interrupted read may have.
                 if self._has_buffered() or self._readable.poll(_TICK_MS):
                     is_torn = True
-                    count = self._socket.recv_into(self._assembler.space())
-                    if count == 0:
-                        raise ConnectionResetError("the server closed it")
-                    if count is not None:
-                        for frame in self._assembler.filled(count):
-                            self._deliver(decode_reply(frame))
+                    for reply in self._receive():
+                        self._deliver(reply)
                     is_torn = False
                 if time.monotonic() >= deadline_s:  # checked even if replies to others arrive all the time
                     self._give_up(pending)
@@ -206,23 +279,17 @@ class Connection:
                 raise
 
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
-        """Return the failure for an error. If the connection has no TLS and the server never replied, probe once
-        whether the port speaks TLS; this takes a few seconds at most."""
+        """See the base. If the connection has no TLS and the server never replied, probe once whether the port speaks
+        TLS; this takes a few seconds at most."""
         if self._is_unheard and isinstance(error, OSError):
             hint = probe(self.address, None, f"the HBase server {self.address}", "hbaseTls")
             if hint is not None:
                 return AuthenticationFailed(hint)
         return connection_lost(text, self.address, error)
 
-    def _has_buffered(self) -> bool:
-        """Return whether TLS has buffered bytes, which `poll` does not see."""
-        return isinstance(self._socket, TlsSocket) and self._socket.pending() > 0
-
     def _deliver(self, reply: Reply) -> None:
-        self._is_unheard = False
         with self._state:
-            # If there is no such call, its caller gave up, and the late reply is dropped.
-            for pending in answered_by(reply, self._calls):
+            for pending in self._answered_by(reply):
                 pending.reply = reply
                 self._wake(pending)
                 self._calls.pop(pending.call_id, None)  # last: until then `_lose` finds those that must still be woken
@@ -231,7 +298,7 @@ class Connection:
         with self._state:
             if not pending.is_done:
                 self._calls.pop(pending.call_id, None)
-                pending.failure = CallTimedOut(f"{self.address} did not answer in time")
+                pending.failure = self._timed_out()
             pending.waiting = False
 
     def _hand_on_reading(self, own: PendingCall) -> None:
@@ -274,31 +341,3 @@ class Connection:
                 pending.failure = pending.failure or self._lost.again()
                 self._wake(pending)
                 self._calls.pop(pending.call_id, None)
-
-
-def assembler_of(layer: SecurityLayer | None) -> FrameAssembler:
-    return FrameAssembler() if layer is None else WrappedFrameAssembler(layer.unwrap)
-
-
-def answered_by(reply: Reply, calls: Mapping[int, T]) -> list[T]:
-    """Return the calls that the reply answers. If it refuses the connection, these are all calls: none is performed."""
-    if reply.call_id == REFUSED_CALL_ID and reply.failure is not None:
-        return list(calls.values())
-    return [calls[reply.call_id]] if reply.call_id in calls else []
-
-
-def _introduce(opened: socket.socket | TlsSocket, steps: HandshakeSteps) -> SecurityLayer | None:
-    received = b""
-    try:
-        request = next(steps)
-        while True:
-            if isinstance(request, bytes):
-                opened.sendall(request)
-            elif isinstance(request, int):
-                received = opened.recv(request)
-            else:
-                received = request()
-            request = steps.send(received)
-    except StopIteration as end:
-        layer: SecurityLayer | None = end.value
-        return layer

@@ -1,7 +1,4 @@
-"""The handshake on a new connection before its first call: authentication, without a socket.
-
-    steps = handshake.steps(CLIENT, "host1")   yields bytes to send; a number: read that many bytes and send them in;
-                                               a function that may wait for a KDC: send its result in
+"""The handshake on a new connection before its first call: authentication.
 
 `SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake` (Kerberos) and `TokenHandshake` (a
 delegation token) exchange SASL tokens:
@@ -19,19 +16,15 @@ from __future__ import annotations
 
 import getpass
 import struct
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import KERBEROS, TOKEN, connection_header, opening, preamble
 from pyomid.storage.hbase.security.digest_md5 import Credentials, digest_steps
-from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosContext, KerberosFailed
+from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosFailed
 from pyomid.storage.hbase.security.sasl import Agreed, Protection, SaslRefused, SecurityLayer, exchange_steps
-
-HandshakeSteps = Generator[bytes | int | Callable[[], bytes], bytes, SecurityLayer | None]
 
 _LENGTH: Final = struct.Struct(">i")
 _SWITCH_TO_SIMPLE: Final = -88
@@ -39,34 +32,20 @@ _TOKEN_BYTES_MAX: Final = 1 << 20
 """A ticket with a long list of groups has some ten kilobytes."""
 
 
+class ByteStream(Protocol):
+    """A connection during its handshake."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def read(self, count: int) -> bytes:
+        """Return exactly `count` bytes. Never reads beyond them: bytes after the handshake belong to calls."""
+
+
 class Handshake(Protocol):
-    """A handshake. All connections of a client share it; each gets its own steps."""
+    """A handshake. All connections of a client share it, and perform it on several threads at a time."""
 
-    def steps(self, service: str, host: str) -> HandshakeSteps:
-        """Perform the handshake; return the security layer of all further bytes. `ConnectionLost` if the server refuses
-        the client."""
-
-
-def whole_steps(handshake: Handshake, service: str, host: str) -> HandshakeSteps:
-    """Adapt the steps to a socket, which may return less than requested: a yielded number is the most to read now, and
-    no byte means that the server closed the connection. Never reads beyond the handshake: later bytes belong to calls.
-    """
-    steps = handshake.steps(service, host)
-    try:
-        request = next(steps)
-        while True:
-            received = b""
-            if not isinstance(request, int):
-                received = yield request
-            else:
-                while len(received) < request:
-                    if not (some := (yield request - len(received))):
-                        raise ConnectionResetError("the server closed it during the handshake")
-                    received += some
-            request = steps.send(received)
-    except StopIteration as end:
-        layer: SecurityLayer | None = end.value
-        return layer
+    def perform(self, stream: ByteStream, service: str, host: str) -> SecurityLayer | None:
+        """Return the security layer of all further bytes. `ConnectionLost` if the server refuses the client."""
 
 
 class SimpleHandshake:
@@ -75,8 +54,8 @@ class SimpleHandshake:
     def __init__(self, user: str | None = None) -> None:
         self._user = user or getpass.getuser()
 
-    def steps(self, service: str, host: str) -> HandshakeSteps:
-        yield preamble(service, self._user)
+    def perform(self, stream: ByteStream, service: str, host: str) -> SecurityLayer | None:
+        stream.send(preamble(service, self._user))
         return None
 
 
@@ -94,14 +73,12 @@ class SaslHandshake:
         self._wanted = wanted
         self._run_as = run_as
 
-    def steps(self, service: str, host: str) -> HandshakeSteps:
+    def perform(self, stream: ByteStream, service: str, host: str) -> SecurityLayer | None:
         context = self._kerberos.context(self._principal, host)
-        first = yield partial(_begun, context)
-        exchange = exchange_steps(context, first, self._wanted)
-        layer = yield from _sasl_steps(KERBEROS, exchange, context.service, _NO_TICKET)
         header = connection_header(service, self._run_as)
-        yield header if layer is None else layer.wrap(header)
-        return layer
+        return _authenticate(
+            stream, KERBEROS, exchange_steps(context, self._wanted), header, server=context.service, advice=_NO_TICKET
+        )
 
 
 class TokenHandshake:
@@ -119,15 +96,16 @@ class TokenHandshake:
         self._wanted = wanted
         self._otherwise = otherwise
 
-    def steps(self, service: str, host: str) -> HandshakeSteps:
+    def perform(self, stream: ByteStream, service: str, host: str) -> SecurityLayer | None:
         credentials = self._newest()
         if credentials is None:
-            return (yield from _instead_steps(self._otherwise, service, host))
-        exchange = digest_steps(credentials, self._wanted)
-        layer = yield from _sasl_steps(TOKEN, exchange, f"the HBase server {host}", _NO_TOKEN)
-        header = connection_header(service)
-        yield header if layer is None else layer.wrap(header)
-        return layer
+            try:
+                return self._otherwise().perform(stream, service, host)
+            except (Misuse, AuthenticationFailed) as error:
+                raise AuthenticationFailed(f"the delegation token has expired. {_NO_TOKEN}. {error}") from error
+        exchange, header = digest_steps(credentials, self._wanted), connection_header(service)
+        server = f"the HBase server {host}"
+        return _authenticate(stream, TOKEN, exchange, header, server=server, advice=_NO_TOKEN)
 
 
 _NO_TICKET: Final = "Its log says why; often the clocks are apart, or its keytab has another key than the KDC"
@@ -136,90 +114,60 @@ _NO_TOKEN: Final = (
 )
 
 
-def _instead_steps(otherwise: Callable[[], Handshake], service: str, host: str) -> HandshakeSteps:
-    """Perform the handshake of a client whose token has expired; errors mention that."""
-    with _expired():
-        steps = otherwise().steps(service, host)
-        try:
-            request = next(steps)
-            while True:
-                request = steps.send((yield partial(_asked, request) if callable(request) else request))
-        except StopIteration as end:
-            layer: SecurityLayer | None = end.value
-            return layer
-
-
-@contextmanager
-def _expired() -> Iterator[None]:
-    """Add the expired token to errors of the handshake that replaces it."""
-    try:
-        yield
-    except (Misuse, AuthenticationFailed) as error:
-        raise AuthenticationFailed(f"the delegation token has expired. {_NO_TOKEN}. {error}") from error
-
-
-def _asked(request: Callable[[], bytes]) -> bytes:
-    with _expired():
-        return request()
-
-
-def _sasl_steps(
-    authentication: int, exchange: Generator[bytes, bytes, Agreed], server: str, advice: str
-) -> HandshakeSteps:
-    """Perform the dialogue; return the agreed security layer. `advice`: for the error if the client is refused."""
+def _authenticate(
+    stream: ByteStream,
+    authentication: int,
+    exchange: Generator[bytes, bytes, Agreed],
+    header: bytes,
+    *,
+    server: str,
+    advice: str,
+) -> SecurityLayer | None:
+    """Exchange tokens, then send the header; return the agreed security layer. `advice`: for the error if the client is
+    refused."""
     sent = opening(authentication)
-    with _told(server):
-        token = next(exchange)
-        try:
-            while True:
-                yield sent + _LENGTH.pack(len(token)) + token
-                sent = b""
-                token = exchange.send((yield from _answer_steps(server, advice)))
-        except StopIteration as end:
-            agreed: Agreed = end.value
-    if agreed.token is not None:
-        yield _LENGTH.pack(len(agreed.token)) + agreed.token
-    return agreed.layer
-
-
-def _begun(context: KerberosContext) -> bytes:
-    with _told(context.service):
-        return context.begin()
-
-
-@contextmanager
-def _told(server: str) -> Iterator[None]:
-    """Raise authentication errors as failures of the connection."""
     try:
-        yield
+        token = next(exchange)
+        while True:
+            stream.send(sent + _LENGTH.pack(len(token)) + token)
+            sent = b""
+            token = exchange.send(_answer(stream, server, advice))
+    except StopIteration as end:
+        agreed: Agreed = end.value
     except KerberosFailed as error:
         raise (ConnectionLost if error.may_pass else AuthenticationFailed)(str(error)) from error
     except (SaslRefused, Corruption) as error:
         raise AuthenticationFailed(f"SASL with {server}: {error}") from error
+    if agreed.token is not None:
+        stream.send(_LENGTH.pack(len(agreed.token)) + agreed.token)
+    stream.send(header if agreed.layer is None else agreed.layer.wrap(header))
+    return agreed.layer
 
 
-def _answer_steps(server: str, advice: str) -> Generator[int, bytes, bytes]:
-    """The server's next token."""
-    (status,) = _LENGTH.unpack((yield 4))
-    if status != 0:
-        kind = yield from _text_steps()
-        message = yield from _text_steps()
+def _answer(stream: ByteStream, server: str, advice: str) -> bytes:
+    """Return the server's next token."""
+    if _number(stream) != 0:
+        kind, message = _text(stream), _text(stream)
         raise AuthenticationFailed(f"{server} refuses this client: {message or kind}. {advice}")
-    (length,) = _LENGTH.unpack((yield 4))
+    length = _number(stream)
     if length == _SWITCH_TO_SIMPLE:
         raise AuthenticationFailed(
             "HBase does not use Kerberos (hbase.security.authentication=simple), and this client does not continue "
             "without it: if that is intended, omit the option authentication=kerberos"
         )
-    return (yield from _bytes_steps(length))
+    return _bytes(stream, length)
 
 
-def _text_steps() -> Generator[int, bytes, str]:
-    (length,) = _LENGTH.unpack((yield 4))
-    return (yield from _bytes_steps(max(length, 0))).decode(errors="replace")
+def _number(stream: ByteStream) -> int:
+    (number,) = _LENGTH.unpack(stream.read(4))
+    return int(number)
 
 
-def _bytes_steps(length: int) -> Generator[int, bytes, bytes]:
+def _text(stream: ByteStream) -> str:
+    return _bytes(stream, max(_number(stream), 0)).decode(errors="replace")
+
+
+def _bytes(stream: ByteStream, length: int) -> bytes:
     if not 0 <= length <= _TOKEN_BYTES_MAX:
         raise Corruption(f"a token of {length} bytes during the handshake")
-    return (yield length) if length else b""
+    return stream.read(length)

@@ -52,7 +52,7 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
             self.has_tried.set()
 
     def _exchange(self, context: KerberosContext, timeout: float) -> None:
-        exchange = exchange_steps(context, context.begin(), Protection.AUTHENTICATION)
+        exchange = exchange_steps(context, Protection.AUTHENTICATION)
         token, rounds = next(exchange), 0
         try:
             while True:

@@ -53,6 +53,9 @@ class GssContext(MessageContext, Protocol):
     def is_complete(self) -> bool:
         """Whether both ends are authenticated."""
 
+    def begin(self) -> bytes:
+        """Return the first token. Asks the KDC."""
+
     def step(self, token: bytes) -> bytes:
         """Return the next token for the server; empty if it needs none."""
 
@@ -93,9 +96,10 @@ class Agreed:
     layer: SecurityLayer | None
 
 
-def exchange_steps(context: GssContext, token: bytes, wanted: Protection | None) -> Generator[bytes, bytes, Agreed]:
-    """Yield tokens for the server and receive its answers; `token` is the first. `wanted` None: the strongest
-    protection that the server offers."""
+def exchange_steps(context: GssContext, wanted: Protection | None) -> Generator[bytes, bytes, Agreed]:
+    """Yield tokens for the server and receive its answers. `wanted` None: the strongest protection that the server
+    offers."""
+    token = context.begin()
     while not context.is_complete:
         token = context.step((yield token))
     offer = context.unwrap((yield token), encrypted=False)

@@ -34,7 +34,7 @@ class TableRows:
         """Make exactly these tables decidable (`oracle.requests.tables`)."""
         self.rows["is_known"] = 0
         for table_id in table_ids:
-            row = self.row_of(table_id)  # which may make room
+            row = self.row_of(table_id)  # may replace the rows (`_make_room`)
             self.rows["is_known"][row] = 1
 
     def _make_room(self) -> None:

@@ -4,28 +4,28 @@
              ─► entry: ready from S on
     drop     entry: dropping, then a fence ─► table of the index gone ─► entry without the index
 
-The entry names the index's table before that is created, so a client that dies leaves nothing that no entry names.
+The entry names the index's table before that is created, so a client that dies leaves no table without an entry.
 
 From the fence on every commit maintains the index: a transaction that began before it and wrote the table aborts.
-Separate transactions put the existing rows into the index and claim what they read, so none of them commits with an
-overlapping writer of its rows. S is a start drawn after the last of them: a transaction that begins at or above it sees
+Separate transactions put the existing rows into the index and claim what they read: of one of them and an overlapping
+writer of its rows, one aborts. S is a start drawn after the last of them: a transaction that begins at or above it sees
 all index rows.
 
-A drop is the reverse. A transaction that finds *dropping* neither maintains nor reads the index. Because of the fence,
-no transaction that begins after such a writer reads the index by an earlier entry; a transaction that began before sees
-none of that writer's rows. A transaction that used the earlier entry and finds the table gone must be rerun. The entry
-is changed last: until then the drop can be finished.
+A drop is the reverse. A transaction that finds *dropping* neither maintains nor reads the index. A reader that still
+uses the index by an earlier entry began before any such writer committed (the fence), so it sees none of its rows. If
+it finds the table gone, it must be rerun. The index is removed from the entry last: until then any client can finish
+the drop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from pyomid.client import validation
 from pyomid.client.admin import table_admin
-from pyomid.client.admin.table_admin import alter_behind_fence, alter_table
+from pyomid.client.admin.table_admin import alter_table, alter_with_fence
 from pyomid.client.tables.indexes import INDEX_COLUMN, index_named, indexed_columns
 from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.crashpoints import crash_point
@@ -34,8 +34,8 @@ from pyomid.ports import Deployment
 from pyomid.types import IndexInfo, IndexState, TableInfo
 
 ROWS_AT_ONCE: Final = 500
-"""Rows that a transaction of a build puts in and claims. Of it and an overlapping writer of such a row, one aborts. The
-number is reduced if all attempts of a transaction lost to writers."""
+"""Rows that one transaction of a build puts in and claims. If all its attempts lost to writers, it is retried with
+fewer."""
 
 
 def create_index(
@@ -45,11 +45,11 @@ def create_index(
     name: object,
     columns: object,
 ) -> TableInfo:
-    """Build an index that every later transaction may read. Idempotent: also finishes an interrupted build, or first an
-    interrupted drop of that name. If an existing row cannot be in the index, the build raises `Misuse` and leaves
-    nothing."""
+    """Build an index that every later transaction may read. Idempotent. Also finishes an interrupted build; an
+    interrupted drop of that name is finished first. If an existing row cannot be in the index, `Misuse` is raised, and
+    nothing is left of the index."""
     checked = _check_name(name)
-    names = _check_columns(columns)
+    names = [str(name) for name in validation.check_list("columns", columns, "column names")]
     present = validation.find_table(deployment.catalog, validation.check_table_name(table))
     _check_keeps(present)
     indexed_columns(present, names)
@@ -149,7 +149,7 @@ def _drop(deployment: Deployment, present: TableInfo, gone: IndexInfo) -> None:
     def without(info: TableInfo) -> TableInfo:
         return replace(info, indexes=tuple(index for index in info.indexes if index.table != gone.table))
 
-    alter_behind_fence(deployment, present.name, dropping)
+    alter_with_fence(deployment, present.name, dropping)
     crash_point("client.index.dropping")
     table_admin.drop_index_table(deployment, gone.table)
     crash_point("client.index.emptied")
@@ -190,9 +190,3 @@ def _check_name(name: object) -> str:
     if not isinstance(name, str) or not name.isidentifier():
         raise MisuseType(f"index {name!r} is not a name of letters, digits and '_'", index=name)
     return name
-
-
-def _check_columns(columns: object) -> list[str]:
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        raise MisuseType(f"columns {columns!r} is not a list of column names", value=columns)
-    return [str(name) for name in columns]

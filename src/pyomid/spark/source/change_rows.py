@@ -24,10 +24,11 @@ from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
 from pyomid.protocol.time_points import wall_ms_of
-from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.databases import Connection
+from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import Options
+from pyomid.spark.source.read_task import decoded_batch
 from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
 
 if TYPE_CHECKING:
@@ -58,10 +59,8 @@ class ChangesPlan:
     until: Snapshot
     database_id: bytes
     times: KnownTimes
-    lease_s: float | None
-    """The term for which tasks keep the changes; None: the TSO's default."""
-    leased_ts: int | None = None
-    """At or below `since`: the start of a stream's own lease, which tasks renew; None: they share a lease."""
+    held: HeldStart
+    """A start at or below `since`, whose lease tasks renew."""
 
 
 def option_place(options: Options, name: str) -> Bookmark | None:
@@ -109,27 +108,17 @@ def known_times(conn: Connection) -> KnownTimes:
     return KnownTimes(points[-1].start_ts if points else 0, int(time.time() * 1000))
 
 
-def keep_changes(conn: Connection, plan: ChangesPlan) -> None:
-    """Renew or share the lease on the changes, before a read and during it. SnapshotTooOld: the lease has lapsed."""
-    if not conn.has_leases:
-        return
-    if plan.leased_ts is None:
-        conn.share_lease(plan.since.start_ts, plan.lease_s)
-    else:
-        conn.renew((plan.leased_ts,))
-
-
 def read_changes(
     conn: Connection, plan: ChangesPlan, key_range: KeyRange, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a range, in no particular order."""
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
     decoder = RowDecoder(plan.schema, plan.wanted, of_table)
-    keep_changes(conn, plan)
+    plan.held.renew(conn)
     times = CommitTimes(conn, plan)
     scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
     while (found := conn.driver.run(scan.next_batch_steps())) is not None:
-        keep_changes(conn, plan)
+        plan.held.renew(conn)
         if found.inserts is not None and len(found.inserts.commits):
             decoded = decoder.decode(found.inserts.batch, found.inserts.seen)
             kinds = pa.repeat("insert", len(found.inserts.commits))
@@ -174,11 +163,8 @@ def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordB
             keys.append(change.row)
             # if no wanted column has a cell, keep all cells: one of them shows that the row exists
             cells.append({column: row[column] for column in row.keys() & decoder.columns} or row)
-    batch = batch_of_records(keys, cells)
-    row_cell = batch.rec_cell[batch.row_rec]
-    of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))
-    decoded = decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
-    return decoded, pa.array(kinds, pa.string()), np.array(commits, np.int64)
+    rows = decoded_batch(decoder, batch_of_records(keys, cells))
+    return rows, pa.array(kinds, pa.string()), np.array(commits, np.int64)
 
 
 def _with_commits(

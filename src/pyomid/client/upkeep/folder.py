@@ -1,32 +1,32 @@
-"""Background upkeep of a folder: its TSO compacts and sanitizes a little at a time, when there is enough to gain.
+"""Upkeep of a folder: its TSO compacts and sanitizes a little at a time, when there is enough to gain.
 
-    every second    records in the folder, newest start, W     → number of new versions that W has passed (`Gain`)
-    if enough       a pass over the parts that are due         compact_region_steps, as in any compaction
-    once a minute   many entries in the commit table           sanitize_steps, as in any sanitizing
-    sometimes       the floor of keys                          keys of old runs shrink (`expired_keys`)
-    sometimes       commits, and values yet to expire          floors of tables with a time to live move (`expiry`)
+    every second    count the new versions that W has passed (`Gain`)
+    if enough       compact the parts of tables that are due (`compact_region_steps`)
+    once a minute   delete commit-table entries, if there are many (`sanitize_steps`)
+    at intervals    shrink old idempotency keys (`expired_keys`)
+    at intervals    move the expiry floors of tables with a time to live (`expiry`)
 
-It is a client like any other: seals and horizons go through the TSO, over a connection that is open only for them, and
-it may die anywhere, like any compactor. Other compactors may run at the same time. A connection keeps the process of an
-idle folder alive (T14); so it requests nothing that the process knows already, and no horizon twice.
+It is a client like any other: seals and horizons go through the TSO, and it may die anywhere, like any compactor. Other
+compactors may run at the same time. A connection keeps the process of an idle folder alive (T14); so it connects only
+if it has work, and requests no horizon twice.
 
 Between two batches it pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of a
-table becomes due after enough new versions anywhere in the folder; the threshold grows with its size, and while its
-passes drop little (`Part`). So a table without changes costs little and does not delay an explicit compaction.
+table becomes due after enough new versions anywhere in the folder; the threshold grows with the part's size, and while
+its passes drop little (`Part`). So a table without changes costs little.
 
 The next writes reuse pages that a pass frees. The file does not shrink.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -35,16 +35,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyomid.client.database import Database
-from pyomid.client.drive import Handler, drive, port_handlers
+from pyomid.client.drive import Run, drive, port_handlers
 from pyomid.client.upkeep import expiry
 from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep.jobs import compact_partition
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
-from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
+from pyomid.client.upkeep.service import Rounds, Stopped, serve
+from pyomid.errors import Misuse, Unavailable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
-from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
-from pyomid.protocol.effects import Effect
+from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.expiry import POINTS_IN_TTL, Expiry
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_steps
@@ -76,10 +77,10 @@ STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
-    """Counts the stored versions that a pass could check and no pass has checked yet.
+    """Counts the stored versions that no pass has checked yet, and that a pass with the present W would check.
 
-    `written`: the folder's records plus all deleted ones, so it grows with each write. What was written while the
-    newest start was s can be checked once W is at or above s.
+    `written`: the number of the folder's records plus all deleted ones, so it grows with each write. What was written
+    while the newest start was s can be checked once W is at or above s.
     """
 
     def __init__(self, looked_at: int = 0) -> None:
@@ -132,18 +133,6 @@ class Part:
 
 
 @dataclass(slots=True)
-class UpkeepReport:
-    """Counts since the process began."""
-
-    passes: int = 0
-    versions_dropped: int = 0
-    entries_deleted: int = 0
-    keys_expired: int = 0
-    failures: int = 0
-    busy_seconds: float = 0.0
-
-
-@dataclass(slots=True)
 class _Expires:
     """When expiry floors are moved next."""
 
@@ -161,18 +150,27 @@ class _Expires:
     floors: dict[str, int] = field(default_factory=dict)
     """Floors of the tables at their last move."""
     emptied: dict[str, int] = field(default_factory=dict)
-    """Tables whose values have all expired, although no write makes a part due: from which W on a pass may drop
-    them."""
+    """Tables whose values have all expired: the W from which on a pass may drop them. No write makes their parts
+    due."""
 
     def emptied_below(self, watermark: int) -> set[str]:
         return {table for table, newest_ts in self.emptied.items() if newest_ts <= watermark}
 
 
-class _Stopped(Exception):
-    """The process ends; the next process continues."""
+class _FolderTurn:
+    """The turn of a folder's TSO, which holds the folder's lock until it ends."""
+
+    def acquire(self, stop: threading.Event) -> bool:
+        return not stop.is_set()
+
+    def is_held(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
 
 
-class BackgroundUpkeep:
+class FolderUpkeep(Rounds):
     """The upkeep thread of a folder's TSO.
 
     `open_deployment`: opens the folder as a client does. `records`: the number of records in its store, fresh. `share`:
@@ -192,21 +190,17 @@ class BackgroundUpkeep:
         clock: Callable[[], float] = time.monotonic,
         expiry_clock: Callable[[], float] | None = None,
     ) -> None:
-        self.report: Final = UpkeepReport()
+        super().__init__(threading.Event(), after_error_s=AFTER_ERROR_S, clock=clock)
         self._folder = folder
         self._open = open_deployment
         self._records = records
         self._share = share
         self._retry_s = retry_s
-        self._clock = clock
         self._expiry_clock = expiry_clock or expiry.steady_clock()
         self._expires = _Expires(clock())
-        self._failed: dict[str, tuple[str, float]] = {}
-        """Tables whose upkeep failed: the error, and until when their floors are not moved."""
         self._keep_keys_s = keep_keys_s
         self._keys_s = clock() if keep_keys_s else inf
         """When idempotency keys are checked next."""
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._announced_s: Callable[[], float] = lambda: 0.0
@@ -220,7 +214,7 @@ class BackgroundUpkeep:
         self._parts: dict[tuple[str, str], Part] = {}
         self._gain = Gain(self._load())
         self._is_whole = False
-        """Whether the next pass cleans every part, because a part that was not due holds H back."""
+        """Whether the next pass cleans all parts, because a part that is not due holds H back."""
         self._sanitized_s = clock()
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
@@ -250,22 +244,14 @@ class BackgroundUpkeep:
             self._thread.join(REST_S_MAX)
 
     def _run(self) -> None:
-        pause_s = LOOK_S
-        while not self._stop.wait(pause_s):
-            try:
-                self.look()
-                pause_s = LOOK_S
-            except _Stopped:
-                return
-            except OmidError as error:
-                self.report.failures += 1
-                pause_s = AFTER_ERROR_S
-                log.warning("upkeep failed, will retry in %g s: %s", pause_s, error)
-            except Exception:
-                log.exception("upkeep stopped because of a bug; the TSO continues without it")
-                return
+        if self._stop.wait(LOOK_S):
+            return
+        try:
+            serve(self, _FolderTurn(), self._stop)
+        except Exception:
+            log.exception("upkeep stopped because of a bug; the TSO continues without it")
 
-    def look(self) -> None:
+    def round(self) -> float:
         """Check what is due, and do it."""
         self._sample()
         self._expire_values()
@@ -277,10 +263,14 @@ class BackgroundUpkeep:
         if self._clock() >= self._keys_s:
             self._keys_s = self._clock() + max(LOOK_S, self._keep_keys_s / POINTS_IN_TTL)
             self._with_deployment(self._expire_keys)
+        return LOOK_S
+
+    def close(self) -> None:
+        """Nothing stays open: a connection would keep the process of an idle folder alive."""
 
     def _expire_values(self) -> None:
-        """Move floors if due. A connection keeps the process of an idle folder alive, so after the last commit one more
-        point is noted, and floors move only when a point becomes old enough."""
+        """Move expiry floors if due. After the last commit one more point is noted; then floors move only when a point
+        becomes old enough, so that an idle folder's process can exit."""
         due = self._expires
         commits, now_s = self._commits(), self._clock()
         if commits != due.commits:
@@ -309,10 +299,10 @@ class BackgroundUpkeep:
         due.cover_s, is_covered = began_s, True
         with Database(deployment) as database:
             for info in infos:
-                if self._failed.get(info.name, ("", 0.0))[1] > began_s:
+                if self.is_failing(info.name):
                     continue
                 moved: expiry.Moved | None = None
-                with self._alone(info.name):
+                with self.alone(info.name):
                     moved = expiry.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
                 if moved is None:
                     continue
@@ -331,27 +321,10 @@ class BackgroundUpkeep:
             due.emptied[table] = self._timestamps()[0]
         due.floors[table] = found.expired_to
 
-    @contextlib.contextmanager
-    def _alone(self, table: str) -> Generator[None]:
-        """Contain errors: a failing table does not block the others, and its error is logged once. A table that was
-        dropped meanwhile is skipped."""
-        try:
-            yield
-            self._failed.pop(table, None)
-        except UnknownTable:
-            pass
-        except Unavailable:
-            raise
-        except OmidError as error:
-            self.report.failures += 1
-            if self._failed.get(table, ("",))[0] != str(error):
-                log.warning("upkeep of table %r failed; other tables continue: %s", table, error)
-            self._failed[table] = str(error), self._clock() + AFTER_ERROR_S
-
     def _expire_keys(self, deployment: Deployment) -> None:
         self._resumed_s = self._clock()
         with Database(deployment) as database:
-            expired = expire_keys(database, self._keep_keys_s, wall_clock=self._expiry_clock, rest=self._rest)
+            expired = expire_keys(database, self._keep_keys_s, wall_clock=self._expiry_clock, rest=self.rest)
         self.report.keys_expired += expired
 
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -370,31 +343,28 @@ class BackgroundUpkeep:
     # ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _with_deployment(self, work: Callable[[Deployment], Any]) -> Any:
-        deployment = self._open()
-        try:
+        with closing(self._open()) as deployment:
             return work(deployment)
-        finally:
-            deployment.close()
 
     def _pass(self, deployment: Deployment) -> None:
         began_s = self._resumed_s = self._clock()
         watermark, _ = deployment.leader_state.read_watermarks()
         written = self._gain.below(watermark)
         emptied = self._expires.emptied_below(watermark)
-        handlers = self._paced(port_handlers(deployment))
+        run = partial(drive, handlers=self.paced(port_handlers(deployment)))
         present: dict[tuple[str, str], Part] = {}
         dropped = 0
         try:
             for info in chosen_tables(deployment.catalog, None):
-                with self._alone(info.name):
+                with self.alone(info.name):
                     for partition in partitions_of(deployment, info):
                         key = (partition.table, partition.key_range.start.hex())
                         part = present[key] = self._parts.get(key) or Part()
                         if self._is_whole or info.name in emptied or part.is_due(written):
-                            cleaned = self._compact(handlers, partition)
+                            cleaned = self._compact(run, partition)
                             part.note(cleaned, written)
                             dropped += cleaned.versions_dropped
-        except _Stopped:
+        except Stopped:
             self._parts |= present
             self._save()
             raise
@@ -409,17 +379,8 @@ class BackgroundUpkeep:
             seconds = self._clock() - began_s
             log.info("compacted", extra={"watermark": watermark, "dropped": dropped, "seconds": seconds})
 
-    def _compact(self, handlers: Mapping[type[Effect], Handler], partition: Partition) -> RegionCleaned:
-        steps = compact_region_steps(
-            partition.table,
-            partition.generation,
-            partition.key_range,
-            self._cache,
-            now_s=time.time(),
-            rows_max=BATCH_RECORDS,
-            expires=partition.expires,
-        )
-        cleaned = drive(steps, handlers)
+    def _compact(self, run: Run, partition: Partition) -> RegionCleaned:
+        cleaned = compact_partition(run, self._cache, partition, rows_max=BATCH_RECORDS)
         self._deleted += cleaned.versions_dropped
         self.report.versions_dropped += cleaned.versions_dropped
         return cleaned
@@ -453,23 +414,11 @@ class BackgroundUpkeep:
         if self._clock() >= self._whole_s + WHOLE_EVERY_S and done.held_back_by.keys() - done.too_young.keys():
             self._is_whole, self._whole_s = True, self._clock()
 
-    # ── pacing ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _paced(self, handlers: dict[type[Effect], Handler]) -> dict[type[Effect], Handler]:
-        """Return the handlers with a pause before each batch."""
-        read_range = handlers[effects.ReadRange]
-
-        def rest_then_read(effect: effects.ReadRange) -> Any:
-            self._rest()
-            return read_range(effect)
-
-        return {**handlers, effects.ReadRange: rest_then_read}
-
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Pause as long as its share demands after the work since the last pause."""
         worked_s = self._clock() - self._resumed_s
         self.report.busy_seconds += worked_s
-        if self._stop.wait(min(worked_s * (1 - self._share) / self._share, REST_S_MAX)):
-            raise _Stopped
+        self.pause(min(worked_s * (1 - self._share) / self._share, REST_S_MAX))
         self._resumed_s = self._clock()
         if self._resumed_s >= self._sampled_s + LOOK_S:
             self._sample()
@@ -478,7 +427,7 @@ class BackgroundUpkeep:
 
     def _load(self) -> int:
         """Load parts, and return `looked_at`; 0, and no parts, if the file is missing or invalid in any way."""
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
                 said = json.loads(file.read(STATE_BYTES_MAX))
             passed = int(said["judged"])
@@ -496,7 +445,7 @@ class BackgroundUpkeep:
         deleted = self._deleted  # the next process counts from the remaining records
         parts = [(*key, part.rows, part.looked_at - deleted, part.patience) for key, part in self._parts.items()]
         said = {"judged": self._gain.looked_at - deleted, "parts": parts}
-        with contextlib.suppress(OSError, Misuse):
+        with suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:
                 file.write(json.dumps(said).encode())

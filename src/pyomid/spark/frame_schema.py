@@ -33,7 +33,7 @@ from pyomid.row_codec.schema import (
     type_name,
 )
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
+from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL, checked_choice
 from pyomid.types import ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:
@@ -55,6 +55,28 @@ class WriteOptions:
     whole: bool = False
     """Protect the rows' former state: at level cell the write conflicts with one that creates or deletes such a row."""
 
+    @classmethod
+    def checked(
+        cls,
+        row_key: tuple[RowKeyPart, ...] | None,
+        mapping: ColumnMapping | None,
+        family: str | None,
+        duplicates: str | None,
+        nulls: str | None,
+        merge_schema: bool,
+        any_case: bool = True,
+    ) -> WriteOptions:
+        """Return the options of a caller; None: the default."""
+        return cls(
+            row_key,
+            mapping,
+            DEFAULT_FAMILY if family is None else family.encode(),
+            Duplicates(checked_choice("duplicates", duplicates or "error", ("error", "last"))),
+            Nulls(checked_choice("nulls", nulls or "tombstone", ("tombstone", "keep"))),
+            merge_schema,
+            any_case,
+        )
+
 
 def fields_of(struct: StructType) -> tuple[Field, ...]:
     """Return the fields of a Spark schema; MisuseType if two have one name."""
@@ -69,20 +91,20 @@ def fields_of(struct: StructType) -> tuple[Field, ...]:
 def spark_type(kind: DataType) -> str:
     """Return the name of a Spark type, with the collations of nested strings: Spark's own JSON of a struct keeps its
     fields' collations in their metadata."""
-    return type_name(_json_of(kind))
+    return type_name(_type_json(kind))
 
 
-def _json_of(kind: DataType) -> Any:
+def _type_json(kind: DataType) -> Any:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
         names = ("name", "nullable")
-        fields = [{n: getattr(f, n) for n in names} | {"type": _json_of(f.dataType), "metadata": {}} for f in kind]
+        fields = [{n: getattr(f, n) for n in names} | {"type": _type_json(f.dataType), "metadata": {}} for f in kind]
         return {"type": "struct", "fields": fields}
     if isinstance(kind, ArrayType):
-        return {"type": "array", "elementType": _json_of(kind.elementType), "containsNull": kind.containsNull}
+        return {"type": "array", "elementType": _type_json(kind.elementType), "containsNull": kind.containsNull}
     if isinstance(kind, MapType):
-        key, value = _json_of(kind.keyType), _json_of(kind.valueType)
+        key, value = _type_json(kind.keyType), _type_json(kind.valueType)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": kind.valueContainsNull}
     return kind.jsonValue()
 

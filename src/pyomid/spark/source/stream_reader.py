@@ -1,5 +1,4 @@
-"""Structured streaming both ways: `readStream.format("omid")` over the change feed, `writeStream.format("omid")` as one
-transaction a batch.
+"""`readStream.format("omid")`: a streaming query over the change feed.
 
     offset   {"table", "generation", "database", "start", "watermark", …}: a `Place`, durable in Spark's checkpoint
 
@@ -40,27 +39,22 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id, table_sink_name
+from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.errors import coded_errors
-from pyomid.spark.schema import arrow_of
-from pyomid.spark.source.changes import ChangesPlan, KnownTimes, known_times, read_changes, until_of
+from pyomid.spark.frame_schema import arrow_of
+from pyomid.spark.held_start import HeldStart
+from pyomid.spark.source.change_rows import ChangesPlan, KnownTimes, known_times, read_changes, until_of
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.source.writer import BranchMessage, OmidWriter, check_complete
 from pyomid.spark.supported_pyspark import (
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     ReadAllAvailable,
     ReadMaxRows,
     SupportsAvailableNow,
-    WriterCommitMessage,
 )
 from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
@@ -283,6 +277,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._keep(conn, since)
             self._keep(conn, last)
             until = until_of(conn, since.mark, last.mark)
+            held_ts = since.leased_ts if since.is_own else since.start_ts
             changes = ChangesPlan(
                 conn.task_url,
                 plan.table,
@@ -292,8 +287,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 until,
                 plan.database_id,
                 last.times,
-                plan.bookmark_s,
-                since.leased_ts if since.is_own else None,
+                HeldStart.position(conn, held_ts, plan.bookmark_s, is_own=since.is_own),
             )
             parts = divided(conn.deployment.store, plan.table, plan.key_range, plan.partitions)
             return [ChangesPartition(changes, part) for part in parts]
@@ -407,76 +401,3 @@ def _check_types(info: TableInfo, plan: StreamPlan) -> None:
                 "same checkpoint; it continues where it was",
                 table=info.name,
             )
-
-
-# ---------------------------------------------------------------- each batch is one transaction
-
-
-@dataclass
-class StreamMessage(BranchMessage):
-    """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks."""
-
-    writer: OmidWriter
-    query_id: str | None
-
-
-class OmidStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query as one transaction, under an idempotency key as in `stream_sink` (S4): a redelivered
-    batch that has committed is not written again. The key covers one life of the table: a table dropped and created
-    again does not have the batches of the former one.
-
-    Spark creates one writer per batch for the tasks and another to commit: the transaction begins when the first is
-    pickled for the tasks.
-    """
-
-    def __init__(self, begin: Callable[[], OmidWriter]) -> None:
-        self._begin: Callable[[], OmidWriter] | None = begin
-        self._writer: OmidWriter | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self._writer is None and self._begin is not None:
-            with coded_errors():
-                self._writer = self._begin()
-        return {**self.__dict__, "_begin": None}
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
-        assert self._writer is not None
-        return StreamMessage(self._writer.write(iterator).report, self._writer, query_id)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with coded_errors():
-            check_complete(messages)
-            reports = [message for message in messages if isinstance(message, StreamMessage)]
-            if reports:
-                writer = self._named(reports[0], batchId)
-                if writer.is_done:
-                    self._check_not_behind(reports[0], batchId)
-                writer.commit(messages)
-        crash_point("spark.stream.committed")
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with coded_errors():
-            reports = [message for message in messages if isinstance(message, StreamMessage)]
-            if reports:
-                self._named(reports[0], batchId).abort(messages)
-
-    def _check_not_behind(self, message: StreamMessage, batch_id: int) -> None:
-        from pyomid.spark.databases import connection
-        from pyomid.spark.run_outcome import check_not_behind
-
-        assert message.query_id
-        assert message.writer.plan is not None
-        conn = connection(message.writer.url, message.writer.database_id)
-        check_not_behind(conn, message.query_id, batch_id, table_sink_name(message.writer.plan.info), "")
-
-    def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
-        """Return the batch's writer with its idempotency key."""
-        if not message.query_id:
-            raise Misuse("these tasks do not belong to a streaming query: write by df.write.format('omid')")
-        plan = message.writer.plan
-        assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
-        return message.writer.under(batch_transaction_id(message.query_id, batch_id, table_sink_name(plan.info)))

@@ -1,0 +1,126 @@
+"""Start timestamps of reads and writes, and what keeps the versions that their snapshots need (K7).
+
+Spark plans, runs and commits in separate processes, so a start must be leased before the process that drew it ends.
+
+                     shared()
+    drawn() ─ PROCESS ─────────────► SHARED      a load: its end is never reported
+                 │                     ▲  ▲
+                 │ owned()    shared() │  └───── past()     a load of a past snapshot
+                 └──────► OWN ─────────┘
+                          a write, a stream, or a source whose use is not known yet
+
+    given()  GIVEN: a transaction, a view or the caller named the start, and has the lease
+    any      NOTHING: the TSO, Apache Omid's, grants no leases
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from pyomid.client.past_snapshot import moment_of, past_begin
+from pyomid.errors import Misuse
+from pyomid.spark.databases import Connection
+from pyomid.types import BeginReply
+
+
+class Keeper(Enum):
+    """What keeps the versions that the snapshot of a start needs."""
+
+    PROCESS = "the process that drew the start"
+    OWN = "its own lease, which the work under it renews, and which is ended with the work"
+    SHARED = "a lease that loads share; it lapses two thirds of a term or more after the last request"
+    GIVEN = "somebody else's lease, which the work under it renews and does not end"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStart:
+    """A start and its keeper. Plans contain it; transitions return the new value."""
+
+    begun: BeginReply
+    keeper: Keeper
+    term_s: float | None = None
+    """The lease's term; None: the TSO's default."""
+
+    @classmethod
+    def drawn(cls, conn: Connection, term_s: float | None = None) -> HeldStart:
+        """Draw a start, above every acknowledged commit."""
+        return cls(conn.deployment.tso.begin(), Keeper.PROCESS if conn.has_leases else Keeper.NOTHING, term_s)
+
+    @classmethod
+    def given(cls, conn: Connection, start_ts: int, epoch: int | None, term_s: float | None = None) -> HeldStart:
+        """Return a start that a lease holds already. `epoch`: of the TSO that issued it; None: unknown, so the start
+        is checked, and leased for a term if its lease has lapsed but W has not passed it."""
+        keeper = Keeper.GIVEN if conn.has_leases else Keeper.NOTHING
+        if epoch is None:
+            with conn.begun() as newest:
+                epoch = newest.epoch
+            if start_ts > newest.start_ts:
+                raise Misuse(
+                    f"snapshotTimestamp {start_ts} was never issued: the latest timestamp is {newest.start_ts}"
+                )
+            if conn.has_leases:
+                conn.deployment.tso.grant_lease(start_ts, term_s)
+        return cls(BeginReply(start_ts, epoch), keeper, term_s)
+
+    @classmethod
+    def past(cls, conn: Connection, at: int | datetime, term_s: float | None = None) -> HeldStart:
+        """Return a past snapshot's start, shared before anything is read (C13): it may be another transaction's."""
+        moment = moment_of(conn.deployment, at)
+        with conn.begun() as begun:
+            share = partial(conn.share_lease, term_s=term_s)
+            found, _ = past_begin(conn.deployment, at, moment, begun, share)
+        return cls(found, Keeper.SHARED, term_s)
+
+    @classmethod
+    def position(cls, conn: Connection, start_ts: int, term_s: float | None, *, is_own: bool = False) -> HeldStart:
+        """Return the start below a read of changes. `is_own`: it has a stream's own lease."""
+        leased = Keeper.OWN if is_own else Keeper.SHARED
+        return cls(BeginReply(start_ts), leased if conn.has_leases else Keeper.NOTHING, term_s)
+
+    @property
+    def start_ts(self) -> int:
+        return self.begun.read_at or self.begun.start_ts
+
+    @property
+    def is_past(self) -> bool:
+        return self.begun.read_at != 0
+
+    def shared(self, conn: Connection) -> HeldStart:
+        """Share a lease for a load. Writes never do: it would hold W for a whole term after they end."""
+        if self.keeper in (Keeper.GIVEN, Keeper.NOTHING):
+            return self
+        leased_ts = conn.share_lease(self.start_ts, self.term_s)
+        conn.end(self.begun)
+        # A lease that is both own and shared lapses: a new TSO would take its end for that of the shared one.
+        if self.keeper is Keeper.OWN and leased_ts != self.start_ts:
+            conn.leases.end_of(self.start_ts)
+        return replace(self, keeper=Keeper.SHARED)
+
+    def owned(self, conn: Connection) -> HeldStart:
+        """Lease the start for work in other processes, until `end`."""
+        if self.keeper in (Keeper.OWN, Keeper.NOTHING):
+            return self
+        conn.hold_by_lease(self.begun, self.term_s)
+        return replace(self, keeper=Keeper.OWN)
+
+    def renew(self, conn: Connection) -> None:
+        """In work under the start: keep its lease. SnapshotTooOld: the lease has lapsed."""
+        if self.keeper is Keeper.SHARED:
+            conn.share_lease(self.start_ts, self.term_s)
+        elif self.keeper in (Keeper.OWN, Keeper.GIVEN):
+            conn.renew(self.start_ts)
+
+    def end(self, conn: Connection) -> None:
+        """End the work under the start: its own lease, if it has one."""
+        conn.end(self.begun)
+        if self.keeper is Keeper.OWN:
+            conn.leases.end_of(self.start_ts)
+
+
+UNHELD: Final = HeldStart(BeginReply(0), Keeper.NOTHING)
+"""For a read whose caller keeps the snapshot."""

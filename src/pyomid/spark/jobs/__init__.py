@@ -1,1 +1,0 @@
-"""Maintenance as Spark jobs: compaction, sanitizing, verification, import of tables."""

@@ -1,0 +1,183 @@
+"""Frames of tables outside a transaction: at one snapshot, now or past; what changed; views for SQL.
+
+    pyomid.spark.read(spark, url, "flights", at=version_or_datetime)
+    pyomid.spark.changes(spark, url, "flights", starting=bookmark)
+    pyomid.spark.register_views(spark, url)
+    spark.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
+    spark.sql("INSERT INTO totals VALUES ('2013-01-01', 842)")
+
+The TSO's retention says how far back past snapshots reach. Spark plans a view's source once, so a view has one
+snapshot; all views of one call share it. An INSERT is a separate transaction; the views do not show it until they are
+registered again.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyomid.client.changes import place
+from pyomid.client.past_snapshot import check_time, moment_of
+from pyomid.client.upkeep.partitions import chosen_tables
+from pyomid.errors import Misuse
+from pyomid.protocol.time_points import snapshot_after
+from pyomid.row_codec.schema import names_text
+from pyomid.spark.coded_errors import original_errors
+from pyomid.spark.frames.expressions import quoted
+from pyomid.spark.held_start import HeldStart
+from pyomid.spark.sessions import opened, reader_of
+from pyomid.spark.source.change_rows import place_text
+from pyomid.spark.source.options import names_of
+from pyomid.spark.transactions import transaction
+from pyomid.types import Bookmark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+
+def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None = None) -> DataFrame:
+    """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp for everything committed at or
+    before it; a timezone-aware datetime for the first known moment at or after it (`moment`). SnapshotTooOld says
+    since when history is kept."""
+    if at is not None:
+        at = _checked(at)
+    reader = reader_of(spark, url, table)
+    if isinstance(at, datetime):
+        reader = reader.option("timestampAsOf", at.isoformat())
+    elif at is not None:
+        reader = reader.option("versionAsOf", at)
+    return _loaded(reader)
+
+
+def changes(
+    spark: SparkSession,
+    url: str,
+    table: str,
+    *,
+    starting: Bookmark | int,
+    ending: Bookmark | int | None = None,
+    columns: str | Sequence[str] | None = None,
+) -> DataFrame:
+    """Return the changes that commits after `starting`, up to and including `ending` (None: now), made to a table.
+
+    Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
+    and `_commit_timestamp`. Both ends are exact, even if transactions ran at that time. `starting` and `ending` are
+    bookmarks (`db.bookmark`) or timestamps. `SnapshotTooOld` if the changes are no longer kept.
+    """
+    reader = reader_of(spark, url, table).option("readChangeFeed", "true")
+    reader = reader.option("starting", place_text(place(starting, "starting")))
+    if ending is not None:
+        reader = reader.option("ending", place_text(place(ending, "ending")))
+    if columns is not None:
+        reader = reader.option("columns", names_text(names_of(columns)))
+    return _loaded(reader)
+
+
+def register_views(
+    spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, prefix: str = ""
+) -> list[str]:
+    """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
+    views' names: `prefix` and the table's name.
+
+    Their snapshot is kept for `leaseSeconds` after the call and after the last task that read one of them; then they
+    raise `SnapshotTooOld`, and must be registered again.
+    """
+    conn = opened(spark, url, create=False)
+    infos = chosen_tables(conn.deployment.catalog, tables)
+    views = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
+    _check_distinct(list(views.values()))
+    held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
+    try:
+        for table, view in views.items():
+            reader = reader_of(spark, url, table).option("view", "true")
+            reader = reader.option("snapshotTimestamp", str(held.start_ts))
+            reader = reader.option("snapshotDatabase", conn.database_id.hex())
+            _loaded(reader).createOrReplaceTempView(quoted(view))
+    except BaseException:
+        held.end(conn)
+        raise
+    return list(views.values())
+
+
+def _check_distinct(views: Sequence[str]) -> None:
+    """`Misuse` if two views differ only by case: Spark ignores case in names of views."""
+    known: dict[str, str] = {}
+    for view in views:
+        other = known.setdefault(view.lower(), view)
+        if other != view:
+            raise Misuse(
+                f"views {other!r} and {view!r} differ only by case, and Spark ignores case: choose tables by tables=[…]"
+            )
+
+
+def _loaded(reader: DataFrameReader) -> DataFrame:
+    with original_errors():
+        frame: DataFrame = reader.load()
+    return frame
+
+
+# Time travel
+
+
+class MomentOf(NamedTuple):
+    """A snapshot, by its `version` and its `time`: it holds exactly what was acknowledged at or before that time."""
+
+    version: int
+    time: datetime
+
+
+def moment(spark: SparkSession, url: str, at: datetime) -> MomentOf:
+    """Return the snapshot of the first known moment at or after `at`, to read or restore by its version."""
+    found = moment_of(opened(spark, url, create=False).deployment, at)
+    return MomentOf(found.snapshot_ts - 1, datetime.fromtimestamp(found.wall_ms / 1000, UTC))
+
+
+class RestoreCommit(int):
+    """The commit timestamp of a restore, with the `moment` that it restored; None if `at` was a version."""
+
+    moment: MomentOf | None = None
+
+
+def history(spark: SparkSession, url: str, table: str) -> DataFrame:
+    """Return the recorded time points at which the table can be read, newest first: `version` (bigint, for
+    `versionAsOf`) and `timestamp`.
+
+    Time points belong to the database and are not commits of this table: no list of commits is kept. Between two of
+    them the table may have changed often, or not at all.
+    """
+    conn = opened(spark, url, create=False)
+    info = conn.table(table)
+    watermark, _ = conn.deployment.leader_state.read_watermarks()
+    rows = [
+        (point.start_ts, datetime.fromtimestamp(point.wall_ms / 1000, UTC))
+        for point in reversed(conn.deployment.leader_state.time_points())
+        if snapshot_after(point.start_ts) > max(watermark, info.generation)
+    ]
+    return spark.createDataFrame(rows, "version bigint, timestamp timestamp")
+
+
+def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> RestoreCommit | None:
+    """Restore the table as of `at` in a separate transaction; return its commit timestamp with the restored `moment`.
+    For a time that moment is at or after it: nothing acknowledged by that time is undone. All rows are rewritten;
+    cells that the table's schema does not name are not restored. `ConflictError` if another transaction changed the
+    table meanwhile."""
+    at = _checked(at)
+    found = moment(spark, url, at) if isinstance(at, datetime) else None
+    with transaction(spark, url) as tx:
+        frame = read(spark, url, table, at=at if found is None else found.version)
+        tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
+    if tx.commit_ts is None:
+        return None
+    commit = RestoreCommit(tx.commit_ts)
+    commit.moment = found
+    return commit
+
+
+def _checked(at: int | datetime) -> int | datetime:
+    """Return `at` checked; a version from a pandas frame, a numpy integer, becomes an int."""
+    if hasattr(at, "__index__") and not isinstance(at, bool):
+        at = operator.index(at)
+    check_time(at)
+    return at

@@ -1,0 +1,182 @@
+"""Maintenance as Spark jobs, one task for each part of a table: upkeep (`client/upkeep/jobs.py`) and import.
+
+print(pyomid.spark.compact(spark, url))      # write shadow cells, drop orphans and old versions, record watermarks
+print(pyomid.spark.sanitize(spark, url))     # then delete commit-table entries below the lowest watermark
+print(pyomid.spark.verify(spark, url))       # count what is stored, and what breaks an invariant
+print(pyomid.spark.adopt(spark, url, "events", ["f"]))  # make an existing HBase table transactional
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from pyomid.client.admin.import_table import import_refusals, imported
+from pyomid.client.upkeep import jobs as upkeep
+from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
+from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.verification import Seen, look, verified
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse
+from pyomid.protocol.compaction import RegionCleaned
+from pyomid.protocol.import_table import RangeImported, import_range_steps
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.jobs import item_results, job_named
+from pyomid.spark.sessions import opened, parallelism
+from pyomid.spark.source.read_task import divided
+from pyomid.types import KeyRange, TableInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Adoption",
+    "Compaction",
+    "Sanitising",
+    "TableCleaned",
+    "Verification",
+    "adopt",
+    "compact",
+    "sanitize",
+    "verify",
+]
+
+T = TypeVar("T")
+Tables = str | Sequence[str] | None
+"""The tables that a caller chose: one name, several, or None for all."""
+
+
+def compact(spark: SparkSession, url: str, tables: Tables = None, *, grace_seconds: float = 0.0) -> Compaction:
+    """Compact tables as `Database.compact`, with one task for each region."""
+    conn = opened(spark, url, create=False)
+
+    def clean(infos: Sequence[TableInfo], watermark: int | None) -> list[RegionCleaned]:
+        partitions = partitions_for(conn, infos, tables, parallelism(spark))
+        return _results(spark, "compact", conn, partitions, tables, partial(_compact_partition, watermark))
+
+    return upkeep.compacted(
+        conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds, sleep=time.sleep
+    )
+
+
+def sanitize(spark: SparkSession, url: str) -> Sanitising:
+    """Sanitize as `Database.sanitize`, in the driver alone; `spark` is a parameter so that all jobs take it."""
+    conn = opened(spark, url, create=False)
+    return upkeep.sanitize(conn.deployment, conn.driver.run)
+
+
+def verify(spark: SparkSession, url: str, tables: Tables = None) -> Verification:
+    """Verify tables as `Database.verify`, with one task for each region."""
+    conn = opened(spark, url, create=False)
+    infos = chosen_tables(conn.deployment.catalog, tables)
+    partitions = partitions_for(conn, infos, tables, parallelism(spark))
+    return verified(conn.deployment, infos, lambda: _results(spark, "verify", conn, partitions, tables, _look))
+
+
+def partitions_for(conn: Connection, infos: Sequence[TableInfo], tables: Tables, parallelism: int) -> list[Partition]:
+    """Return the partitions of `chosen_tables(…, tables)`, one per task; a table of one region that was never compacted
+    is divided by size."""
+    store, found = conn.deployment.store, list[Partition]()
+    for info in infos:
+        with unless_dropped(conn.deployment.catalog, info.name, info.generation, tables):
+            found += partitions_of(conn.deployment, info, lambda table: divided(store, table, KeyRange(), parallelism))
+    return found
+
+
+def _compact_partition(watermark: int | None, conn: Connection, partition: Partition) -> RegionCleaned:
+    return upkeep.compact_partition(conn.driver.run, conn.cache, partition, watermark)
+
+
+def _look(conn: Connection, partition: Partition) -> Seen:
+    return look(conn.deployment, partition)
+
+
+# Import
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """Result of an import. `records`: versions of rows that were read; `adopted`: those that had no shadow cell."""
+
+    table: str
+    partitions: int
+    rows: int
+    records: int
+    adopted: int
+    seconds: float
+
+    def __str__(self) -> str:
+        if not self.partitions:
+            return f"{self.table} is already transactional: nothing to do"
+        headings = ("table", "partitions", "rows", "records", "of them adopted", "seconds")
+        row = (self.table, self.partitions, self.rows, self.records, self.adopted, round(self.seconds, 1))
+        return table_text(headings, [row])
+
+
+def adopt(
+    spark: SparkSession, url: str, table: str, families: Sequence[str], *, conflict_level: str | None = None
+) -> Adoption:
+    """Make an existing HBase table, whose writers have stopped, transactional, with one task for each region or part of
+    a large region. Idempotent: after a crash, run it again.
+
+    `families`: those that transactions will use; all must keep every version. A first job only reads. Before anything
+    is changed it raises `Misuse` with everything that must be fixed: a family that keeps too few versions, a cell newer
+    than the TSO's timestamps, transactions that pyomid does not know, an empty value (to a transaction, a deletion).
+    The table becomes transactional by its catalog entry, which the driver writes after all tasks.
+    """
+    conn = opened(spark, url)
+    began = time.monotonic()
+    partitions: list[Partition] = []
+
+    def check(newest_ts: int) -> list[dict[str, Misuse]]:
+        ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
+        partitions.extend(Partition(table, 0, each) for each in ranges)
+        return _results(spark, "check", conn, partitions, table, partial(_check_partition, newest_ts))
+
+    def load(newest_ts: int) -> list[RangeImported]:
+        parts = _results(spark, "adopt", conn, partitions, table, partial(_adopt_partition, newest_ts))
+        crash_point("spark.adopt.before_register")
+        return parts
+
+    done = imported(conn.deployment, table, families, conflict_level, check, load) or RangeImported()
+    return Adoption(table, len(partitions), done.rows, done.records, done.imported, time.monotonic() - began)
+
+
+def _check_partition(newest_ts: int, conn: Connection, partition: Partition) -> dict[str, Misuse]:
+    return import_refusals(conn.deployment, conn.driver, partition.table, partition.key_range, newest_ts)
+
+
+def _adopt_partition(newest_ts: int, conn: Connection, partition: Partition) -> RangeImported:
+    done = conn.driver.run(import_range_steps(partition.table, partition.key_range, newest_ts))
+    crash_point("spark.adopt.piece_done")
+    return done
+
+
+# One task for each partition
+
+
+def _results(
+    spark: SparkSession,
+    job: str,
+    conn: Connection,
+    partitions: Sequence[Partition],
+    tables: Tables,
+    work: Callable[[Connection, Partition], T],
+) -> list[T]:
+    """Run `work(connection, partition)` in one task for each partition of `chosen_tables(…, tables)`. Return the
+    results, in no order."""
+    names = dict.fromkeys(each.table for each in partitions)
+    with job_named(spark, job, *names):
+        return item_results(spark, partitions, partial(_result, conn.task_url, tables, work))
+
+
+def _result(url: str, tables: Tables, work: Callable[[Connection, Partition], T], partition: Partition) -> T | None:
+    """Return the result of one partition; None if its table was dropped."""
+    conn = connection(url)
+    with unless_dropped(conn.deployment.catalog, partition.table, partition.generation, tables):
+        return work(conn, partition)
+    return None

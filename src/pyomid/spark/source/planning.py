@@ -1,0 +1,372 @@
+"""Plans of the data source: what tasks read or write, and at which start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyomid.client.validation import check_was_there
+from pyomid.errors import Misuse
+from pyomid.protocol.expiry import seen_steps
+from pyomid.protocol.reading import Snapshot
+from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.schema import (
+    check_row_key,
+    make_schema,
+    parse_column_mapping,
+    parse_row_key,
+    schema_of,
+    select_columns,
+)
+from pyomid.spark.coded_errors import coded_errors
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.frame_schema import arrow_of, check_read_fields, fields_of, struct_of
+from pyomid.spark.frames.stale_reads import check_read
+from pyomid.spark.held_start import HeldStart, Keeper
+from pyomid.spark.source.comparisons import Where
+from pyomid.spark.source.key_ranges import key_range, parse_bound
+from pyomid.spark.source.options import Options
+from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, divided, intersection, read_range
+from pyomid.spark.supported_pyspark import DataSourceReader, InputPartition, ReadMaxRows
+from pyomid.types import KeyRange, TableInfo, TableSchema
+from pyomid.wiring import is_made
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyomid.spark.source.change_rows import ChangesPlan
+    from pyomid.spark.source.stream_reader import OmidStreamReader
+    from pyomid.spark.source.writer import OmidStreamWriter, OmidWriter
+
+
+class Planner:
+    """Plans one `load()`, `save()` or streaming query. Pickled with its data source."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._url = options.required("url")
+        self._table = options.required("table")
+        self._database_id = _given_database(options)
+        self._held: HeldStart | None = None
+        """The start of a load or of a write, once it is drawn."""
+        self._planned: TableInfo | None = None
+        self._is_view = options.flag("view")
+        if is_made(self._url) and not self._is_view:  # a view may still become a read or a write
+            self._started(create=False)
+
+    def prepare_to_leave(self) -> None:
+        """Called before the source is pickled. A load is asked for its schema before; a source that was not asked is a
+        write, or a load with a given schema: its start gets its own lease until that is known."""
+        if self._held is not None and self._held.keeper is Keeper.PROCESS:
+            self._held = self._held.owned(self._connection())
+
+    # Reads
+
+    def schema(self) -> StructType:
+        """Return the catalog's schema, or the columns of it that the option `columns` names. The read keeps this
+        schema: a column may be renamed, and its name given to another, before the frame is computed (X1)."""
+        self._held = self._started(create=False).shared(self._connection())
+        info = self._planned = self._info()
+        schema = schema_of(info)
+        struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns"), any_case=True))
+        if self._options.flag("readChangeFeed"):
+            from pyomid.spark.source.change_rows import with_change_columns
+
+            return with_change_columns(info, struct)
+        return struct
+
+    def reader(self, schema: StructType) -> OmidReader:
+        held = self._held = self._started(create=False).shared(self._connection())
+        if self._options.flag("readChangeFeed"):
+            return self._change_reader(schema, held)
+        for name in ("starting", "ending"):
+            if self._options.text(name) is not None:
+                raise Misuse(f"option {name} needs readChangeFeed=true", option=name)
+        table_schema, wanted = self._readable(schema)
+        text = self._options.text("where")
+        where = None if text is None else Where.of(text, self._table, table_schema)
+        conn = self._connection()
+        plan = ReadPlan(
+            conn.task_url,
+            self._table,
+            table_schema,
+            wanted,
+            conn.driver.run(seen_steps(self._info(), self._snapshot(held), conn.cache)),
+            self._options.whole("batchRows", least=1) or BATCH_ROWS,
+            held,
+            self._database_id,
+            where,
+        )
+        return OmidReader(plan, self._range(table_schema, where), self._partitions(), schema)
+
+    def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
+        from pyomid.client.changes import check_table
+        from pyomid.spark.source.change_rows import ChangesPlan, known_times, option_place, table_columns, until_of
+
+        self._refuse_where()
+        since = option_place(self._options, "starting")
+        if since is None:
+            raise Misuse("option starting is missing: give the timestamp or bookmark after which changes are read")
+        conn = self._connection()
+        table_schema, wanted = self._readable(table_columns(schema))
+        check_table(self._info(), since)
+        until = until_of(conn, since, option_place(self._options, "ending") or held.start_ts)
+        plan = ChangesPlan(
+            conn.task_url,
+            self._table,
+            table_schema,
+            wanted,
+            since,
+            until,
+            self._database_id,
+            known_times(conn),
+            HeldStart.position(conn, since.start_ts, held.term_s),
+        )
+        plan.held.renew(conn)
+        return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
+
+    def stream_reader(self, schema: StructType) -> OmidStreamReader:
+        from pyomid.spark.source.change_rows import option_place, table_columns
+        from pyomid.spark.source.stream_reader import BOOKMARK_S, OmidStreamReader, StreamPlan
+
+        if not self._options.flag("readChangeFeed"):
+            raise Misuse(
+                "a stream reads a table's changes, with the columns _change_type, _commit_version and "
+                "_commit_timestamp: give option readChangeFeed=true",
+                option="readChangeFeed",
+            )
+        self._refuse_where()
+        if self._options.text("ending") is not None:
+            raise Misuse("option ending is for spark.read: a stream runs until it is stopped", option="ending")
+        rows = self._options.whole("maxRowsPerTrigger", least=1)
+        if rows is not None and ReadMaxRows is None:
+            raise Misuse(
+                "option maxRowsPerTrigger needs PySpark 4.2: earlier versions do not pass a source its query's "
+                "position",
+                option="maxRowsPerTrigger",
+            )
+        self._started(create=False)
+        table_schema, wanted = self._readable(table_columns(schema))
+        plan = StreamPlan(
+            self._url,
+            self._table,
+            self._database_id,
+            table_schema,
+            wanted,
+            self._range(table_schema),
+            self._partitions(),
+            option_place(self._options, "starting"),
+            self._options.seconds("bookmarkSeconds") or BOOKMARK_S,
+            rows,
+        )
+        return OmidStreamReader(plan, schema)
+
+    def _refuse_where(self) -> None:
+        if self._options.text("where") is not None:
+            raise Misuse(
+                "option where is for reads of rows, not of changes: call .where(…) on the loaded frame",
+                option="where",
+            )
+
+    def _info(self) -> TableInfo:
+        info = self._connection().table(self._table)
+        if self._held is not None and self._held.is_past:
+            check_was_there(info, self._held.start_ts)
+        return info
+
+    def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
+        """Return the table's schema and the columns to read; for a table without a schema, one made from the
+        reader's."""
+        info, fields = self._info(), fields_of(schema)
+        if not self._is_view and self._planned is not None and self._planned.generation == info.generation:
+            info = self._planned  # not for a view: its later reads may see later columns
+        row_key = self._options.text("rowKey")
+        if info.schema is not None:
+            if row_key is not None:
+                check_row_key(info, parse_row_key(row_key))
+            return info.schema, check_read_fields(info, info.schema, fields)
+        if row_key is None:
+            raise Misuse(
+                f"table {info.name!r} has no schema in the catalog: give its key columns in the option rowKey",
+                table=info.name,
+            )
+        mapping = parse_column_mapping(self._options.text("columnMapping") or "")
+        family = (self._options.text("family") or info.families[0].decode()).encode()
+        return make_schema(fields, parse_row_key(row_key), mapping, family=family), tuple(f.name for f in fields)
+
+    def _snapshot(self, held: HeldStart) -> Snapshot:
+        text = self._options.text("ownBranches")
+        own = frozenset(int(branch) for branch in text.split(",")) if text else frozenset()
+        return Snapshot(held.start_ts, held.begun.epoch, own)
+
+    def _range(self, schema: TableSchema, where: Where | None = None) -> KeyRange:
+        layout = key_layout(schema)
+        bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
+        found = key_range(layout, *bounds)
+        return found if where is None else intersection(found, where.keys(layout)) or found
+
+    def _partitions(self) -> int:
+        return self._options.whole("numPartitions", least=1) or os.cpu_count() or 1
+
+    # Writes
+
+    def writer(self, schema: StructType, *, overwrite: bool) -> OmidWriter:
+        self._refuse_past()
+        if self._options.text("where") is not None:
+            raise Misuse(
+                "option where is for reads and does not choose rows to replace; delete them by tx.delete(table, "
+                "where=…) and write with tx.write in the same transaction",
+                option="where",
+            )
+        if self._options.text("snapshotTimestamp") is not None and not self._is_view:
+            raise Misuse(
+                "snapshotTimestamp is for reads: a write under another transaction's start would share its "
+                "outcome; omit the option, or write in that transaction by tx.write",
+                option="snapshotTimestamp",
+            )
+        held = self._started(create=True, is_write=True).owned(self._connection())
+        return self._prepared(held, schema, overwrite=overwrite)
+
+    def stream_writer(self, schema: StructType, *, overwrite: bool) -> OmidStreamWriter:
+        from pyomid.spark.source.writer import OmidStreamWriter
+
+        def begin() -> OmidWriter:
+            """Begin the transaction of one batch, under its own lease."""
+            self._refuse_past()
+            conn = self._opened(create=True)
+            if self._held is not None:
+                self._held.end(conn)
+            return self._prepared(HeldStart.drawn(conn, self._term_s).owned(conn), schema, overwrite=overwrite)
+
+        for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
+            if self._options.text(name) is not None:
+                raise Misuse(f"option {name} is not for streams: {instead}", option=name)
+        return OmidStreamWriter(begin)
+
+    def _prepared(self, held: HeldStart, schema: StructType, *, overwrite: bool) -> OmidWriter:
+        from pyomid.spark.source.writer import OmidWriter
+
+        try:
+            fields = fields_of(schema)
+            return OmidWriter.prepared(
+                self._options, held.begun, fields, overwrite=overwrite, database_id=self._database_id
+            )
+        except BaseException:
+            held.end(self._connection())
+            raise
+
+    def _refuse_past(self) -> None:
+        if self._past() is not None:
+            raise Misuse("versionAsOf and timestampAsOf are for reads; to restore a table use pyomid.spark.restore")
+
+    # The start
+
+    def _started(self, *, create: bool, is_write: bool = False) -> HeldStart:
+        """Return the start; draw it at the first call. Only a write creates a missing database; a read raises `Misuse`,
+        because its URL is probably mistyped."""
+        if self._held is None:
+            conn = self._opened(create=create)
+            given = None if is_write else self._options.whole("snapshotTimestamp", least=1)
+            epoch, at = self._options.whole("snapshotEpoch"), self._past()
+            if given is not None:
+                self._held = HeldStart.given(conn, given, epoch, self._term_s)
+            elif at is not None:
+                self._held = HeldStart.past(conn, at, self._term_s)
+            else:
+                self._held = HeldStart.drawn(conn, self._term_s)
+        return self._held
+
+    @property
+    def _term_s(self) -> float | None:
+        return self._options.seconds("leaseSeconds")
+
+    def _past(self) -> int | datetime | None:
+        """Return the past snapshot that the options name, or None."""
+        version, moment = self._options.whole("versionAsOf", least=1), self._options.text("timestampAsOf")
+        if moment is None:
+            given: int | datetime | None = version
+        elif version is not None:
+            raise Misuse("versionAsOf and timestampAsOf each name a snapshot: give only one of them")
+        else:
+            given = time_of(moment)
+        if given is not None and self._options.flag("readChangeFeed"):
+            raise Misuse("versionAsOf and timestampAsOf are for reads of rows: for changes give starting and ending")
+        if given is not None and self._options.text("snapshotTimestamp") is not None:
+            raise Misuse("snapshotTimestamp already names the snapshot: omit versionAsOf and timestampAsOf")
+        return given
+
+    def _opened(self, *, create: bool) -> Connection:
+        conn = connection(self._url, self._database_id, create=create)
+        self._database_id = conn.database_id
+        return conn
+
+    def _connection(self) -> Connection:
+        return connection(self._url, self._database_id)
+
+
+def _given_database(options: Options) -> bytes:
+    """Return the id of the given snapshot's database; empty if not given."""
+    name = "snapshotDatabase"
+    text = options.text(name) or ""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise Misuse(f"option {name}={text!r} is not a valid database id", option=name) from None
+
+
+def time_of(text: str) -> datetime:
+    """Return the time of `timestampAsOf`. It needs a zone: the process that plans a read does not know the
+    session's."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Misuse(
+            f"timestampAsOf={text!r} is not a valid time: give ISO 8601 with a zone, 2030-01-31T10:00:00Z or …+01:00",
+            option="timestampAsOf",
+        ) from None
+    if found.tzinfo is None:
+        raise Misuse(f"timestampAsOf={text!r} has no time zone: append Z or +01:00", option="timestampAsOf")
+    return found
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """The range of row keys that one task reads."""
+
+    start: bytes
+    stop: bytes | None
+
+
+class OmidReader(DataSourceReader):
+    """One read: the plan that all partitions share, and the division of its range."""
+
+    def __init__(self, plan: ReadPlan | ChangesPlan, key_range: KeyRange, partitions: int, schema: StructType) -> None:
+        self._plan = plan
+        self._range = key_range
+        self._partitions = partitions
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with coded_errors():
+            store = connection(self._plan.url, self._plan.database_id).deployment.store
+            parts = divided(store, self._plan.table, self._range, self._partitions)
+            return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        with coded_errors():
+            plan, key_range, arrow = self._plan, KeyRange(partition.start, partition.stop), arrow_of(self._schema)
+            conn = connection(plan.url, plan.database_id)
+            if isinstance(plan, ReadPlan):
+                check_read(plan)
+                plan.held.renew(conn)
+                yield from read_range(conn, plan, key_range, arrow)
+            else:
+                from pyomid.spark.source.change_rows import read_changes
+
+                yield from read_changes(conn, plan, key_range, arrow)

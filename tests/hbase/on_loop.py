@@ -1,0 +1,36 @@
+"""A `LoopClient` and its connections, awaited by tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TypeVar
+
+from pyomid.storage.hbase.regions.operations import Answer, Steps
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address
+from pyomid.storage.hbase.rpc.handshake import Handshake
+from pyomid.storage.hbase.rpc.loop_client import LoopClient, LoopConnection, PendingAnswer
+
+T = TypeVar("T")
+
+
+async def opened_on_loop(address: Address, handshake: Handshake, tls: ssl.SSLContext | None = None) -> LoopConnection:
+    return await asyncio.to_thread(LoopConnection, address, CLIENT, handshake, connect_timeout_s=30.0, tls=tls)
+
+
+async def answer_of(pending: PendingAnswer, timeout_s: float) -> Answer:
+    if pending.answer is None:
+        answered = asyncio.Event()
+        pending.when_answered(lambda _: answered.set(), timeout_s=timeout_s)
+        await answered.wait()
+    assert pending.answer is not None
+    return pending.answer
+
+
+async def run_on_loop(client: LoopClient, steps: Steps[T]) -> T:
+    ended: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
+    client.begin(steps, ended.set_result)
+    outcome = await ended
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
