@@ -23,7 +23,7 @@ from pyomid.row_codec.schema import near, row_key_parts, schema_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from sqlglot import exp
-    from sqlglot.tokens import Token
+    from sqlglot.tokenizer_core import Token
 
     from pyomid.spark.databases import Connection
     from pyomid.spark.transactions import SparkTransaction
@@ -55,7 +55,7 @@ _CLAUSES: Final = {
 """sqlglot's names of clauses, as users write them."""
 
 _SUPPORTED: Final = (
-    "SELECT, INSERT INTO, INSERT OVERWRITE, UPDATE, DELETE, MERGE INTO, CREATE TABLE, DROP TABLE, DESCRIBE and SHOW TABLES"
+    "SELECT, INSERT INTO and OVERWRITE, UPDATE, DELETE, MERGE INTO, CREATE and DROP TABLE, DESCRIBE and SHOW TABLES"
 )
 
 
@@ -108,7 +108,7 @@ class Statement:
         return self._frame(spark, reads, tables, self.root, 0, len(self._text))
 
     def _frame(
-        self, spark: SparkSession, reads: Reads, known: frozenset[str], query: exp.Expression, start: int, end: int
+        self, spark: SparkSession, reads: Reads, known: frozenset[str], query: exp.Expr, start: int, end: int
     ) -> DataFrame:
         """Return the result of the query that stands between two places of the text."""
         from pyspark.errors import PySparkException
@@ -138,7 +138,7 @@ class Statement:
         except PySparkException as error:
             raise Misuse(f"{self._what()}: {reason(error)}") from error
 
-    def _pushed(self, query: exp.Expression) -> str | None:
+    def _pushed(self, query: exp.Expr) -> str | None:
         """Return the condition that bounds the keys to read: that of a query over one table, without aliases."""
         from sqlglot import exp
 
@@ -222,7 +222,7 @@ class Statement:
         _only(self.root, "UPDATE", "this", "expressions", "where")
         table = self._target(self.root.this, "UPDATE")
         self._refuse_subqueries("UPDATE")
-        edits = self._renamed({alias: "" for alias in _names(self.root.this)})
+        edits = self._renamed(dict.fromkeys(_names(self.root.this), ""))
         begin = self._index("SET")
         where = self._index_or_none("WHERE")
         values: dict[str, str] = {}
@@ -239,11 +239,10 @@ class Statement:
         _only(self.root, "DELETE", "this", "where")
         table = self._target(self.root.this, "DELETE")
         self._refuse_subqueries("DELETE")
-        edits = self._renamed({alias: "" for alias in _names(self.root.this)})
+        edits = self._renamed(dict.fromkeys(_names(self.root.this), ""))
         return tx.delete(table, where=self._condition(self._index_or_none("WHERE"), edits))
 
     def _merge(self, tx: SparkTransaction) -> Any:
-        from sqlglot import exp
 
         root = self.root
         _only(root, "MERGE", "this", "using", "on", "whens")
@@ -252,13 +251,13 @@ class Statement:
         ours, theirs = _names(root.this), _names(using)
         if {name.lower() for name in ours} & {name.lower() for name in theirs}:
             raise Misuse(f"{self._what()}: source and target need different names: give aliases by AS")
-        edits = self._renamed({**{name: "target" for name in ours}, **{name: "source" for name in theirs}})
+        edits = self._renamed({**dict.fromkeys(ours, "target"), **dict.fromkeys(theirs, "source")})
         merge = tx.merge(self._merge_source(tx, using), table, on=self._matched(root.args["on"], ours, theirs))
         for when, (condition, action) in zip(root.args["whens"].expressions, self._when_spans(), strict=True):
             merge = self._with_clause(merge, when, condition, action, edits)
         return merge.merge()
 
-    def _merge_source(self, tx: SparkTransaction, using: exp.Expression) -> Any:
+    def _merge_source(self, tx: SparkTransaction, using: exp.Expr) -> Any:
         from sqlglot import exp
 
         if isinstance(using, exp.Table):
@@ -274,13 +273,14 @@ class Statement:
         span = self._tokens[begin].end + 1, self._tokens[end].start
         return self._frame(tx.session, tx, frozenset(self._known(tx)), using.this, *span)
 
-    def _matched(self, on: exp.Expression, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
+    def _matched(self, on: exp.Expr, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
         """Return the columns that `ON` compares: one name on both sides."""
         from sqlglot import exp
 
-        found = []
+        found: list[str] = []
         for part in on.flatten() if isinstance(on, exp.And) else [on]:
-            sides = [part.unnest().left, part.unnest().right] if isinstance(part.unnest(), exp.EQ) else []
+            equality = part.unnest()
+            sides = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
             qualifiers = {side.table.lower() for side in sides if isinstance(side, exp.Column)}
             names = {side.name for side in sides if isinstance(side, exp.Column)}
             if len(qualifiers) != 2 or len(names) != 1 or not _one_of_each(qualifiers, ours, theirs):
@@ -324,10 +324,10 @@ class Statement:
     def _create(self, tx: SparkTransaction) -> None:
         from sqlglot import exp
 
-        from pyomid.spark.schema import WriteOptions, fields_of, prepared_table, table_or_none
+        from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, table_or_none
 
         root = self.root
-        if root.kind != "TABLE":
+        if root.args["kind"] != "TABLE":
             raise Misuse(f"{self._what()}: only tables are created")
         if root.args.get("expression") is not None:
             raise Misuse(
@@ -374,12 +374,14 @@ class Statement:
                     raise Misuse(f"{self._what()}: {constraint.sql('spark')} of column {each.name!r} is not supported")
         for each in schema.expressions:
             nullable = isinstance(each, exp.ColumnDef) and each.name not in key
-            if nullable and any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in each.args["constraints"] or ()):
+            if nullable and any(
+                isinstance(c.kind, exp.NotNullColumnConstraint) for c in each.args["constraints"] or ()
+            ):
                 raise Misuse(f"{self._what()}: NOT NULL of column {each.name!r}: only key columns are never null")
         return types, key
 
     def _drop(self, tx: SparkTransaction) -> None:
-        from pyomid.spark.schema import table_or_none
+        from pyomid.spark.frame_schema import table_or_none
 
         root = self.root
         _only(root, "DROP TABLE", "tables", "this", "kind", "exists")
@@ -417,7 +419,7 @@ class Statement:
     def _known(self, tx: SparkTransaction) -> list[str]:
         return known_tables(tx.connection)
 
-    def _target(self, table: exp.Expression, clause: str) -> str:
+    def _target(self, table: exp.Expr, clause: str) -> str:
         from sqlglot import exp
 
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
@@ -431,7 +433,9 @@ class Statement:
         from sqlglot import exp
 
         if self.root.find(exp.Query):
-            raise Misuse(f"{self._what()}: {clause} with a subquery is not supported: use MERGE INTO … USING (SELECT …)")
+            raise Misuse(
+                f"{self._what()}: {clause} with a subquery is not supported: use MERGE INTO … USING (SELECT …)"
+            )
 
     def _renamed(self, names: Mapping[str, str]) -> list[Edit]:
         """Return the edits that replace these qualifiers of columns; an empty one is removed."""
@@ -467,7 +471,7 @@ class Statement:
 
     def _assignments(self, begin: int, end: int, edits: list[Edit]) -> Iterator[tuple[str, str]]:
         """Yield column and text of the value of each `column = value` among these tokens."""
-        from sqlglot.tokens import TokenType
+        from sqlglot.tokenizer_core import TokenType
 
         for start, stop in self._separated(begin, end):
             inside = [(i, t) for i, t in self._top(begin, end) if start <= t.start < stop]
@@ -479,7 +483,7 @@ class Statement:
 
     def _separated(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the places of the parts that commas separate among these tokens."""
-        from sqlglot.tokens import TokenType
+        from sqlglot.tokenizer_core import TokenType
 
         start = self._tokens[begin].start
         for _, token in self._top(begin, end):
@@ -490,7 +494,7 @@ class Statement:
 
     def _top(self, begin: int, end: int | None = None) -> Iterator[tuple[int, Token]]:
         """Yield the tokens outside of parentheses, brackets and CASE, with their numbers."""
-        from sqlglot.tokens import TokenType
+        from sqlglot.tokenizer_core import TokenType
 
         opens = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
         closes = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
@@ -513,7 +517,7 @@ class Statement:
     def _index_or_none(self, word: str, begin: int = 0, end: int | None = None) -> int | None:
         return next((i for i, token in self._top(begin, end) if token.text.upper() == word), None)
 
-    def _index_after(self, table: exp.Expression) -> int:
+    def _index_after(self, table: exp.Expr) -> int:
         """Return the number of the first token behind a table's name."""
         end = table.this.meta["end"]
         return next(i for i, token in enumerate(self._tokens) if token.start > end)
@@ -527,8 +531,8 @@ class Statement:
         """Yield the condition of each WHEN of a merge, and the number of its action's first token."""
         edits = self._renamed(
             {
-                **{name: "target" for name in _names(self.root.this)},
-                **{name: "source" for name in _names(self.root.args["using"])},
+                **dict.fromkeys(_names(self.root.this), "target"),
+                **dict.fromkeys(_names(self.root.args["using"]), "source"),
             }
         )
         for at, token in self._top(0):
@@ -546,7 +550,7 @@ class Statement:
 
 def _filled(text: str, args: Mapping[str, Any]) -> str:
     """Return the text with the values of its parameters `:name`, as literals."""
-    from sqlglot.tokens import TokenType
+    from sqlglot.tokenizer_core import TokenType
 
     tokens, edits, used = _tokens(text), [], set()
     names = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.STRING)
@@ -577,7 +581,7 @@ def _edited(text: str, edits: Sequence[Edit]) -> str:
 
 def _with_frames(text: str, frames: Mapping[str, Any]) -> tuple[str, dict[int, str]]:
     """Return the text with each `{name}` as a quoted name of the same length, and the names by their places."""
-    from sqlglot.tokens import TokenType
+    from sqlglot.tokenizer_core import TokenType
 
     tokens, edits, places = _tokens(text), [], {}
     for opening, name, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -608,9 +612,9 @@ def _literal(name: str, value: Any) -> str:
             return f"CAST('{value!r}' AS DOUBLE)"
         case Decimal():
             if value.is_finite():
-                digits = len(value.as_tuple().digits)
-                scale = max(0, -int(value.as_tuple().exponent))
-                return f"CAST('{value:f}' AS DECIMAL({max(digits + max(0, int(value.as_tuple().exponent)), scale)}, {scale}))"
+                digits, exponent = len(value.as_tuple().digits), int(value.as_tuple().exponent)
+                scale = max(0, -exponent)
+                return f"CAST('{value:f}' AS DECIMAL({max(digits + max(0, exponent), scale)}, {scale}))"
         case str():
             return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
         case bytes():
@@ -645,7 +649,7 @@ def _tokens(text: str) -> list[Token]:
         raise Misuse(f"the SQL statement {text!r} cannot be read: {error}") from error
 
 
-def _parsed(text: str, given: str) -> exp.Expression:
+def _parsed(text: str, given: str) -> exp.Expr:
     import logging
 
     import sqlglot
@@ -661,7 +665,7 @@ def _parsed(text: str, given: str) -> exp.Expression:
     return found[0]
 
 
-def _tables(query: exp.Expression) -> list[exp.Table]:
+def _tables(query: exp.Expr) -> list[exp.Table]:
     """Return the tables that a query names, without those that its WITH defines."""
     from sqlglot import exp
     from sqlglot.optimizer.scope import traverse_scope
@@ -675,19 +679,19 @@ def _tables(query: exp.Expression) -> list[exp.Table]:
     return sorted(found.values(), key=lambda table: table.this.meta["start"])
 
 
-def _near_one(query: exp.Expression, tables: Iterable[str]) -> str:
+def _near_one(query: exp.Expr, tables: Iterable[str]) -> str:
     named = [table.name for table in _tables(query)]
     return near(named[0], tables) if named else ""
 
 
-def _only(node: exp.Expression, clause: str, *known: str) -> None:
+def _only(node: exp.Expr, clause: str, *known: str) -> None:
     """`Misuse` if a node has another clause than these."""
     for name, value in node.args.items():
         if value and name not in known:
             raise Misuse(f"{clause}: {_CLAUSES.get(name, name.strip('_').upper())} is not supported")
 
 
-def _names(table: exp.Expression) -> list[str]:
+def _names(table: exp.Expr) -> list[str]:
     """Return the names by which columns of a table may be qualified."""
     return [table.alias] if table.alias else [table.name] if table.name else []
 
@@ -715,8 +719,8 @@ def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
     """Return the frame with values cast to their columns' types where that loses nothing."""
     from pyspark.sql import functions as f
 
+    from pyomid.spark.frame_schema import struct_of
     from pyomid.spark.frames.expressions import fitted, quoted
-    from pyomid.spark.schema import struct_of
 
     schema = schema_of(info)
     types = {field.name: field.dataType for field in struct_of(schema, [c.name for c in schema.columns]).fields}

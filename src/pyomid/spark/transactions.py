@@ -348,8 +348,8 @@ class SparkTransaction(LargeTransaction):
             tx.sql("SELECT origin, count(*) AS flights FROM flights WHERE day = :day GROUP BY origin", {"day": day})
             tx.sql("INSERT INTO flights SELECT * FROM {arrivals}", arrivals=frame)
 
-        `args`: values of parameters `:name`. `frames`: Spark, pandas or Polars frames or Arrow tables, named by `{name}`
-        where a table may stand. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; for INSERT, UPDATE, DELETE
+        `args`: values of parameters `:name`. `frames`: Spark, pandas or Polars frames or Arrow tables, which `{name}`
+        names in place of a table. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; for INSERT, UPDATE, DELETE
         and MERGE what `write`, `update`, `delete` and `merge` return; else None. INSERT INTO is an upsert by row key.
         CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. `Misuse` names a clause
         that is not supported. Needs sqlglot (extra `spark`).

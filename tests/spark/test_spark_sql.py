@@ -1,0 +1,236 @@
+"""SQL statements inside a transaction, on a real Spark: what they read, write and refuse."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import Misuse, OmidError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect]
+
+Row = tuple[Any, ...]
+DDL = "item string, shop int, count long, note string"
+STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, "it's"))
+
+
+@pytest.fixture
+def stock(spark: SparkSession, url: str) -> str:
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.sql(
+            """CREATE TABLE IF NOT EXISTS stock
+               (item STRING, shop INT, count BIGINT, note STRING, PRIMARY KEY (item, shop))"""
+        )
+        tx.sql("DELETE FROM stock")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.createDataFrame(list(STOCK), DDL), "stock")
+    return "stock"
+
+
+def rows(spark: SparkSession, url: str) -> list[Row]:
+    frame = pyomid.spark.read(spark, url, "stock").select("item", "shop", "count", "note")
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def queried(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> list[Row]:
+    with pyomid.spark.transaction(spark, url) as tx:
+        return [tuple(row) for row in tx.sql(statement, *args, **frames).collect()]
+
+
+def changed(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> Any:
+    with pyomid.spark.transaction(spark, url) as tx:
+        return tx.sql(statement, *args, **frames)
+
+
+class TestQueries:
+    def test_a_query_sees_the_snapshot_and_the_own_writes(self, spark: SparkSession, url: str, stock: str) -> None:
+        with pyomid.spark.transaction(spark, url) as tx:
+            with pyomid.spark.transaction(spark, url) as other:
+                other.sql("UPDATE stock SET count = 0 WHERE item = 'b'")
+            tx.sql("UPDATE stock SET count = count + 1 WHERE item = 'a'")
+            found = tx.sql("SELECT item, count FROM stock WHERE shop = 1 ORDER BY item").collect()
+        assert [tuple(row) for row in found] == [("a", 11), ("b", 20)]
+
+    def test_tables_and_frames_are_joined_under_their_aliases(self, spark: SparkSession, url: str, stock: str) -> None:
+        shops = pd.DataFrame({"shop": [1, 2], "city": ["Rome {here}", "Oslo"]})
+        text = "SELECT s.item, city FROM stock s JOIN {shops} AS p ON s.shop = p.shop WHERE city <> '{}' ORDER BY 1"
+        assert queried(spark, url, text, shops=shops) == [("a", "Rome {here}"), ("b", "Rome {here}"), ("c", "Oslo")]
+
+    def test_a_name_of_with_hides_a_table_outside_of_its_own_query(
+        self, spark: SparkSession, url: str, stock: str
+    ) -> None:
+        text = "WITH stock AS (SELECT * FROM stock WHERE shop = 2) SELECT stock.item FROM stock"
+        assert queried(spark, url, text) == [("c",)]
+
+    def test_the_same_table_twice_and_in_a_subquery(self, spark: SparkSession, url: str, stock: str) -> None:
+        text = """SELECT a.item, b.item FROM stock a, stock b
+                  WHERE a.count < b.count AND b.count = (SELECT max(count) FROM stock) ORDER BY 1"""
+        assert queried(spark, url, text) == [("a", "c"), ("b", "c")]
+
+    @pytest.mark.parametrize(
+        ("value", "shown"),
+        [
+            (None, "NULL"), (True, "true"), (7, "7"), (-7, "-7"), (1 << 40, str(1 << 40)), (10**30, str(10**30)),
+            (0.1, "0.1"), (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
+            ("it's \\n", "it's \\n"), ("{x} :y", "{x} :y"), (datetime.date(2013, 1, 1), "2013-01-01"),
+            (datetime.datetime(2013, 1, 1, 5), "2013-01-01 05:00:00"), (b"\x41", "A"),
+        ],
+    )  # fmt: skip
+    def test_a_parameter_is_a_literal_of_its_type(
+        self, spark: SparkSession, url: str, stock: str, value: Any, shown: str
+    ) -> None:
+        text = "SELECT coalesce(CAST(:v AS STRING), 'NULL') FROM stock WHERE item = 'a'"
+        assert queried(spark, url, text, {"v": value}) == [(shown,)]
+
+    def test_a_condition_on_the_key_bounds_what_is_read(
+        self, spark: SparkSession, url: str, stock: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pyomid.spark.transaction(spark, url) as tx:
+            found = tx.sql("SELECT note FROM stock WHERE item = 'c' AND shop = 2 ORDER BY note LIMIT 5")
+            assert [tuple(row) for row in found.collect()] == [("it's",)]
+            capsys.readouterr()
+            found.explain(True)
+            assert "rowStart=" in capsys.readouterr().out
+
+
+class TestChanges:
+    def test_insert_maps_by_position_by_columns_and_by_name(self, spark: SparkSession, url: str, stock: str) -> None:
+        changed(spark, url, "INSERT INTO stock VALUES ('d', 3, 1, 'new'), ('a', 1, 5, NULL)")
+        changed(spark, url, "INSERT INTO stock (shop, item) VALUES (4, 'e')")
+        changed(spark, url, "INSERT INTO stock BY NAME SELECT 'x' AS note, 5 AS shop, 'f' AS item")
+        done = changed(spark, url, "INSERT INTO stock SELECT item, shop + 10, count, note FROM stock WHERE shop = 2")
+        assert done.rows == 1
+        assert rows(spark, url) == [
+            ("a", 1, 5, None), ("b", 1, 20, "old"), ("c", 2, 30, "it's"), ("c", 12, 30, "it's"),
+            ("d", 3, 1, "new"), ("e", 4, None, None), ("f", 5, None, "x"),
+        ]  # fmt: skip
+
+    def test_insert_overwrite_replaces_the_rows(self, spark: SparkSession, url: str, stock: str) -> None:
+        changed(spark, url, "INSERT OVERWRITE stock SELECT item, shop, count * 2, note FROM stock WHERE shop = 1")
+        assert rows(spark, url) == [("a", 1, 20, None), ("b", 1, 40, "old")]
+
+    def test_update_and_delete_know_aliases_and_commas(self, spark: SparkSession, url: str, stock: str) -> None:
+        text = """UPDATE stock AS s SET s.note = concat('a, b', coalesce(s.note, '-')),
+                  count = CASE WHEN s.count = 10 THEN 1 ELSE s.count END WHERE s.shop = :shop"""
+        assert changed(spark, url, text, {"shop": 1}).rows == 2
+        assert changed(spark, url, "DELETE FROM stock s WHERE s.item BETWEEN 'b' AND 'b'").rows == 1
+        assert rows(spark, url) == [("a", 1, 1, "a, b-"), ("c", 2, 30, "it's")]
+
+    def test_merge_has_all_clauses(self, spark: SparkSession, url: str, stock: str) -> None:
+        news = spark.createDataFrame([("a", 1, 100, "n"), ("b", 1, 0, "n"), ("z", 9, 9, "n"), ("y", 9, None, "n")], DDL)
+        text = """MERGE INTO stock AS t USING (SELECT * FROM {news} WHERE shop < 10) AS n
+                  ON t.item = n.item AND n.shop = t.shop
+                  WHEN MATCHED AND n.count = 0 THEN DELETE
+                  WHEN MATCHED THEN UPDATE SET t.count = t.count + n.count, note = 'merged'
+                  WHEN NOT MATCHED AND n.count IS NOT NULL
+                    THEN INSERT (item, shop, count) VALUES (n.item, n.shop, n.count)
+                  WHEN NOT MATCHED BY SOURCE THEN UPDATE SET note = 'left'"""
+        done = changed(spark, url, text, news=news)
+        assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
+        assert rows(spark, url) == [("a", 1, 110, "merged"), ("c", 2, 30, "left"), ("z", 9, 9, None)]
+
+    def test_merge_takes_every_column_from_a_frame(self, spark: SparkSession, url: str, stock: str) -> None:
+        news = pd.DataFrame({"item": ["a", "q"], "shop": [1, 1], "count": [1, 2], "note": ["n", None]})
+        text = """MERGE INTO stock USING {news} AS n ON stock.item = n.item AND stock.shop = n.shop
+                  WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"""
+        changed(spark, url, text, news=news)
+        assert rows(spark, url) == [("a", 1, 1, "n"), *STOCK[1:], ("q", 1, 2, None)]
+
+    def test_all_statements_of_a_transaction_commit_together_or_not(
+        self, spark: SparkSession, url: str, stock: str
+    ) -> None:
+        with pyomid.spark.transaction(spark, url) as tx:
+            tx.sql("DELETE FROM stock")
+            tx.sql("INSERT INTO stock VALUES ('z', 1, 1, NULL)")
+            tx.rollback()
+        assert rows(spark, url) == sorted(STOCK)
+
+
+class TestTables:
+    def test_a_table_is_created_described_listed_and_dropped(self, spark: SparkSession, url: str) -> None:
+        with pyomid.spark.transaction(spark, url) as tx:
+            tx.sql("CREATE TABLE made (day DATE PRIMARY KEY, tags ARRAY<STRUCT<x: INT>>, price DECIMAL(10, 2))")
+            tx.sql("CREATE TABLE IF NOT EXISTS made (day DATE PRIMARY KEY)")
+            described = [tuple(row) for row in tx.sql("DESCRIBE TABLE made").collect()]
+            listed = [row.tableName for row in tx.sql("SHOW TABLES LIKE 'MAD*|nothing'").collect()]
+        assert described == [
+            ("day", "date", "row key 1"), ("tags", "array<struct<x:int>>", None), ("price", "decimal(10,2)", None),
+        ]  # fmt: skip
+        assert listed == ["made"]
+        changed(spark, url, "INSERT INTO made VALUES (DATE '2013-01-01', array(named_struct('x', 1)), 1.5)")
+        assert queried(spark, url, "SELECT tags[0].x, price FROM made") == [(1, Decimal("1.50"))]
+        changed(spark, url, "DROP TABLE made")
+        changed(spark, url, "DROP TABLE IF EXISTS made")
+        assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
+
+
+REFUSED = [
+    ("SELECT 1; SELECT 2", "2 SQL statements were given"),
+    ("", "0 SQL statements were given"),
+    ("SELEC item FROM stock", "cannot be read"),
+    ("SELECT 1", "names no table of the database"),
+    ("SELECT * FROM stok", "did you mean 'stock'"),
+    ("SELECT * FROM {nope}", "no.* given|none was given"),
+    ("SELECT :v FROM stock", "args has no 'v'"),
+    ("SELECT nope FROM stock", "nope"),
+    ("SELECT * FROM stock VERSION AS OF 3", "VERSION AS OF"),
+    ("ALTER TABLE stock ADD COLUMN x INT", "none of the statements"),
+    ("TRUNCATE TABLE stock", "none of the statements"),
+    ("CREATE TABLE stock (item STRING PRIMARY KEY)", "already"),
+    ("CREATE TABLE other (item STRING)", "no row key"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, n INT NOT NULL)", "NOT NULL"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, n INT DEFAULT 3)", "DEFAULT"),
+    ("CREATE TABLE other USING parquet AS SELECT 1 AS a", "AS SELECT"),
+    ("CREATE VIEW other AS SELECT 1 AS a", "only tables"),
+    ("DROP TABLE nope", "nope"),
+    ("DROP VIEW stock", "DROP TABLE takes"),
+    ("INSERT INTO stock VALUES ('a', 1)", "2 values for 4 columns"),
+    ("INSERT INTO stock VALUES ('a', 'x', 1, 'n')", "shop"),
+    ("INSERT INTO stock PARTITION (shop = 1) SELECT 'a', 1, 'n'", "PARTITION"),
+    ("INSERT INTO stock REPLACE WHERE shop = 1 SELECT * FROM stock", "REPLACE WHERE"),
+    ("UPDATE stock SET item = 'x'", "row key column"),
+    ("UPDATE stock SET count = 1, count = 2", "set twice"),
+    ("UPDATE stock SET count = (SELECT 1)", "subquery"),
+    ("UPDATE nope SET count = 1", "nope"),
+    ("DELETE FROM stock WHERE item IN (SELECT item FROM stock)", "subquery"),
+    ("DELETE FROM spark_catalog.default.stock", "catalog or schema"),
+    ("MERGE INTO stock USING stock s ON stock.item = s.note WHEN MATCHED THEN DELETE", "equality of one column"),
+    ("MERGE INTO stock USING stock ON stock.item = stock.item WHEN MATCHED THEN DELETE", "different names"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "message"), REFUSED, ids=[statement[:40] for statement, _ in REFUSED])
+def test_what_is_not_supported_is_refused_and_changes_nothing(
+    spark: SparkSession, url: str, stock: str, statement: str, message: str
+) -> None:
+    with pytest.raises(OmidError, match=message), pyomid.spark.transaction(spark, url) as tx:
+        tx.sql(statement)
+    assert rows(spark, url) == sorted(STOCK)
+
+
+def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str, stock: str) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        with pytest.raises(Misuse, match="no parameter :v"):
+            tx.sql("SELECT * FROM stock", {"v": 1})
+        with pytest.raises(Misuse, match=r"names no frame \{news\}"):
+            tx.sql("SELECT * FROM stock", news=spark.range(1))
+        with pytest.raises(OmidError, match="a parameter is None, a bool"):
+            tx.sql("SELECT :v FROM stock", {"v": [1]})
+
+
+def test_a_merge_whose_source_matches_twice_is_refused(spark: SparkSession, url: str, stock: str) -> None:
+    twice = spark.createDataFrame([("a", 1, 1, "x"), ("a", 1, 2, "y")], DDL)
+    text = """MERGE INTO stock USING {twice} AS n ON stock.item = n.item AND stock.shop = n.shop
+              WHEN MATCHED THEN UPDATE SET *"""
+    with pytest.raises(OmidError, match="several rows of the source"):
+        changed(spark, url, text, twice=twice)
+    assert rows(spark, url) == sorted(STOCK)
