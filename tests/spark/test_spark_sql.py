@@ -173,6 +173,7 @@ class TestTables:
         assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
 
 
+MERGE = "MERGE INTO stock t USING stock s ON t.item = s.item AND t.shop = s.shop"
 REFUSED = [
     ("SELECT 1; SELECT 2", "2 SQL statements were given"),
     ("", "0 SQL statements were given"),
@@ -205,6 +206,23 @@ REFUSED = [
     ("DELETE FROM spark_catalog.default.stock", "catalog or schema"),
     ("MERGE INTO stock USING stock s ON stock.item = s.note WHEN MATCHED THEN DELETE", "equality of one column"),
     ("MERGE INTO stock USING stock ON stock.item = stock.item WHEN MATCHED THEN DELETE", "different names"),
+    ("UPDATE stock SET count = 1, COUNT = 2", "set twice"),
+    ("UPDATE stock SET field.note = 'x'", "not a column of the table"),
+    ("UPDATE stock SET end = 1, note = concat(note, 'x')", "backquotes"),
+    ("UPDATE stock SET note = transform(array('a'), note -> stock.note)[0]", "rename the variable 'note'"),
+    ("UPDATE stock AS s(a, b) SET count = 1", "after an alias"),
+    ("DELETE FROM 'stock'", "'stock' is not a name"),
+    ("SELECT * FROM STOCK JOIN stock s USING (item)", "no table 'STOCK'; did you mean 'stock'"),
+    ("SELECT * FROM stock, (TABLE stock)", "TABLE in a query"),
+    ("SELECT * FROM stock, IDENTIFIER('stock')", "IDENTIFIER in a query"),
+    ("INSERT INTO stock (item, shop, 'count') VALUES ('q', 1, 1)", "a name, not a string"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = 1, Count = 2", "set twice"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET s.count = 1", "not a column of the table"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = source.note", "names neither side"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = s0", "names neither side"),
+    (f"{MERGE} WHEN MATCHED AND EXISTS (SELECT 1) THEN DELETE", "subquery in WHEN"),
+    (f"{MERGE} WHEN NOT MATCHED THEN INSERT (item, shop, ITEM) VALUES (s.item, s.shop, s.note)", "set twice"),
+    ("MERGE INTO stock t USING stock s(shop, item) ON t.item = s.item WHEN MATCHED THEN DELETE", "after an alias"),
 ]  # fmt: skip
 
 
@@ -234,3 +252,68 @@ def test_a_merge_whose_source_matches_twice_is_refused(spark: SparkSession, url:
     with pytest.raises(OmidError, match="several rows of the source"):
         changed(spark, url, text, twice=twice)
     assert rows(spark, url) == sorted(STOCK)
+
+
+SAME = [
+    "SELECT item FROM stock WHERE note = 'limit' OR shop = 2",
+    "SELECT item FROM stock TABLESAMPLE (1 ROWS) WHERE item = 'c'",
+    "SELECT item FROM stock AS s(shop, item, c, d) WHERE item = 2",
+    "SELECT item, x FROM stock LATERAL VIEW explode(array(1, 2)) v AS x WHERE x = 2 ORDER BY 1",
+    "SELECT item FROM stock WHERE rand() < 2 AND item = 'a'",
+    "SELECT item FROM stock |> WHERE item = 'b'",
+    "WITH Stock AS (SELECT 'cte' AS item FROM stock) SELECT item FROM STOCK",
+    "WITH a AS (SELECT * FROM stock), stock AS (SELECT * FROM a WHERE shop = 2) SELECT item FROM stock",
+    "SELECT item, '${pyomid.tests}' AS conf FROM stock WHERE note = '${pyomid.tests}'",
+    "SELECT item /* {x} */ FROM stock WHERE note <> '{} -- ;' -- :v\n ORDER BY `item`; -- done",
+]
+
+
+@pytest.mark.parametrize("statement", SAME)
+def test_a_query_has_the_rows_that_spark_computes_over_a_view(
+    spark: SparkSession, url: str, stock: str, statement: str
+) -> None:
+    spark.conf.set("pyomid.tests", "old")
+    spark.createDataFrame(list(STOCK), DDL).coalesce(1).createOrReplaceTempView("stock")
+    try:
+        expected = [tuple(row) for row in spark.sql(statement).collect()]
+    finally:
+        spark.catalog.dropTempView("stock")
+    assert queried(spark, url, statement) == expected
+
+
+def test_strings_and_quoted_names_are_not_keywords(spark: SparkSession, url: str, stock: str) -> None:
+    changed(spark, url, "UPDATE stock SET note = 'where' WHERE note IS NULL; -- WHERE")
+    text = """MERGE INTO stock t USING {news} n ON t.item = n.item AND t.shop = n.shop
+              WHEN MATCHED AND n.note = 'then' AND t.count BETWEEN 1 AND 10
+                THEN UPDATE SET note = concat(t.note, ' when'), count = n.count
+              WHEN NOT MATCHED AND n.`then` = 'when' THEN INSERT (item, shop, note) VALUES (n.item, n.shop, 'values (')"""
+    news = pd.DataFrame(
+        {"item": ["a", "z"], "shop": [1, 9], "count": [7, 9], "note": ["then", "x"], "then": ["", "when"]}
+    )
+    changed(spark, url, text, news=news)
+    assert rows(spark, url) == [("a", 1, 7, "where when"), *STOCK[1:], ("z", 9, None, "values (")]
+
+
+def test_a_parameter_is_never_a_name_nor_a_variable_of_spark(spark: SparkSession, url: str, stock: str) -> None:
+    spark.conf.set("pyomid.tests", "old")
+    value = "\\' OR 1=1 -- \n{y} ${pyomid.tests} \\u0041 $"
+    changed(spark, url, "UPDATE stock SET note = :v WHERE item = 'a'", {"v": value})
+    changed(spark, url, "INSERT INTO stock VALUES ('d', 1, 1, :v)", {"v": value})
+    assert [row[3] for row in rows(spark, url) if row[0] in "ad"] == [value, value]
+    with pytest.raises(Misuse, match="is not a name"):
+        changed(spark, url, "DELETE FROM :t", {"t": "stock"})
+
+
+def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession, url: str, stock: str) -> None:
+    news = pd.DataFrame({"item": ["a"]})
+    text = "WITH x AS (SELECT 1 AS item) SELECT s.item FROM stock s JOIN {x} USING (item) JOIN {self} USING (item)"
+    assert queried(spark, url, text, x=news, self=news) == [("a",)]
+    text = "SELECT s.item FROM {sqlQuery} s JOIN {omid_0} USING (item)"
+    assert queried(spark, url, text, sqlQuery=news, omid_0=news) == [("a",)]
+    with pytest.raises(Misuse, match=r"\{note\} does not stand in the place of a table"):
+        changed(spark, url, "DELETE FROM stock WHERE {note} = 'old'", note=news)
+
+
+def test_insert_names_columns_in_any_case(spark: SparkSession, url: str, stock: str) -> None:
+    changed(spark, url, "INSERT INTO stock (SHOP, Item, COUNT) VALUES (4, 'e', 1)")
+    assert ("e", 4, 1, None) in rows(spark, url)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyomid.client.admin.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.schema import near, row_key_parts, schema_of
+from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_columns
+from pyomid.spark.sessions import any_case
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,16 +93,43 @@ class Statement:
         if not isinstance(text, str):
             raise MisuseType(f"a SQL statement is a string, not {text!r}")
         self._given = text
-        filled = _filled(text, args or {})
+        filled = _without_semicolon(_filled(text, args or {}))
         self._text, self._frames_at = _with_frames(filled, frames)
         self._frames = frames
+        self._has_escapes = any(isinstance(v, str) and any(c in v for c in "\\'$") for v in (args or {}).values())
         self.root = _parsed(self._text, text)
         self._tokens = _tokens(self._text)
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """`Misuse` if a string stands for a name, or a frame for anything but a table."""
+        from sqlglot import exp
+        from sqlglot.tokenizer_core import TokenType
+
+        strings = {token.start for token in self._tokens if token.token_type == TokenType.STRING}
+        for name in self.root.find_all(exp.Identifier):
+            if name.meta.get("start") in strings and isinstance(name.parent, exp.Table | exp.Column | exp.Schema):
+                raise Misuse(
+                    f"{self._what()}: the string {name.name!r} is not a name: write a name in the statement, in "
+                    "backquotes if it is quoted"
+                )
+        tables = {table.this.meta.get("start") for table in self.root.find_all(exp.Table)}
+        for place, frame in self._frames_at.items():
+            if place not in tables:
+                raise Misuse(f"{self._what()}: the frame {{{frame}}} does not stand in the place of a table")
+
+    def _check_escapes(self, spark: SparkSession) -> None:
+        if self._has_escapes and spark.conf.get("spark.sql.parser.escapedStringLiterals") == "true":
+            raise Misuse(
+                f"{self._what()}: with spark.sql.parser.escapedStringLiterals, the value of a parameter has no quote, "
+                "backslash or dollar sign: give it as a frame, or unset the option"
+            )
 
     # Queries
 
     def query(self, spark: SparkSession, reads: Reads, known: Iterable[str]) -> DataFrame:
         """Return the lazy result of a query. `Misuse` if it names no table of the database and no frame."""
+        self._check_escapes(spark)
         tables = frozenset(known)
         if not self._frames_at and not any(table.name in tables for table in _tables(self.root)):
             raise Misuse(f"{self._what()} names no table of the database{_near_one(self.root, tables)}: use spark.sql")
@@ -115,17 +143,23 @@ class Statement:
 
         from pyomid.spark.frames.expressions import reason
 
-        named, edits = dict[str, Any](), list[Edit]()
+        self._check_words(start, end)
+        named, edits, given = dict[str, Any](), list[Edit](), dict[str, str]()
         where = self._pushed(query)
-        for table in _tables(query):
+        for table in _tables(query, self._frames_at):
             place = table.this.meta
             at = place["start"]
             if at in self._frames_at:
                 name = self._frames_at[at]
-                named[name] = _spark_frame(spark, self._frames[name], name)
-                edits.append(Edit(at, place["end"] + 1, f"{{{name}}}"))
+                if name not in given:
+                    given[name] = f"omid_{len(named)}"
+                    named[given[name]] = _spark_frame(spark, self._frames[name], name)
+                edits.append(Edit(at, place["end"] + 1, f"{{{given[name]}}}"))
                 continue
-            if table.name not in known or table.args.get("db"):
+            if table.args.get("db"):
+                continue
+            if table.name not in known:
+                self._check_case(table.name, known)
                 continue
             _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
             parameter = f"omid_{len(named)}"
@@ -138,6 +172,21 @@ class Statement:
         except PySparkException as error:
             raise Misuse(f"{self._what()}: {reason(error)}") from error
 
+    def _check_words(self, start: int, end: int) -> None:
+        """`Misuse` if this part of the text names tables in a way in which they are not found."""
+        for number, token in enumerate(self._tokens):
+            if start <= token.start < end and self._is_word(number, "TABLE", "IDENTIFIER"):
+                raise Misuse(
+                    f"{self._what()}: {token.text} in a query is not supported: name the table in FROM; a name of a "
+                    "column stands in backquotes"
+                )
+
+    def _check_case(self, name: str, known: Iterable[str]) -> None:
+        """`Misuse` if a table of the database differs from this name only by case."""
+        other = next((each for each in known if each.lower() == name.lower() and each != name), None)
+        if other is not None:
+            raise Misuse(f"{self._what()}: there is no table {name!r}; did you mean {other!r}?", table=name)
+
     def _pushed(self, query: exp.Expr) -> str | None:
         """Return the condition that bounds the keys to read: that of a query over one table, without aliases."""
         from sqlglot import exp
@@ -147,16 +196,24 @@ class Statement:
         source, where = query.args.get("from_"), query.args.get("where")
         if source is None or where is None or not isinstance(source.this, exp.Table):
             return None
-        if any(column.args.get("table") for column in where.find_all(exp.Column)) or where.find(exp.Query):
+        if any(name not in ("this", "alias") for name, value in source.this.args.items() if value):
             return None
-        depth_0 = list(self._top(0))
-        at = next((i for i, token in depth_0 if token.text.upper() == "WHERE"), None)
+        if query.args.get("laterals") or source.this.alias_column_names:
+            return None
+        if any(self._is_word(number, "|>") for number in range(len(self._tokens))):
+            return None
+        if not all(isinstance(node, _pushed_nodes()) for node in where.this.walk()):
+            return None
+        if any(column.args.get("table") for column in where.find_all(exp.Column)):
+            return None
+        at = self._index_or_none("WHERE")
         if at is None:
             return None
         ends = ("GROUP", "GROUP BY", "HAVING", "ORDER BY", "ORDER", "LIMIT", "OFFSET", "WINDOW", "SORT BY", "UNION",
-                "CLUSTER BY", "DISTRIBUTE BY", "QUALIFY", "LATERAL")  # fmt: skip
-        stop = next((t.start for i, t in depth_0 if i > at and t.text.upper() in ends), len(self._text))
-        return self._text[self._tokens[at].end + 1 : stop].strip()
+                "CLUSTER BY", "DISTRIBUTE BY", "QUALIFY", "LATERAL", "SELECT")  # fmt: skip
+        stop = next((t.start for i, t in self._top(at + 1) if self._is_word(i, *ends)), len(self._text))
+        text = self._text[self._tokens[at].end + 1 : stop].strip()
+        return text if _is_text_of(text, where.this) else None
 
     # Changes
 
@@ -164,6 +221,7 @@ class Statement:
         """Perform the statement in the transaction; return what its builder returns."""
         from sqlglot import exp
 
+        self._check_escapes(tx.session)
         match self.root:
             case exp.Query():
                 return self.query(tx.session, tx, self._known(tx))
@@ -187,6 +245,7 @@ class Statement:
 
     def _insert(self, tx: SparkTransaction) -> Any:
         from sqlglot import exp
+        from sqlglot.tokenizer_core import TokenType
 
         root = self.root
         _only(root, "INSERT", "this", "expression", "overwrite", "by_name")
@@ -199,13 +258,18 @@ class Statement:
         info = tx.writable(table)
         at = self._index_after(target)
         if columns is not None:
-            at = self._index_behind_parenthesis(at)
+            behind = self._index_behind_parenthesis(at)
+            if any(token.token_type == TokenType.STRING for token in self._tokens[at:behind]):
+                raise Misuse(f"{self._what()}: a column of INSERT is a name, not a string")
+            at = behind
         if root.args.get("by_name"):
             at += 2
         start = self._tokens[at].start
         frame = self._frame(tx.session, tx, frozenset(self._known(tx)), root.expression, start, len(self._text))
         if not root.args.get("by_name"):
-            names = [column.name for column in schema_of(info).columns] if columns is None else columns
+            names = [column.name for column in schema_of(info).columns]
+            if columns is not None:
+                names = list(select_columns(table, schema_of(info), columns, any_case=any_case(tx.session)))
             if len(frame.columns) != len(names):
                 raise Misuse(
                     f"{self._what()}: {len(frame.columns)} values for {len(names)} columns ({', '.join(names)}); name "
@@ -217,22 +281,14 @@ class Statement:
         return tx.write(_fitting(frame, info, self._what()), table, mode=mode)
 
     def _update(self, tx: SparkTransaction) -> Any:
-        from sqlglot import exp
-
         _only(self.root, "UPDATE", "this", "expressions", "where")
         table = self._target(self.root.this, "UPDATE")
         self._refuse_subqueries("UPDATE")
         edits = self._renamed(dict.fromkeys(_names(self.root.this), ""))
         begin = self._index("SET")
         where = self._index_or_none("WHERE")
-        values: dict[str, str] = {}
-        assigned = self._assignments(begin + 1, where if where is not None else len(self._tokens), edits)
-        for name, value in assigned:
-            if name in values:
-                raise Misuse(f"{self._what()}: column {name!r} is set twice")
-            values[name] = value
-        if len(values) != len([each for each in self.root.expressions if isinstance(each, exp.EQ)]):
-            raise Misuse(f"{self._what()}: an assignment is not of the form column = value")
+        end = where if where is not None else len(self._tokens)
+        values = self._assignments(begin + 1, end, edits, self.root.expressions, _names(self.root.this))
         return tx.update(table, self._condition(where, edits), values)
 
     def _delete(self, tx: SparkTransaction) -> Any:
@@ -246,26 +302,59 @@ class Statement:
 
         root = self.root
         _only(root, "MERGE", "this", "using", "on", "whens")
+        _only(root.args["using"], "MERGE", "this", "alias")
+        if root.args["using"].alias_column_names:
+            raise Misuse(f"{self._what()}: names of columns after an alias are not supported: USING (SELECT … AS …)")
         table = self._target(root.this, "MERGE")
         using = root.args["using"]
         ours, theirs = _names(root.this), _names(using)
         if {name.lower() for name in ours} & {name.lower() for name in theirs}:
             raise Misuse(f"{self._what()}: source and target need different names: give aliases by AS")
+        self._check_whens(root.args["whens"], [*ours, *theirs])
         edits = self._renamed({**dict.fromkeys(ours, "target"), **dict.fromkeys(theirs, "source")})
         merge = tx.merge(self._merge_source(tx, using), table, on=self._matched(root.args["on"], ours, theirs))
-        for when, (condition, action) in zip(root.args["whens"].expressions, self._when_spans(), strict=True):
+        spans, whens = list(self._when_spans(edits)), root.args["whens"].expressions
+        if len(spans) != len(whens):
+            raise self._unclear("WHEN")
+        for when, (condition, action) in zip(whens, spans, strict=True):
             merge = self._with_clause(merge, when, condition, action, edits)
         return merge.merge()
+
+    def _check_whens(self, whens: exp.Expr, names: Sequence[str]) -> None:
+        """`Misuse` if an expression of a clause has a subquery, or a column that belongs to neither side."""
+        from sqlglot import exp
+
+        if whens.find(exp.Query, exp.Table):
+            raise Misuse(f"{self._what()}: a subquery in WHEN is not supported: compute it in USING (SELECT …)")
+        known = {name.lower() for name in names}
+        for when in whens.expressions:
+            then = when.args["then"]
+            parts = [when.args.get("condition")]
+            if isinstance(then, exp.Update):
+                parts += [each.expression for each in then.expressions if isinstance(each, exp.EQ)]
+            elif isinstance(then, exp.Insert):
+                parts.append(then.args.get("expression"))
+            for column in (found for part in parts if part is not None for found in part.find_all(exp.Column)):
+                if isinstance(column.this, exp.Star):
+                    continue
+                if len(column.parts) < 2 or column.parts[0].name.lower() not in known:
+                    raise Misuse(
+                        f"{self._what()}: column {column.sql('spark')} names neither side: write "
+                        + " or ".join(f"{name}.{column.name}" for name in names)
+                    )
 
     def _merge_source(self, tx: SparkTransaction, using: exp.Expr) -> Any:
         from sqlglot import exp
 
         if isinstance(using, exp.Table):
-            _only(using, "MERGE", "this", "alias")
             at = using.this.meta["start"]
             if at in self._frames_at:
                 return self._frames[self._frames_at[at]]
-            return tx.read(using.name) if using.name in self._known(tx) else tx.session.table(_quoted(using.name))
+            known = self._known(tx)
+            if using.name in known:
+                return tx.read(using.name)
+            self._check_case(using.name, known)
+            return tx.session.table(_quoted(using.name))
         if not isinstance(using, exp.Subquery):
             raise Misuse(f"{self._what()}: USING takes a table, a frame or a query in parentheses")
         begin = self._index("USING") + 1
@@ -307,16 +396,24 @@ class Statement:
         if isinstance(then, exp.Update):
             if isinstance(then.expressions[0], exp.Star):
                 return clause.updateAll()
-            return clause.update(dict(self._assignments(action + 2, self._next_when(action), edits)))
+            sides = _names(self.root.this)
+            return clause.update(self._assignments(action + 2, self._next_when(action), edits, then.expressions, sides))
         return clause.delete()
 
     def _inserted(self, then: exp.Insert, action: int, edits: list[Edit]) -> dict[str, str]:
+        from sqlglot import exp
+
         columns = [each.name for each in then.this.expressions] if then.this else []
         at = self._index("VALUES", action, self._next_when(action)) + 1
         end = self._index_behind_parenthesis(at) - 1
-        values = [self._slice(*span, edits) for span in self._separated(at + 1, end)]
-        if not columns or len(columns) != len(values):
-            raise Misuse(f"{self._what()}: INSERT (…) VALUES (…) has {len(columns)} columns and {len(values)} values")
+        spans = list(self._separated(at + 1, end))
+        given = then.expression.expressions if isinstance(then.expression, exp.Tuple) else []
+        if not columns or len(columns) != len(spans):
+            raise Misuse(f"{self._what()}: INSERT (…) VALUES (…) has {len(columns)} columns and {len(spans)} values")
+        if len(given) != len(spans):
+            raise self._unclear("VALUES")
+        self._check_once(columns)
+        values = [self._part(*span, edits, node) for span, node in zip(spans, given, strict=True)]
         return dict(zip(columns, values, strict=True))
 
     # Tables
@@ -425,6 +522,8 @@ class Statement:
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
             raise Misuse(f"{self._what()}: {clause} takes the name of a table")
         _only(table, clause, "this", "alias")
+        if table.alias_column_names:
+            raise Misuse(f"{self._what()}: names of columns after an alias are not supported")
         if table.this.meta["start"] in self._frames_at:
             raise Misuse(f"{self._what()}: {clause} takes the name of a table, not a frame")
         return table.name
@@ -432,7 +531,7 @@ class Statement:
     def _refuse_subqueries(self, clause: str) -> None:
         from sqlglot import exp
 
-        if self.root.find(exp.Query):
+        if self.root.find(exp.Query) or any(table is not self.root.this for table in self.root.find_all(exp.Table)):
             raise Misuse(
                 f"{self._what()}: {clause} with a subquery is not supported: use MERGE INTO … USING (SELECT …)"
             )
@@ -448,6 +547,11 @@ class Statement:
             to = wanted.get(first.name.lower())
             if to is None or not others:
                 continue
+            taken = to or others[0].name
+            if any(taken.lower() == each.name.lower() for each in _lambda_names(column)):
+                raise Misuse(
+                    f"{self._what()}: rename the variable {taken!r} of the lambda function: {taken!r} is taken"
+                )
             end = others[0].meta["start"] if not to else first.meta["end"] + 1
             edits.append(Edit(first.meta["start"], end, to))
         return edits
@@ -467,19 +571,58 @@ class Statement:
         return "".join([*pieces, plain(self._text[at:end])]).strip().rstrip(";")
 
     def _condition(self, where: int | None, edits: list[Edit]) -> str | None:
-        return None if where is None else self._slice(self._tokens[where].end + 1, len(self._text), edits)
+        node = self.root.args.get("where")
+        if (where is None) != (node is None):
+            raise self._unclear("WHERE")
+        if where is None or node is None:
+            return None
+        return self._part(self._tokens[where].end + 1, len(self._text), edits, node.this)
 
-    def _assignments(self, begin: int, end: int, edits: list[Edit]) -> Iterator[tuple[str, str]]:
-        """Yield column and text of the value of each `column = value` among these tokens."""
+    def _part(self, start: int, end: int, edits: list[Edit], node: exp.Expr) -> str:
+        """Return the text of an expression. `Misuse` unless this part of the text is the parsed expression."""
+        if not _is_text_of(self._text[start:end], node):
+            raise self._unclear(node.sql("spark"))
+        return self._slice(start, end, edits)
+
+    def _unclear(self, what: str) -> Misuse:
+        return Misuse(f"{self._what()}: the text of {what} is not found: put names that are SQL keywords in backquotes")
+
+    def _check_once(self, columns: Sequence[str]) -> None:
+        for number, name in enumerate(columns):
+            if name.lower() in (each.lower() for each in columns[:number]):
+                raise Misuse(f"{self._what()}: column {name!r} is set twice", column=name)
+
+    def _assignments(
+        self, begin: int, end: int, edits: list[Edit], nodes: Sequence[exp.Expr], qualifiers: Sequence[str]
+    ) -> dict[str, str]:
+        """Return column → text of its value, of each `column = value` among these tokens. `nodes`: the same, parsed;
+        `qualifiers`: those that a column may have."""
+        from sqlglot import exp
         from sqlglot.tokenizer_core import TokenType
 
-        for start, stop in self._separated(begin, end):
-            inside = [(i, t) for i, t in self._top(begin, end) if start <= t.start < stop]
-            equal = next((t for _, t in inside if t.token_type == TokenType.EQ), None)
-            if equal is None:
+        known = {name.lower() for name in qualifiers}
+        names, values = list[str](), list[str]()
+        spans = list(self._separated(begin, end))
+        if len(spans) != len(nodes):
+            raise self._unclear("SET")
+        for (start, stop), node in zip(spans, nodes, strict=True):
+            column = node.this if isinstance(node, exp.EQ) else None
+            equal = next(
+                (t for _, t in self._top(begin, end) if start <= t.start < stop and t.token_type == TokenType.EQ), None
+            )
+            if not isinstance(column, exp.Column) or equal is None:
                 raise Misuse(f"{self._what()}: {self._text[start:stop].strip()!r} is not of the form column = value")
-            name = [t for _, t in inside if t.start < equal.start][-1]
-            yield _unquoted(name), self._slice(equal.end + 1, stop, edits)
+            first, *others = column.parts
+            if len(others) > 1 or (others and first.name.lower() not in known):
+                raise Misuse(
+                    f"{self._what()}: {column.sql('spark')} is not a column of the table: set a whole column; a field "
+                    "of a struct is set by column = named_struct(…)",
+                    column=column.name,
+                )
+            names.append(column.name)
+            values.append(self._part(equal.end + 1, stop, edits, node.expression))
+        self._check_once(names)
+        return dict(zip(names, values, strict=True))
 
     def _separated(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the places of the parts that commas separate among these tokens."""
@@ -515,7 +658,14 @@ class Statement:
         return found
 
     def _index_or_none(self, word: str, begin: int = 0, end: int | None = None) -> int | None:
-        return next((i for i, token in self._top(begin, end) if token.text.upper() == word), None)
+        return next((i for i, _ in self._top(begin, end) if self._is_word(i, word)), None)
+
+    def _is_word(self, number: int, *words: str) -> bool:
+        """Return whether a token is one of these words: not a string, not a quoted name, not behind a dot."""
+        token = self._tokens[number]
+        if self._text[token.start : token.end + 1].upper() not in words:
+            return False
+        return number == 0 or self._text[self._tokens[number - 1].end] != "."
 
     def _index_after(self, table: exp.Expr) -> int:
         """Return the number of the first token behind a table's name."""
@@ -527,20 +677,23 @@ class Statement:
         closing = next(i for i, token in self._top(at) if i > at)
         return closing + 1
 
-    def _when_spans(self) -> Iterator[tuple[str | None, int]]:
+    def _when_spans(self, edits: list[Edit]) -> Iterator[tuple[str | None, int]]:
         """Yield the condition of each WHEN of a merge, and the number of its action's first token."""
-        edits = self._renamed(
-            {
-                **dict.fromkeys(_names(self.root.this), "target"),
-                **dict.fromkeys(_names(self.root.args["using"]), "source"),
-            }
-        )
-        for at, token in self._top(0):
-            if token.text.upper() != "WHEN":
+        whens = iter(self.root.args["whens"].expressions)
+        for at, _ in self._top(0):
+            if not self._is_word(at, "WHEN"):
                 continue
+            node = next(whens, None)
+            if node is None:
+                raise self._unclear("WHEN")
             then = self._index("THEN", at)
-            words = [(i, t) for i, t in self._top(at, then) if t.text.upper() == "AND"]
-            condition = self._slice(words[0][1].end + 1, self._tokens[then].start, edits) if words else None
+            word = self._index_or_none("AND", at, then)
+            given = node.args.get("condition")
+            if (word is None) != (given is None):
+                raise self._unclear("WHEN")
+            condition = None
+            if word is not None and given is not None:
+                condition = self._part(self._tokens[word].end + 1, self._tokens[then].start, edits, given)
             yield condition, then + 1
 
     def _next_when(self, at: int) -> int:
@@ -616,7 +769,7 @@ def _literal(name: str, value: Any) -> str:
                 scale = max(0, -exponent)
                 return f"CAST('{value:f}' AS DECIMAL({max(digits + max(0, exponent), scale)}, {scale}))"
         case str():
-            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+            return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
         case bytes():
             return f"X'{value.hex()}'"
         case datetime():
@@ -665,18 +818,83 @@ def _parsed(text: str, given: str) -> exp.Expr:
     return found[0]
 
 
-def _tables(query: exp.Expr) -> list[exp.Table]:
-    """Return the tables that a query names, without those that its WITH defines."""
-    from sqlglot import exp
-    from sqlglot.optimizer.scope import traverse_scope
+def _without_semicolon(text: str) -> str:
+    """Return a statement without the semicolon at its end and what follows."""
+    from sqlglot.tokenizer_core import TokenType
 
-    found = {
-        id(source): source
-        for scope in traverse_scope(query)
-        for source in scope.sources.values()
-        if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
-    }
-    return sorted(found.values(), key=lambda table: table.this.meta["start"])
+    tokens = _tokens(text)
+    return text[: tokens[-1].start] if tokens and tokens[-1].token_type == TokenType.SEMICOLON else text
+
+
+def _is_text_of(text: str, node: exp.Expr) -> bool:
+    """Return whether a text, parsed by itself, is this expression."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        alone = sqlglot.parse_one(f"SELECT 1 WHERE {text}", dialect="spark")
+    except SqlglotError:
+        return False
+    return {name for name, value in alone.args.items() if value} == {"expressions", "where"} and (
+        alone.args["where"].this == node
+    )
+
+
+def _pushed_nodes() -> tuple[type, ...]:
+    """Return what a condition that bounds the keys consists of: it has one value for a row, however often computed."""
+    from sqlglot import exp
+
+    return (
+        exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
+        exp.Is, exp.Null, exp.Boolean, exp.Literal, exp.Neg, exp.Cast, exp.DataType, exp.Column, exp.Identifier,
+        exp.HexString, exp.Like,
+    )  # fmt: skip
+
+
+def _lambda_names(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the variables of the lambda functions around a node."""
+    from sqlglot import exp
+
+    at = node.parent
+    while at is not None:
+        if isinstance(at, exp.Lambda):
+            yield from at.expressions
+        at = at.parent
+
+
+def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]:
+    """Return the tables that a query names, without those that its WITH defines. `frames_at`: the places of frames."""
+    from sqlglot import exp
+
+    found = [
+        table
+        for table in query.find_all(exp.Table)
+        if isinstance(table.this, exp.Identifier) and (table.this.meta["start"] in frames_at or not _is_of_with(table))
+    ]
+    return sorted(found, key=lambda table: table.this.meta["start"])
+
+
+def _is_of_with(table: exp.Table) -> bool:
+    """Return whether a WITH around a table defines its name. Of the queries of a WITH each sees those before it."""
+    from sqlglot import exp
+
+    if table.args.get("db"):
+        return False
+    name, node = table.name.lower(), table.parent
+    within: exp.Expr | None = None
+    while node is not None:
+        if isinstance(node, exp.CTE):
+            within = node
+        defined = node.args.get("with_")
+        if defined is not None:
+            visible = defined.expressions
+            inside = next((n for n, each in enumerate(visible) if each is within), None)
+            if inside is not None:
+                visible = visible[: inside + bool(defined.args.get("recursive"))]
+            if any(each.alias.lower() == name for each in visible):
+                return True
+        node = node.parent
+    return False
 
 
 def _near_one(query: exp.Expr, tables: Iterable[str]) -> str:
@@ -702,10 +920,6 @@ def _one_of_each(qualifiers: set[str], ours: Sequence[str], theirs: Sequence[str
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _unquoted(token: Token) -> str:
-    return str(token.text)
 
 
 def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
@@ -751,8 +965,7 @@ def _struct(spark: SparkSession, types: Mapping[str, str], what: str) -> Any:
 
 def _type_text(spark_type: str) -> str:
     """Return a stored type as Spark's `simpleString`."""
-    if not spark_type.startswith("{"):
-        return spark_type
     from pyspark.sql.types import _parse_datatype_json_string
 
-    return str(_parse_datatype_json_string(json.dumps(json.loads(spark_type))).simpleString())
+    text = spark_type if spark_type.startswith("{") else json.dumps(spark_type)
+    return str(_parse_datatype_json_string(text).simpleString())
