@@ -286,7 +286,8 @@ def test_strings_and_quoted_names_are_not_keywords(spark: SparkSession, url: str
     text = """MERGE INTO stock t USING {news} n ON t.item = n.item AND t.shop = n.shop
               WHEN MATCHED AND n.note = 'then' AND t.count BETWEEN 1 AND 10
                 THEN UPDATE SET note = concat(t.note, ' when'), count = n.count
-              WHEN NOT MATCHED AND n.`then` = 'when' THEN INSERT (item, shop, note) VALUES (n.item, n.shop, 'values (')"""
+              WHEN NOT MATCHED AND n.`then` = 'when'
+                THEN INSERT (item, shop, note) VALUES (n.item, n.shop, 'values (')"""
     news = pd.DataFrame(
         {"item": ["a", "z"], "shop": [1, 9], "count": [7, 9], "note": ["then", "x"], "then": ["", "when"]}
     )
