@@ -6,12 +6,16 @@ No test asserts a time, and no example of Hypothesis does: on a busy machine eac
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from portions import examples
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control began this in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with contextlib.suppress(ImportError):  # the smoke tests of other Pythons do without it
     from hypothesis import settings
