@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
-from pyomid.errors import Misuse, Unavailable
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import KeyRange, LeaderStateChanges
 
 pytestmark = pytest.mark.fast
@@ -109,29 +110,37 @@ def test_a_record_of_a_clock_that_was_ahead_puts_nothing_off(memory_db: Database
     assert right.recorded_at_s == hand.now_s
 
 
-def test_what_does_not_answer_comes_behind_all_others(memory_db: Database, hand: Hand) -> None:
-    """One region that stays away for hours: the others are compacted meanwhile."""
+def failing_merges_of_a(database: Database, error: OmidError) -> tuple[list[str], Callable[[], None]]:
+    """Make the tables a and b, with something to compact, and let merges of a fail. Return the tables of the merges
+    that were tried, in their order, and what lets merges of a succeed."""
     for table in ("a", "b"):
-        memory_db.create_table(table, ["f"])
-        put(memory_db, table)
-    publish(memory_db)
-    rounds = rounds_of(memory_db, hand, tables=["a", "b"])
-    store, merge = memory_db.deployment.store, memory_db.deployment.store.flush_and_merge
+        database.create_table(table, ["f"])
+        put(database, table)
+    publish(database)
+    store, merge = database.deployment.store, database.deployment.store.flush_and_merge
     tried: list[str] = []
+    is_mended = threading.Event()
 
-    def away(table: str, region: KeyRange) -> None:
+    def merges(table: str, region: KeyRange) -> None:
         tried.append(table)
-        if table == "a":
-            raise Unavailable("the region of 'a' is in transition")
+        if table == "a" and not is_mended.is_set():
+            raise error
         merge(table, region)
 
-    store.flush_and_merge = away  # type: ignore[method-assign]
+    store.flush_and_merge = merges  # type: ignore[method-assign]
+    return tried, is_mended.set
+
+
+def test_what_does_not_answer_comes_behind_all_others(memory_db: Database, hand: Hand) -> None:
+    """One region that stays away for hours: the others are compacted meanwhile."""
+    tried, mend = failing_merges_of_a(memory_db, Unavailable("the region of 'a' is in transition"))
+    rounds = rounds_of(memory_db, hand, tables=["a", "b"])
     for _ in range(2):
         with pytest.raises(Unavailable):
             rounds.round()
     assert tried == ["a", "b", "a"]
     assert records(memory_db, "b")
-    store.flush_and_merge = merge  # type: ignore[method-assign]
+    mend()
     rounds.round()
     assert records(memory_db, "a")
 
@@ -150,21 +159,8 @@ def test_a_named_table_that_is_gone_holds_up_no_other(
 
 def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     """It is tried again later, and its error is logged once."""
-    for table in ("a", "b"):
-        memory_db.create_table(table, ["f"])
-        put(memory_db, table)
-    publish(memory_db)
+    tried, mend = failing_merges_of_a(memory_db, Misuse("permission denied"))
     rounds = rounds_of(memory_db, hand, tables=["a", "b"])
-    store, merge = memory_db.deployment.store, memory_db.deployment.store.flush_and_merge
-    tried: list[str] = []
-
-    def fails(table: str, region: KeyRange) -> None:
-        tried.append(table)
-        if table == "a":
-            raise Misuse("permission denied")
-        merge(table, region)
-
-    store.flush_and_merge = fails  # type: ignore[method-assign]
     now_s = [0.0]
     rounds._clock = lambda: now_s[0]
     for at_s in (1.0, 2.0, 100.0):
@@ -173,7 +169,7 @@ def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, capl
     assert tried == ["a", "b", "a"]
     assert records(memory_db, "b")
     assert caplog.text.count("upkeep of table 'a' failed") == 1
-    store.flush_and_merge = merge  # type: ignore[method-assign]
+    mend()
     now_s[0] = 200.0
     rounds.round()
     assert records(memory_db, "a")
