@@ -9,24 +9,37 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from pyspark.sql.types import _parse_datatype_json_string
 
 from pyomid.client.admin.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_columns
+from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, struct_of, table_or_none
+from pyomid.spark.frames.expressions import fitted, quoted, reason
+from pyomid.spark.frames.local_frames import rows_given
 from pyomid.spark.sessions import any_case
+
+try:
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokenizer_core import Token, TokenType
+except ModuleNotFoundError:
+    raise Misuse("SQL needs the package sqlglot, which is not installed: pip install 'pyomid[spark]'") from None
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from sqlglot import exp
-    from sqlglot.tokenizer_core import Token
 
-    from pyomid.spark.databases import Connection
     from pyomid.spark.transactions import SparkTransaction
     from pyomid.types import TableInfo
 
@@ -60,21 +73,7 @@ _SUPPORTED: Final = (
 )
 
 
-class Reads(Protocol):
-    """What a query reads tables through."""
-
-    def read(self, table: str, *, where: str | None = None) -> DataFrame: ...
-
-
-def known_tables(conn: Connection) -> list[str]:
-    return [info.name for info in user_tables(conn.deployment.catalog)]
-
-
-def is_query(text: str) -> bool:
-    """Return whether a statement only reads."""
-    from sqlglot import exp
-
-    return isinstance(_parsed(text, text), exp.Query)
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of each statement that it keeps as a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,6 @@ class Statement:
 
     def _check_names(self) -> None:
         """`Misuse` if a string stands for a name, or a frame for anything but a table."""
-        from sqlglot import exp
-        from sqlglot.tokenizer_core import TokenType
 
         strings = {token.start for token in self._tokens if token.token_type == TokenType.STRING}
         for name in self.root.find_all(exp.Identifier):
@@ -127,25 +124,19 @@ class Statement:
 
     # Queries
 
-    def query(self, spark: SparkSession, reads: Reads, known: Iterable[str]) -> DataFrame:
+    def _query(self, tx: SparkTransaction) -> DataFrame:
         """Return the lazy result of a query. `Misuse` if it names no table of the database and no frame."""
-        self._check_escapes(spark)
-        tables = frozenset(known)
-        if not self._frames_at and not any(table.name in tables for table in _tables(self.root)):
-            raise Misuse(f"{self._what()} names no table of the database{_near_one(self.root, tables)}: use spark.sql")
-        return self._frame(spark, reads, tables, self.root, 0, len(self._text))
+        known = self._known(tx)
+        if not self._frames_at and not any(table.name in known for table in _tables(self.root)):
+            raise Misuse(f"{self._what()} names no table of the database{_near_one(self.root, known)}: use spark.sql")
+        return self._frame(tx, self.root, 0, len(self._text))
 
-    def _frame(
-        self, spark: SparkSession, reads: Reads, known: frozenset[str], query: exp.Expr, start: int, end: int
-    ) -> DataFrame:
+    def _frame(self, tx: SparkTransaction, query: exp.Expr, start: int, end: int) -> DataFrame:
         """Return the result of the query that stands between two places of the text."""
-        from pyspark.errors import PySparkException
-
-        from pyomid.spark.frames.expressions import reason
 
         self._check_words(start, end)
         named, edits, given = dict[str, Any](), list[Edit](), dict[str, str]()
-        where = self._pushed(query)
+        known, where = self._known(tx), self._pushed(query)
         for table in _tables(query, self._frames_at):
             place = table.this.meta
             at = place["start"]
@@ -153,7 +144,7 @@ class Statement:
                 name = self._frames_at[at]
                 if name not in given:
                     given[name] = f"omid_{len(named)}"
-                    named[given[name]] = _spark_frame(spark, self._frames[name], name)
+                    named[given[name]] = _spark_frame(tx.session, self._frames[name], name)
                 edits.append(Edit(at, place["end"] + 1, f"{{{given[name]}}}"))
                 continue
             if table.args.get("db"):
@@ -163,12 +154,12 @@ class Statement:
                 continue
             _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
             parameter = f"omid_{len(named)}"
-            named[parameter] = reads.read(table.name, where=where)
-            alias = "" if table.args.get("alias") or table.args.get("sample") else f" AS {_quoted(table.name)}"
+            named[parameter] = tx.read(table.name, where=where)
+            alias = "" if table.args.get("alias") or table.args.get("sample") else f" AS {quoted(table.name)}"
             edits.append(Edit(at, place["end"] + 1, f"{{{parameter}}}{alias}"))
         text = self._slice(start, end, edits, escape=bool(named))
         try:
-            return spark.sql(text, **named)
+            return tx.session.sql(text, **named)
         except PySparkException as error:
             raise Misuse(f"{self._what()}: {reason(error)}") from error
 
@@ -189,7 +180,6 @@ class Statement:
 
     def _pushed(self, query: exp.Expr) -> str | None:
         """Return the condition that bounds the keys to read: that of a query over one table, without aliases."""
-        from sqlglot import exp
 
         if not isinstance(query, exp.Select) or query.args.get("joins") or query.args.get("with_"):
             return None
@@ -219,12 +209,11 @@ class Statement:
 
     def perform(self, tx: SparkTransaction) -> Any:
         """Perform the statement in the transaction; return what its builder returns."""
-        from sqlglot import exp
 
         self._check_escapes(tx.session)
         match self.root:
             case exp.Query():
-                return self.query(tx.session, tx, self._known(tx))
+                return self._query(tx)
             case exp.Insert():
                 return self._insert(tx)
             case exp.Update():
@@ -244,8 +233,6 @@ class Statement:
         raise Misuse(f"{self._what()} is none of the statements that pyomid performs: {_SUPPORTED}")
 
     def _insert(self, tx: SparkTransaction) -> Any:
-        from sqlglot import exp
-        from sqlglot.tokenizer_core import TokenType
 
         root = self.root
         _only(root, "INSERT", "this", "expression", "overwrite", "by_name")
@@ -265,7 +252,7 @@ class Statement:
         if root.args.get("by_name"):
             at += 2
         start = self._tokens[at].start
-        frame = self._frame(tx.session, tx, frozenset(self._known(tx)), root.expression, start, len(self._text))
+        frame = self._frame(tx, root.expression, start, len(self._text))
         if not root.args.get("by_name"):
             names = [column.name for column in schema_of(info).columns]
             if columns is not None:
@@ -322,7 +309,6 @@ class Statement:
 
     def _check_whens(self, whens: exp.Expr, names: Sequence[str]) -> None:
         """`Misuse` if an expression of a clause has a subquery, or a column that belongs to neither side."""
-        from sqlglot import exp
 
         if whens.find(exp.Query, exp.Table):
             raise Misuse(f"{self._what()}: a subquery in WHEN is not supported: compute it in USING (SELECT …)")
@@ -344,7 +330,6 @@ class Statement:
                     )
 
     def _merge_source(self, tx: SparkTransaction, using: exp.Expr) -> Any:
-        from sqlglot import exp
 
         if isinstance(using, exp.Table):
             at = using.this.meta["start"]
@@ -354,17 +339,16 @@ class Statement:
             if using.name in known:
                 return tx.read(using.name)
             self._check_case(using.name, known)
-            return tx.session.table(_quoted(using.name))
+            return tx.session.table(quoted(using.name))
         if not isinstance(using, exp.Subquery):
             raise Misuse(f"{self._what()}: USING takes a table, a frame or a query in parentheses")
         begin = self._index("USING") + 1
         end = self._index_behind_parenthesis(begin) - 1
         span = self._tokens[begin].end + 1, self._tokens[end].start
-        return self._frame(tx.session, tx, frozenset(self._known(tx)), using.this, *span)
+        return self._frame(tx, using.this, *span)
 
     def _matched(self, on: exp.Expr, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
         """Return the columns that `ON` compares: one name on both sides."""
-        from sqlglot import exp
 
         found: list[str] = []
         for part in on.flatten() if isinstance(on, exp.And) else [on]:
@@ -381,7 +365,6 @@ class Statement:
         return found
 
     def _with_clause(self, merge: Any, when: exp.When, condition: str | None, action: int, edits: list[Edit]) -> Any:
-        from sqlglot import exp
 
         if when.args.get("matched"):
             clause = merge.whenMatched(condition)
@@ -401,7 +384,6 @@ class Statement:
         return clause.delete()
 
     def _inserted(self, then: exp.Insert, action: int, edits: list[Edit]) -> dict[str, str]:
-        from sqlglot import exp
 
         columns = [each.name for each in then.this.expressions] if then.this else []
         at = self._index("VALUES", action, self._next_when(action)) + 1
@@ -419,9 +401,6 @@ class Statement:
     # Tables
 
     def _create(self, tx: SparkTransaction) -> None:
-        from sqlglot import exp
-
-        from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, table_or_none
 
         root = self.root
         if root.args["kind"] != "TABLE":
@@ -451,7 +430,6 @@ class Statement:
 
     def _columns(self, schema: exp.Schema) -> tuple[dict[str, str], list[str]]:
         """Return the columns' types by name, and the names of the key."""
-        from sqlglot import exp
 
         types: dict[str, str] = {}
         key: list[str] = []
@@ -478,7 +456,6 @@ class Statement:
         return types, key
 
     def _drop(self, tx: SparkTransaction) -> None:
-        from pyomid.spark.frame_schema import table_or_none
 
         root = self.root
         _only(root, "DROP TABLE", "tables", "this", "kind", "exists")
@@ -514,10 +491,9 @@ class Statement:
         return f"SQL {line if len(line) <= 80 else line[:77] + '…'}"
 
     def _known(self, tx: SparkTransaction) -> list[str]:
-        return known_tables(tx.connection)
+        return [info.name for info in user_tables(tx.connection.deployment.catalog)]
 
     def _target(self, table: exp.Expr, clause: str) -> str:
-        from sqlglot import exp
 
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
             raise Misuse(f"{self._what()}: {clause} takes the name of a table")
@@ -529,7 +505,6 @@ class Statement:
         return table.name
 
     def _refuse_subqueries(self, clause: str) -> None:
-        from sqlglot import exp
 
         if self.root.find(exp.Query) or any(table is not self.root.this for table in self.root.find_all(exp.Table)):
             raise Misuse(
@@ -538,7 +513,6 @@ class Statement:
 
     def _renamed(self, names: Mapping[str, str]) -> list[Edit]:
         """Return the edits that replace these qualifiers of columns; an empty one is removed."""
-        from sqlglot import exp
 
         wanted = {name.lower(): to for name, to in names.items()}
         edits = []
@@ -557,18 +531,9 @@ class Statement:
         return edits
 
     def _slice(self, start: int, end: int, edits: Iterable[Edit] = (), *, escape: bool = False) -> str:
-        """Return a part of the text with the edits in it. `escape`: double its braces, for Spark's formatter."""
-
-        def plain(text: str) -> str:
-            return text.replace("{", "{{").replace("}", "}}") if escape else text
-
-        pieces, at = [], start
-        for edit in sorted(edits, key=lambda each: each.start):
-            if edit.start < at or edit.end > end:
-                continue
-            pieces += [plain(self._text[at : edit.start]), edit.text]
-            at = edit.end
-        return "".join([*pieces, plain(self._text[at:end])]).strip().rstrip(";")
+        """Return a part of the text with the edits in it. `escape`: as in `_edited`."""
+        inside = [edit for edit in edits if start <= edit.start and edit.end <= end]
+        return _edited(self._text[:end], inside, start, escape=escape).strip().rstrip(";")
 
     def _condition(self, where: int | None, edits: list[Edit]) -> str | None:
         node = self.root.args.get("where")
@@ -597,8 +562,6 @@ class Statement:
     ) -> dict[str, str]:
         """Return column → text of its value, of each `column = value` among these tokens. `nodes`: the same, parsed;
         `qualifiers`: those that a column may have."""
-        from sqlglot import exp
-        from sqlglot.tokenizer_core import TokenType
 
         known = {name.lower() for name in qualifiers}
         names, values = list[str](), list[str]()
@@ -626,7 +589,6 @@ class Statement:
 
     def _separated(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the places of the parts that commas separate among these tokens."""
-        from sqlglot.tokenizer_core import TokenType
 
         start = self._tokens[begin].start
         for _, token in self._top(begin, end):
@@ -637,7 +599,6 @@ class Statement:
 
     def _top(self, begin: int, end: int | None = None) -> Iterator[tuple[int, Token]]:
         """Yield the tokens outside of parentheses, brackets and CASE, with their numbers."""
-        from sqlglot.tokenizer_core import TokenType
 
         opens = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
         closes = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
@@ -703,7 +664,6 @@ class Statement:
 
 def _filled(text: str, args: Mapping[str, Any]) -> str:
     """Return the text with the values of its parameters `:name`, as literals."""
-    from sqlglot.tokenizer_core import TokenType
 
     tokens, edits, used = _tokens(text), [], set()
     names = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.STRING)
@@ -724,17 +684,23 @@ def _filled(text: str, args: Mapping[str, Any]) -> str:
     return _edited(text, edits)
 
 
-def _edited(text: str, edits: Sequence[Edit]) -> str:
-    pieces, at = [], 0
-    for edit in edits:
-        pieces += [text[at : edit.start], edit.text]
+def _edited(text: str, edits: Iterable[Edit], start: int = 0, *, escape: bool = False) -> str:
+    """Return the text from `start` with these edits. `escape`: double its braces, for Spark's formatter."""
+
+    def kept(part: str) -> str:
+        return part.replace("{", "{{").replace("}", "}}") if escape else part
+
+    pieces, at = [], start
+    for edit in sorted(edits, key=lambda each: each.start):
+        if edit.start < at:
+            continue  # sqlglot made two nodes of one place
+        pieces += [kept(text[at : edit.start]), edit.text]
         at = edit.end
-    return "".join([*pieces, text[at:]])
+    return "".join([*pieces, kept(text[at:])])
 
 
 def _with_frames(text: str, frames: Mapping[str, Any]) -> tuple[str, dict[int, str]]:
     """Return the text with each `{name}` as a quoted name of the same length, and the names by their places."""
-    from sqlglot.tokenizer_core import TokenType
 
     tokens, edits, places = _tokens(text), [], {}
     for opening, name, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -793,8 +759,6 @@ def _integer(name: str, value: int) -> str:
 
 
 def _tokens(text: str) -> list[Token]:
-    import sqlglot
-    from sqlglot.errors import SqlglotError
 
     try:
         return list(sqlglot.tokenize(text, dialect="spark"))
@@ -803,12 +767,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _parsed(text: str, given: str) -> exp.Expr:
-    import logging
 
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of each statement that it keeps as a text
     try:
         found = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
     except SqlglotError as error:
@@ -820,7 +779,6 @@ def _parsed(text: str, given: str) -> exp.Expr:
 
 def _without_semicolon(text: str) -> str:
     """Return a statement without the semicolon at its end and what follows."""
-    from sqlglot.tokenizer_core import TokenType
 
     tokens = _tokens(text)
     return text[: tokens[-1].start] if tokens and tokens[-1].token_type == TokenType.SEMICOLON else text
@@ -828,8 +786,6 @@ def _without_semicolon(text: str) -> str:
 
 def _is_text_of(text: str, node: exp.Expr) -> bool:
     """Return whether a text, parsed by itself, is this expression."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
 
     try:
         alone = sqlglot.parse_one(f"SELECT 1 WHERE {text}", dialect="spark")
@@ -842,7 +798,6 @@ def _is_text_of(text: str, node: exp.Expr) -> bool:
 
 def _pushed_nodes() -> tuple[type, ...]:
     """Return what a condition that bounds the keys consists of: it has one value for a row, however often computed."""
-    from sqlglot import exp
 
     return (
         exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
@@ -853,7 +808,6 @@ def _pushed_nodes() -> tuple[type, ...]:
 
 def _lambda_names(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the variables of the lambda functions around a node."""
-    from sqlglot import exp
 
     at = node.parent
     while at is not None:
@@ -864,7 +818,6 @@ def _lambda_names(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]:
     """Return the tables that a query names, without those that its WITH defines. `frames_at`: the places of frames."""
-    from sqlglot import exp
 
     found = [
         table
@@ -876,7 +829,6 @@ def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]
 
 def _is_of_with(table: exp.Table) -> bool:
     """Return whether a WITH around a table defines its name. Of the queries of a WITH each sees those before it."""
-    from sqlglot import exp
 
     if table.args.get("db"):
         return False
@@ -918,12 +870,7 @@ def _one_of_each(qualifiers: set[str], ours: Sequence[str], theirs: Sequence[str
     return bool(qualifiers & {name.lower() for name in ours}) and bool(qualifiers & {name.lower() for name in theirs})
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
-    from pyomid.spark.frames.local_frames import rows_given
 
     rows = rows_given(spark, given, f"the frame {{{name}}}")
     return rows if hasattr(rows, "createOrReplaceTempView") else spark.createDataFrame(rows)
@@ -931,10 +878,6 @@ def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
 
 def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
     """Return the frame with values cast to their columns' types where that loses nothing."""
-    from pyspark.sql import functions as f
-
-    from pyomid.spark.frame_schema import struct_of
-    from pyomid.spark.frames.expressions import fitted, quoted
 
     schema = schema_of(info)
     types = {field.name: field.dataType for field in struct_of(schema, [c.name for c in schema.columns]).fields}
@@ -952,12 +895,9 @@ def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
 
 
 def _struct(spark: SparkSession, types: Mapping[str, str], what: str) -> Any:
-    from pyspark.errors import PySparkException
-
-    from pyomid.spark.frames.expressions import reason
 
     try:
-        text = ", ".join(f"CAST(NULL AS {kind}) AS {_quoted(name)}" for name, kind in types.items())
+        text = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in types.items())
         return spark.sql(f"SELECT {text}").schema
     except PySparkException as error:
         raise Misuse(f"{what}: {reason(error)}") from error
@@ -965,7 +905,6 @@ def _struct(spark: SparkSession, types: Mapping[str, str], what: str) -> Any:
 
 def _type_text(spark_type: str) -> str:
     """Return a stored type as Spark's `simpleString`."""
-    from pyspark.sql.types import _parse_datatype_json_string
 
     text = spark_type if spark_type.startswith("{") else json.dumps(spark_type)
     return str(_parse_datatype_json_string(text).simpleString())
