@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from examples.cdc.shop import KEYS, TABLES, TRANSACTIONS
+from examples.cdc.topics import COLUMNS, KEYS, RECORD, TABLES, TRANSACTIONS
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
@@ -21,20 +21,12 @@ if TYPE_CHECKING:
 
     from pyomid.spark import SparkTransaction
 
-RECORD: Final = "topic string, partition int, offset bigint, key string, value string"
-"""A line of a file: a record of Kafka."""
+RECORD_COLUMNS: Final = ("topic", "partition", "offset", "key", "value")
 
 _VALUE: Final = (
     "op string, before string, after string, source struct<table string, lsn bigint>, "
     "transaction struct<id string, total_order bigint>, status string, id string, event_count bigint"
 )
-
-COLUMNS: Final = {
-    "orders": "order_id bigint, customer bigint, state string, total bigint",
-    "items": "order_id bigint, line int, item string, count bigint, price bigint",
-    "stock": "item string, bought bigint, quantity bigint",
-    "payments": "payment_id bigint, order_id bigint, amount bigint",
-}
 
 WAITING, POSITIONS, BAD = "cdc_waiting", "cdc_positions", "cdc_bad"
 
@@ -84,9 +76,6 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
         return Landed(len(complete), landed, left, len(refused))
     finally:
         events.unpersist()
-
-
-RECORD_COLUMNS: Final = ("topic", "partition", "offset", "key", "value")
 
 
 def parsed(records: DataFrame) -> DataFrame:

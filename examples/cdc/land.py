@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from examples.cdc import cut
 from examples.cdc.events import note
+from examples.cdc.topics import RECORD
 from examples.flights.sessions import session
 
 import pyomid
@@ -34,7 +35,7 @@ def started(spark: SparkSession, folder: Path, url: str, *, park: bool = False) 
         landed = cut.land(tx, arrived, park=park)
         note(folder, "landed", seconds=time.monotonic() - began_s, start_ts=tx.start_ts, **vars_of(landed))
 
-    lines = spark.readStream.schema(cut.RECORD).option("maxFilesPerTrigger", FILES_A_BATCH)
+    lines = spark.readStream.schema(RECORD).option("maxFilesPerTrigger", FILES_A_BATCH)
     arrived = lines.json(str(folder / "topics" / "*" / "*"), mode="FAILFAST")
     sink = pyomid.spark.stream_sink(url, land)
     writer = arrived.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
@@ -47,7 +48,6 @@ def vars_of(landed: cut.Landed) -> dict[str, int]:
 
 def main(folder: Path, url: str, *, park: bool = False) -> None:
     spark = session("cdc")
-    spark.conf.set("spark.sql.streaming.schemaInference", "false")
     with pyomid.spark.transaction(spark, url) as tx:
         cut.create_tables(tx)
     note(folder, "driver started")

@@ -17,20 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-PREFIX: Final = "shop"
-TABLES: Final = ("orders", "items", "stock", "payments")
-KEYS: Final = {"orders": ("order_id",), "items": ("order_id", "line"), "stock": ("item",), "payments": ("payment_id",)}
-TRANSACTIONS: Final = f"{PREFIX}.transaction"
+from examples.cdc.topics import KEYS, PREFIX, TABLES, TRANSACTIONS, topic_of
 
 ITEMS: Final = 500
 LAG_CHUNKS_MAX: Final = 3
 """By how many chunks the file of one topic may come later than that of another."""
 
 Row = dict[str, Any]
-
-
-def topic_of(table: str) -> str:
-    return f"{PREFIX}.public.{table}"
 
 
 @dataclass(slots=True)
