@@ -112,7 +112,6 @@ def _reason(row: Column) -> Column:
             f.concat(f.lit("unknown operation "), f.coalesce("op", f.lit("null"))),
         )
         .when(row.isNull(), "the event has no row")
-        .when(f.col("key").isNull(), "the event has no key")
         .when(
             (f.col("op") != "d") & (f.array_sort(names) != f.array_sort(columns)),
             f.concat(
