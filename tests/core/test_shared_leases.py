@@ -9,7 +9,7 @@ from machine_script import Script
 
 from pyomid.errors import SnapshotTooOld, Unavailable
 from pyomid.oracle.instructions import UpdateLeaderState
-from pyomid.oracle.requests.leases import SHARED_TERM_PARTS, Leases, LeaseState
+from pyomid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
 from pyomid.types import CommitReply, CommitRequest
 from pyomid.wire.messages import EndLease, GrantLease, LeaseReply, RenewLease
 
