@@ -3,10 +3,10 @@
     Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
     Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
 
-There are two drivers: `rpc/client` (blocking) and `rpc/loop_client` (for the TSO's flushes). A call that did not take
-effect, or is safe to retry, is retried until the budget's deadline, with back-off and jitter. If a mutation must not be
-retried and its reply was lost, its result is `INDETERMINATE`. An operation that waits for two seconds logs this; after
-three seconds of pauses it checks whether waiting can help, and reports a table that is gone or disabled.
+There are two drivers: `rpc/client` (blocking) and `rpc/loop_client` (for the TSO's flushes). An operation retries a
+call that did not take effect, or that is safe to repeat, until its budget's deadline, with back-off and jitter. If the
+reply to a mutation that must not be retried was lost, its result is `INDETERMINATE`. An operation that has waited for
+two seconds logs it; after three seconds of pauses it checks its table, and raises if that is missing or disabled.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 
 _LOG_AFTER_S: Final = 2.0
-"""An operation that waits for longer logs this, and again each time the wait is five times as long."""
+"""An operation that has waited longer logs it, and again each time that its wait is five times as long."""
 
 _REFUSALS_MAX: Final = 3
-"""Attempts after which a refused ticket is an error. A server may refuse a valid ticket: it takes one for a replay of
-another from the same microsecond, or is just changing its key."""
+"""Attempts after which a failed authentication is an error. A server may refuse a valid ticket: it mistakes two tickets
+of the same microsecond for a replay, or is just changing its key."""
 
 _CHECK_AFTER_S: Final = 3.0
 _CHECK_EVERY_S: Final = 8.0
 _CHECK_S_MAX: Final = 3.0
-"""Total pauses after which an operation checks whether its table exists and is enabled; pauses until the next check;
-timeout of a check."""
+"""An operation checks whether its table exists and is enabled after so many seconds of pauses in total, and again after
+so many more. The third value is the timeout of a check."""
 
 _TABLE_STATE: Final = ((b"table", (b"state",)),)
 _DISABLED: Final = (b"\x08\x01", b"\x08\x02")
@@ -89,7 +89,7 @@ MULTI_ROWS_MAX: Final = 4000
 
 
 class Role(Enum):
-    """Servers whose addresses are in ZooKeeper."""
+    """The servers whose addresses are in ZooKeeper."""
 
     META = "meta-region-server"
     MASTER = "master"
@@ -97,7 +97,7 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class SentCall:
-    """A call that waits for its reply: the driver's own handle, or the failure to send it."""
+    """A call in flight: the driver's handle for it, or the failure to send it."""
 
     address: Address
     handle: Any = None
@@ -155,10 +155,10 @@ class Budget:
         return max(0.05, min(self.call_s_max, self.ends_s - time.monotonic()))
 
     def pause(self) -> Pause:
-        """Return the pause before the next attempt; raise the caller's error when the time is up."""
+        """Return the pause before the next attempt; raise the operation's error if its time is up."""
         now_s = time.monotonic()
         if now_s >= self.ends_s or (isinstance(self.last, AuthenticationFailed) and self.tries >= _REFUSALS_MAX):
-            raise self.spent()
+            raise self.timeout_error()
         if now_s >= self._log_s:
             waited_s = self.seconds - (self.ends_s - now_s)
             log.warning(
@@ -166,7 +166,7 @@ class Budget:
                 self.what,
                 waited_s,
                 self.seconds,
-                self.last or "it is in progress",
+                self.last or "it is still in progress",
             )
             self._log_s = now_s + 4 * waited_s
         longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0 ** min(self.tries, 30))
@@ -176,13 +176,14 @@ class Budget:
         return Pause(seconds)
 
     def check_budget(self) -> Budget | None:
-        """Return the budget of a check of the table, if one is due by the length of all pauses."""
+        """Return the budget of a check of the table; None unless one is due, by the length of all pauses."""
         if self._paused_s < self._check_s:
             return None
         self._check_s = self._paused_s + _CHECK_EVERY_S
         return Budget(self.what, max(0.0, min(_CHECK_S_MAX, self.ends_s - time.monotonic())), self.call_s_max)
 
-    def spent(self) -> Unavailable:
+    def timeout_error(self) -> Unavailable:
+        """Return the error of an operation that gives up."""
         if isinstance(self.last, RemoteFailure):
             error = self.last.as_error(self.what)
             if isinstance(error, Unavailable):
@@ -214,15 +215,15 @@ def has_succeeded(answer: Answer) -> TypeGuard[Reply]:
 
 
 def failure_of(answer: Answer) -> Failure:
-    """Return why the call did not succeed."""
+    """Return why a call that did not succeed failed."""
     failure = answer.failure if isinstance(answer, Reply) else answer
     assert failure is not None
     return failure
 
 
 def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
-    """Return the server's address. Retries while ZooKeeper does not answer, or HBase is down or starting; raises if a
-    server refuses this client."""
+    """Return the server's address. Retries while ZooKeeper does not answer, or while HBase is down or starting; raises
+    if ZooKeeper refuses this client."""
     while True:
         found: Address | Unavailable = yield FindServer(role)
         if not isinstance(found, Unavailable):
@@ -234,16 +235,16 @@ def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
 
 
 class RegionOperations:
-    """Reads and writes rows, by region. Its only state is the cache, so threads and tasks share one object."""
+    """Reads and writes rows, by region. Its only state is the cache, so any number of threads may share it."""
 
     def __init__(self, cache: LocationCache, *, durability: Durability = Durability.TABLE) -> None:
         self.cache = cache
         self.durability = durability
 
-    # ---- where ------------------------------------------------------------------------------------------------
+    # ---- locating regions -------------------------------------------------------------------------------------
 
     def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
-        """Return the region that holds `row`. Waits while no server serves it, as when it moves."""
+        """Return the region that holds `row`. Waits while no server serves it, for instance during a move."""
         while True:
             yield from self._check_served_steps(table, budget)
             region = self.cache.find(table, row)
@@ -260,8 +261,8 @@ class RegionOperations:
             yield budget.pause()
 
     def _check_served_steps(self, table: str, budget: Budget) -> Steps[None]:
-        """Periodically check the table and raise if retrying cannot help: `UnknownTable` if the table is gone,
-        `Unavailable` if it is disabled. If meta does not answer, continue."""
+        """If a check is due: raise `UnknownTable` if the table is missing, `Unavailable` if it is disabled, because
+        retrying cannot help. If meta does not answer, continue."""
         check = budget.check_budget()
         if check is None or table == META_TABLE:
             return
@@ -271,12 +272,12 @@ class RegionOperations:
             return
         if state is None:
             self.cache.forget_table(table)
-            raise UnknownTable(f"HBase has no table {table!r}, or no longer", table=table)
+            raise UnknownTable(f"HBase has no table {table!r}", table=table)
         if state in _DISABLED:
             raise Unavailable(f"{check.what}: table {table} is disabled: enable it", table=table)
 
     def table_states_steps(self, tables: Sequence[str], budget: Budget) -> Steps[list[bytes | None]]:
-        """Return the bytes of each table's `TableState` in meta, None if there is no such table. Needs no master."""
+        """Return the bytes of each table's `TableState` in meta; None for a missing table. Needs no master."""
         gets = [RowGet(table.encode(), _TABLE_STATE, max_versions=1) for table in tables]
         found = yield from self.rows_steps(META_TABLE, gets, budget)
         return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
@@ -285,29 +286,29 @@ class RegionOperations:
         """Return all regions of the table in key order, read from meta, without gap or overlap. `UnknownTable` if there
         are none.
 
-        A long list is read in pages. If a region splits between two pages, the parent may be in one and the daughters
-        in the next: then all regions are listed again.
+        A long list is read in pages. If a region splits between two pages, one page may have the parent and the next
+        its daughters: then all regions are listed again.
         """
         while True:
             regions = yield from self._list_steps(table, budget)
-            key = _broken_at(regions)
+            key = _gap_or_overlap(regions)
             if key is None:
                 return regions
             budget.last = Unavailable(f"meta lists regions of {table!r} with a gap or an overlap at {key[:60]!r}")
             yield budget.pause()
 
     def _list_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
-        """Return the regions as listed, possibly with gaps or overlaps from changes between two pages of meta."""
+        """Return the regions as listed, with gaps or overlaps if regions changed between two pages of meta."""
         start = table.encode() + b",,"
         stop = table.encode() + b"-"  # the character after the comma
         regions: list[Region] = []
-        goes_on = True
-        while goes_on:
-            rows, goes_on = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
+        has_more = True
+        while has_more:
+            rows, has_more = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
             regions += [region for row in rows if (region := _region_of(row)) is not None]
             if rows:
                 start = rows[-1][0].row + b"\0"
-            elif goes_on:
+            elif has_more:
                 yield budget.pause()
         if not regions:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
@@ -319,7 +320,7 @@ class RegionOperations:
             server = yield from find_server_steps(Role.META, budget)
             self.cache.put(META_TABLE, [meta_region(server)])
         elif not self.cache.knows(table):
-            regions = yield from self._list_steps(table, budget)  # a hint: wrong entries are looked up again
+            regions = yield from self._list_steps(table, budget)  # gaps and overlaps are harmless in a cache
             self.cache.replace(table, regions)
         else:
             start = b",".join((table.encode(), row, _LAST_REGION_ID))
@@ -333,7 +334,7 @@ class RegionOperations:
     def _scan_meta_steps(
         self, start: bytes, stop: bytes, budget: Budget, *, reverse: bool, limit: int
     ) -> Steps[tuple[list[list[KeyValue]], bool]]:
-        """Return rows of meta, by one call, and whether there may be more: a server may return fewer than `limit`."""
+        """Return rows of meta, from one call, and whether there may be more: a server may return fewer than `limit`."""
         request = ScanRequest(number_of_rows=limit, limit_of_rows=limit, close_scanner=True)
         request.scan.start_row, request.scan.stop_row = start, stop
         request.scan.include_stop_row = reverse
@@ -347,7 +348,7 @@ class RegionOperations:
             if isinstance(answer, Reply):
                 response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
-                rows = [_taken(cells, count) for count in response.cells_per_result]
+                rows = [_next_cells(cells, count) for count in response.cells_per_result]
                 if not all(rows):
                     raise Corruption("a reply lists a row of meta without cells")
                 if next(cells, None) is not None:
@@ -355,11 +356,11 @@ class RegionOperations:
                 return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
             yield budget.pause()
 
-    # ---- from the end of a range ----------------------------------------------------------------------------------
+    # ---- the end of a range -----------------------------------------------------------------------------------
 
     def start_of_last_rows_steps(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> Steps[bytes]:
-        """Return the key at which the last `rows` rows of the range begin, by one call to the range's last region. If
-        that holds fewer rows, return the start of the range's part in it."""
+        """Return the key of the first of the range's last `rows` rows, by one call to the range's last region. If that
+        region holds fewer rows of the range, return where it, or the range, begins."""
         while True:
             yield from self._check_served_steps(table, budget)
             regions = yield from self.regions_steps(table, budget)
@@ -379,15 +380,15 @@ class RegionOperations:
                 if isinstance(answer, Reply):
                     response = parsed(ScanResponse, answer)
                     cells = list(decode(answer.cells))
-                    goes_on = response.more_results and response.more_results_in_region
-                    return cells[-1].row if cells and (len(cells) >= rows or goes_on) else least
+                    has_more = response.more_results and response.more_results_in_region
+                    return cells[-1].row if cells and (len(cells) >= rows or has_more) else least
             yield budget.pause()
 
-    # ---- one row or many --------------------------------------------------------------------------------------
+    # ---- rows -------------------------------------------------------------------------------------------------
 
     def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
-        """Return each request's result, in order. Raise the error of a request that cannot succeed, after all others
-        have ended."""
+        """Return each request's result, in order. If a request cannot succeed, raise its error after all others have
+        ended."""
         results = yield from self.outcomes_steps(table, requests, budget)
         found: list[RowResult] = []
         for result in results:
@@ -445,7 +446,8 @@ class RegionOperations:
         return batches
 
     def ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
-        """Send one call to a region's server; return its reply, or None after a failure that was handled."""
+        """Send one call to a region's server. Return its reply, or None if the caller should locate the region again
+        and retry; raise if the request cannot succeed."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
         answer = yield from ask_steps(region.server, call, budget)
@@ -463,7 +465,7 @@ class RegionOperations:
         return reaction
 
     def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
-        """Return the reaction to a failure. The cache forgets locations that the failure disproves."""
+        """Return the reaction to a failure, and drop the locations that it disproves from the cache."""
         budget.last = failure
         if isinstance(failure, RemoteFailure):
             if failure.reaction is Reaction.LOCATE:
@@ -504,7 +506,7 @@ class _Batch:
             self._bytes += request.bytes_count
 
     def call(self, durability: Durability) -> Call:
-        """Return a call with one region action for all simple requests of a region, and one for each atomic request."""
+        """Return a call with one region action for all simple requests of a region, and one for each atomic one."""
         message = MultiRequest()
         blocks: list[bytes] = []
         for region, requests in self._by_region.values():
@@ -557,9 +559,9 @@ class _Batch:
                 failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
                 answered[each.index] = _Outcome(region, each.index, failure)
             elif each.index not in answered:
-                taken = _taken(cells, each.result.associated_cell_count)
+                taken = _next_cells(cells, each.result.associated_cell_count)
                 answered[each.index] = _Outcome(region, each.index, taken)
-        # An atomic group returns fewer results than it has actions: it succeeded as a whole.
+        # HBase returns fewer results than actions for an atomic region action: it succeeded as a whole.
         return [answered.get(index) or _Outcome(region, index, None) for index in indices]
 
     def _all(self, failure: Exception) -> list[_Outcome]:
@@ -582,7 +584,7 @@ def region_results(answer: Reply, count: int) -> Sequence[Any]:
 
 
 def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None, RemoteFailure]]:
-    """Yield the failures of a Multi: number of the region action, index of the action in it (None: all), failure."""
+    """Yield a Multi's failures as (number of the region action, index of the action in it or None for all, failure)."""
     for number, result in enumerate(region_results(answer, count)):
         if result.HasField("exception"):
             yield number, None, RemoteFailure.of_pair(result.exception.name, result.exception.value)
@@ -592,7 +594,7 @@ def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None
                 yield number, each.index, RemoteFailure.of_pair(each.exception.name, each.exception.value)
 
 
-def _taken(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
+def _next_cells(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
     """Return the next `count` cells of a reply's block."""
     found = list(islice(cells, max(0, count)))
     if len(found) < count:
@@ -615,7 +617,7 @@ _REFUSALS: Final = frozenset(
         "RpcThrottlingException",
     )
 )
-"""Raised before a mutation begins: nothing of it took effect."""
+"""Exceptions that a server raises before it begins a mutation, so that nothing took effect."""
 
 
 def is_indeterminate(failure: Exception) -> bool:
@@ -634,8 +636,8 @@ def _region_of(row: list[KeyValue]) -> Region | None:
     return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
 
 
-def _broken_at(regions: Sequence[Region]) -> bytes | None:
-    """Return the first key that no region, or more than one of these in key order, holds; None if there is none."""
+def _gap_or_overlap(regions: Sequence[Region]) -> bytes | None:
+    """Return the first key that no region, or more than one, holds; None if there is none. `regions`: in key order."""
     reached: bytes | None = b""
     for region in regions:
         if reached is None or region.key_range.start != reached:
