@@ -30,7 +30,7 @@ from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.hbase.backup import HBaseBackup, HBaseRestore
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Snapshots
+from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Backup, Column, CommitRequest, RowWrite, ShadowWrite
 
@@ -121,18 +121,18 @@ class Shop:
         for new in names.values():
             for batch in self.made.store.scan(new, pyomid.types.KeyRange()):
                 assert all(cell.commit_ts for cell in batch.all_cells()), "each version has its shadow cell"
-        assert [name for name in Snapshots(self.cluster).tables() if name.startswith("PYOMID_RESTORE")] == []
+        assert [name for name in Admin(self.cluster).tables() if name.startswith("PYOMID_RESTORE")] == []
         return found
 
     def close(self) -> None:
-        snapshots = Snapshots(self.cluster)
-        snapshots.delete([each for each in snapshots.names() if each.startswith(f"{self.backup_name}.")])
+        admin = Admin(self.cluster)
+        admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{self.backup_name}.")])
         indexes = [info.name for info in self.made.catalog.tables() if info.name.startswith(INDEX_TABLES)]
         for db in self.databases:
             db.drain(10)
-        for name in snapshots.tables():
+        for name in admin.tables():
             if name.startswith(self.name) or name in indexes:
-                snapshots.drop_table(name)
+                admin.drop_table(name)
 
 
 def replace_version(key: bytes, version: int) -> pyomid.types.CellVersion:
@@ -346,7 +346,7 @@ def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
     shop.made.catalog.mark_unknown_table(number)
     with pytest.raises(Misuse, match=f"it would lack tables.*{number}.*discover"):
         shop.back_up()
-    assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
+    assert not [each for each in Admin(shop.cluster).snapshots() if each.startswith(shop.backup_name)]
 
 
 def test_a_backup_whose_lease_was_lost_is_none(shop: Shop) -> None:
@@ -361,7 +361,7 @@ def test_a_backup_whose_lease_was_lost_is_none(shop: Shop) -> None:
 
     with meanwhile("hbase.backup.commits", lose), pytest.raises(pyomid.SnapshotTooOld, match="take the backup again"):
         shop.back_up()
-    assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
+    assert not [each for each in Admin(shop.cluster).snapshots() if each.startswith(shop.backup_name)]
 
 
 def test_a_table_dropped_meanwhile_makes_no_backup(shop: Shop) -> None:
@@ -408,17 +408,17 @@ def test_a_backup_takes_no_snapshot_of_an_operator_away(shop: Shop) -> None:
     """Whose names begin with the same word, and end as ours do; what an unfinished back-up left goes."""
     own = [f"{shop.backup_name}.{rest}" for rest in ("daily", "20261124.1", "commits", "0a0a0a0a")]
     left = [f"{shop.backup_name}.00c0ffee.{rest}" for rest in ("0", "commits")]
-    snapshots = Snapshots(shop.cluster)
+    admin = Admin(shop.cluster)
     for name in (*own, *left):
-        snapshots.take(name, shop.tables[0])
+        admin.take_snapshot(name, shop.tables[0])
     try:
         made = shop.back_up()
-        assert {each for each in snapshots.names() if each.startswith(f"{shop.backup_name}.")} == {
+        assert {each for each in admin.snapshots() if each.startswith(f"{shop.backup_name}.")} == {
             *made.snapshots,
             *own,
         }
     finally:
-        snapshots.delete(own)
+        admin.delete_snapshots(own)
 
 
 # Two at a time
@@ -437,7 +437,7 @@ def test_of_two_backups_of_one_name_the_later_one_is_whole(shop: Shop, point: st
 
     with meanwhile(point, later), pytest.raises(pyomid.ConflictError, match=r"another backup .* began"):
         shop.back_up()
-    assert {each for each in Snapshots(shop.cluster).names() if each.startswith(f"{shop.backup_name}.")} == set(
+    assert {each for each in Admin(shop.cluster).snapshots() if each.startswith(f"{shop.backup_name}.")} == set(
         made[0].snapshots
     )
     assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"2"))
@@ -501,8 +501,8 @@ def test_whoever_was_killed_begins_anew(
     with clean.snapshot() as tx:
         assert dict(tx.table(new).scan()) == rows(a=b"1")
     clean.drop_table(new)
-    snapshots = Snapshots(cluster)
-    snapshots.delete([each for each in snapshots.names() if each.startswith(f"{name}.")])
+    admin = Admin(cluster)
+    admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{name}.")])
 
 
 @pytest.mark.long
@@ -514,11 +514,11 @@ def test_a_table_left_by_a_killed_restore_is_named(
     killed_at("hbase.restore.put", "restore", name, url, "--as", f"{table}={new}")
     assert main(["restore", name, url, "--as", f"{table}={new}"]) == 1
     assert f"HBase has a table '{new}' that is not in the catalog" in capsys.readouterr().err
-    snapshots = Snapshots(cluster)
-    snapshots.drop_table(new)
+    admin = Admin(cluster)
+    admin.drop_table(new)
     assert main(["restore", name, url, "--as", f"{table}={new}"]) == 0
     clean.drop_table(new)
-    snapshots.delete([each for each in snapshots.names() if each.startswith(f"{name}.")])
+    admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{name}.")])
 
 
 @pytest.mark.long

@@ -34,7 +34,7 @@ def database(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
 def restore(cluster: Cluster, snapshot: str, table: str) -> None:
     admin = OperatorsAdmin(cluster)
     admin.disable_table(table)
-    admin.clone(snapshot, table)
+    admin.clone_snapshot(snapshot, table)
     admin.enable_table(table)
 
 
@@ -48,7 +48,7 @@ def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
     database: Cleaned, cluster: Cluster, table_name: str
 ) -> None:
     database.compact(table_name)
-    OperatorsAdmin(cluster).take(f"whole_{table_name}", table_name)
+    OperatorsAdmin(cluster).take_snapshot(f"whole_{table_name}", table_name)
     commit_without_completion(database, table_name, b"later")
     assert database.sanitise() == 1
     restore(cluster, f"whole_{table_name}", table_name)
@@ -60,7 +60,7 @@ def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
 def test_any_other_has_lost_what_the_commit_table_forgot_since(
     database: Cleaned, cluster: Cluster, table_name: str
 ) -> None:
-    OperatorsAdmin(cluster).take(f"early_{table_name}", table_name)
+    OperatorsAdmin(cluster).take_snapshot(f"early_{table_name}", table_name)
     database.compact(table_name)
     assert database.sanitise() == 1
     assert commits(database, table_name)[ROW] > 0

@@ -19,7 +19,8 @@ from pyomid.storage.hbase.commit_table import _entry, _entry_get, _status
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import Answer, Budget, RegionOperations, SentCall, Start, Steps, ask_steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import Answer, Budget, SentCall, Start, Steps, ask_steps
 from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
 from pyomid.storage.hbase.rpc.requests import Durability, RowGet

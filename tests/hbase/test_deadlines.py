@@ -22,21 +22,14 @@ from certificates import make_certificates
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.regions import operations as operations_module
 from pyomid.storage.hbase.regions import row_reads
+from pyomid.storage.hbase.regions import steps as steps_module
 from pyomid.storage.hbase.regions.locations import LocationCache
-from pyomid.storage.hbase.regions.operations import (
-    Budget,
-    Pause,
-    RegionOperations,
-    SentCall,
-    Start,
-    Steps,
-    ask_steps,
-)
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, Pause, SentCall, Start, Steps, ask_steps
 from pyomid.storage.hbase.rpc import client as client_module
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
@@ -176,7 +169,7 @@ def test_threads_share_an_attempt_to_reach_a_server_that_is_gone(
     threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
-    until(lambda: gone.attempts == 1 and len(cluster._doors) == 1, "nobody tries")
+    until(lambda: gone.attempts == 1 and len(cluster._attempts) == 1, "nobody tries")
     sent = cluster.run(start_steps(echoed(server)))
     assert sent[0].failure is None, "who calls another server does not wait"
     gone.give_up.set()
@@ -317,7 +310,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Poisoned:
     made = Poisoned(
         {}, cells={row: [KeyValue(row, b"f", b"q%02d" % n, 50, bytes(100)) for n in range(20)] for row in names}
     )
-    monkeypatch.setattr(operations_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
+    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
     return made
 

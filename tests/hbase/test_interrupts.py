@@ -17,7 +17,7 @@ import pytest
 from on_loop import answer_of, opened_on_loop
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.regions.operations import ask_steps
+from pyomid.storage.hbase.regions.steps import ask_steps
 from pyomid.storage.hbase.rpc import client as cluster
 from pyomid.storage.hbase.rpc import connection, group_commit, loop_client
 from pyomid.storage.hbase.rpc.connection import Connection
@@ -376,7 +376,7 @@ def test_a_cluster_whose_caller_is_interrupted_is_usable(server: EchoServer) -> 
                 once(client, b"mine")
         except KeyboardInterrupt:
             pass
-        assert not any(door.lock.locked() for door in client._doors.values())
+        assert not any(attempt.lock.locked() for attempt in client._attempts.values())
         answer = once(client, b"next")
         while isinstance(answer, ConnectionLost):
             answer = once(client, b"next")

@@ -13,17 +13,10 @@ from pyomid.errors import Unavailable, UnknownTable
 from pyomid.spark.source.read_task import divided
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions import operations as operations_module
+from pyomid.storage.hbase.regions import steps as steps_module
 from pyomid.storage.hbase.regions.locations import LocationCache
-from pyomid.storage.hbase.regions.operations import (
-    Budget,
-    FindServer,
-    Finish,
-    Pause,
-    RegionOperations,
-    SentCall,
-    Start,
-    Steps,
-)
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import RegionInfo, ScanRequest, ScanResponse
 from pyomid.types import KeyRange
@@ -137,7 +130,7 @@ def test_a_server_that_brings_few_rows_is_asked_for_the_others() -> None:
 @pytest.mark.parametrize("number", [0, 3, 8])
 def test_a_table_with_a_hole_is_refused_when_time_is_up(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     meta = Meta(9)
-    monkeypatch.setattr(operations_module, "time", SimpleNamespace(monotonic=lambda: meta.now_s))
+    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: meta.now_s))
     del meta.rows[b"t,%b,%d.h%d." % (key(number), number + 1, number + 1)]
     with pytest.raises(Unavailable, match=f"with a gap or an overlap at {key(number)!r}"):
         regions_of(meta)

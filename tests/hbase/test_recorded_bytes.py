@@ -40,8 +40,9 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
-from pyomid.storage.hbase.regions.operations import Budget, FindServer, Finish, RegionOperations, SentCall, Start, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, FrameAssembler, Reply, decode_reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse

@@ -18,7 +18,7 @@ from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import (
     SCANS_FIRST,
@@ -29,6 +29,7 @@ from pyomid.storage.hbase.regions.row_reads import (
     read_rows_steps,
 )
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest
 from pyomid.storage.hbase.store import HBaseStore

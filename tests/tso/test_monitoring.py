@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pyomid.server.metric_families import COUNTERS, GAUGES, PREFIX
+from pyomid.server.metrics import COUNTERS, GAUGES, PREFIX
 from pyomid.types import AbortReason
 
 pytestmark = pytest.mark.fast

@@ -18,9 +18,9 @@ from pyomid.oracle.instructions import Event, Instruction, RequestCame
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server import metrics
-from pyomid.server.peer import ASKED_MAX, QUANTUM, Connection
+from pyomid.server.peer import QUANTUM, SLOW_OUTSTANDING_MAX, Connection
 from pyomid.server.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
-from pyomid.server.startup import take_over_and_build
+from pyomid.server.startup import Watched, take_over_and_build
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
@@ -152,13 +152,13 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
             await many.send(Fence(1), *[Fence(1)] * 3000)
             await one.send(Begin())
             await one.answer()
-            while len(watch.came) < ASKED_MAX:
+            while len(watch.came) < SLOW_OUTSTANDING_MAX:
                 await asyncio.sleep(0)
             for _ in range(100):
                 await one.send(AskStatus())
                 await one.answer()
             asked = Counter(watch.came).most_common()
-            assert asked[0][1] <= ASKED_MAX + 1
+            assert asked[0][1] <= SLOW_OUTSTANDING_MAX + 1
             assert all(connection.held_bytes <= RECEIVE_BYTES for connection in watch.service._connections)
             del watch.table.submit  # type: ignore[method-assign]
             for flush in held:
@@ -194,7 +194,7 @@ def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytes
             reading = asyncio.create_task(many.read_all())
             while watch.machine.step.counters["begins"] < count:
                 await asyncio.sleep(0)
-                watch.service.count_up()
+                watch.service.update_counters()
             reading.cancel()
             assert max(taken.values()) <= RECEIVE_BYTES
 
@@ -212,12 +212,12 @@ def test_a_peer_rests_for_a_request_of_many_turns() -> None:
             while len(watch.came) < 1:
                 await asyncio.sleep(0)
             [connection] = watch.service._connections
-            assert connection.rests
+            assert connection.owes_work
             await many.send(AskStatus())
             before = len(watch.turns)
             await many.answer()
             assert len(watch.turns) - before >= 4
-            assert not connection.rests
+            assert not connection.owes_work
 
     asyncio.run(scenario())
 
@@ -256,7 +256,7 @@ def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.Mo
         return respond(*arguments)
 
     monkeypatch.setattr(metrics, "_response", counted)
-    monkeypatch.setattr(metrics, "REST_S", 0.0)
+    monkeypatch.setattr(metrics, "PAUSE_S", 0.0)
 
     async def ask(address: tuple[str, int], connected: asyncio.Barrier) -> bytes:
         reader, writer = await asyncio.open_connection(*address)
@@ -275,7 +275,7 @@ def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.Mo
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
         async with watched(kernel=False) as watch:
-            told = metrics.Watched()
+            told = Watched()
             told.service = watch.service
             server = await metrics.serve_metrics(told, "127.0.0.1:0")
             look()

@@ -48,7 +48,7 @@ from pyomid.storage.hbase.codec.layout import COMMIT_TABLE
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.regions.admin import Snapshots
+from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import TABLES_UNCONFIRMED, Backup, BackupManifest, BackupMoment, TableEntry, TableInBackup, TableState
 
@@ -151,7 +151,7 @@ class HBaseBackup:
         self._leader_state = leader_state
         self._catalog = catalog
         self._commits = commits
-        self._snapshots = Snapshots(cluster)
+        self._admin = Admin(cluster)
         self._cells = MetaCells(cluster, table=leader_state.table)
 
     def take(self, destination: object, moment: BackupMoment) -> Backup:
@@ -164,7 +164,7 @@ class HBaseBackup:
         self._check_tables(moment)
         self._check_free(name)
         self._cells.change(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda _: mark_value(mark))
-        self._snapshots.delete(unfinished_snapshots(self._check_free(name), name))
+        self._admin.delete_snapshots(unfinished_snapshots(self._check_free(name), name))
         try:
             manifest = self._take(name, mark, moment)
         except OmidError:
@@ -175,7 +175,7 @@ class HBaseBackup:
 
     def _check_free(self, name: str) -> list[str]:
         """Return the names of all snapshots; `Misuse` if there is a complete backup of that name."""
-        found = self._snapshots.names()
+        found = self._admin.snapshots()
         if is_complete(found, name):
             raise Misuse(
                 f"a backup {name!r} exists: choose another name, or delete it in HBase's shell: "
@@ -187,12 +187,12 @@ class HBaseBackup:
     def _delete(self, name: str, mark: str) -> None:
         """Delete the snapshots and the mark of a failed backup, as far as HBase answers."""
         with contextlib.suppress(OmidError):
-            self._snapshots.delete([each for each in self._snapshots.names() if belongs_to(each, name, mark)])
+            self._admin.delete_snapshots([each for each in self._admin.snapshots() if belongs_to(each, name, mark)])
             self._swap(name, mark_value(mark), b"")
 
     def _take(self, name: str, mark: str, moment: BackupMoment) -> BackupManifest:
         commits = commits_snapshot(name, mark)
-        self._snapshots.take(commits, self._commits)
+        self._admin.take_snapshot(commits, self._commits)
         crash_point("hbase.backup.commits")
         _, horizon = self._leader_state.read_watermarks()
         tables = tuple(
@@ -200,7 +200,7 @@ class HBaseBackup:
             for number, info in enumerate(moment.tables)
         )
         for each in tables:
-            self._snapshots.take(each.snapshot, each.info.name)
+            self._admin.take_snapshot(each.snapshot, each.info.name)
             crash_point("hbase.backup.table")
         newest_ts = moment.newest_ts()
         self._check_still(moment)
@@ -226,14 +226,14 @@ class HBaseBackup:
             raise _superseded(name)
         crash_point("hbase.backup.noted")
         try:
-            self._snapshots.take(manifest_snapshot(name), self._leader_state.table)
+            self._admin.take_snapshot(manifest_snapshot(name), self._leader_state.table)
         except OmidError as error:
             if self._cells.read(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER) == written:
                 raise
             self._delete(name, mark)
             raise _superseded(name) from error
         if not self._swap(name, written, b""):
-            self._snapshots.delete([manifest_snapshot(name)])
+            self._admin.delete_snapshots([manifest_snapshot(name)])
             self._delete(name, mark)
             raise _superseded(name)
 
@@ -307,8 +307,8 @@ class HBaseRestore:
         self._cluster = cluster
         self._name = check_name(name)
         self._prefix = f"{_COPY_PREFIX}{self._name}.{new_mark()}."
-        self._snapshots = Snapshots(cluster)
-        found = self._snapshots.names()
+        self._admin = Admin(cluster)
+        found = self._admin.snapshots()
         if not is_complete(found, self._name):
             known = sorted(each.removesuffix(".manifest") for each in found if each.endswith(".manifest"))
             raise Misuse(
@@ -326,9 +326,9 @@ class HBaseRestore:
     def copy(self, tables: Sequence[TableInBackup]) -> HBaseCommitTable:
         """Copy the data tables, then the commit table; return the latter's copy."""
         for each in tables:
-            self._snapshots.clone(each.snapshot, self.copy_of(each))
+            self._admin.clone_snapshot(each.snapshot, self.copy_of(each))
         commits = f"{self._prefix}commits"
-        self._snapshots.clone(self.manifest.commits, commits)
+        self._admin.clone_snapshot(self.manifest.commits, commits)
         crash_point("hbase.restore.cloned")
         return HBaseCommitTable(self._cluster, table=commits)
 
@@ -338,36 +338,36 @@ class HBaseRestore:
 
     def exists(self, table: str) -> bool:
         """Return whether HBase has the table, whatever catalogs say."""
-        return self._snapshots.exists(table)
+        return self._admin.exists(table)
 
     def put(self, table: TableInBackup, target: str) -> None:
         """Create the table `target` from the copy. `Misuse` if `target` exists, `UnknownTable` without a copy."""
-        if self._snapshots.exists(target):
+        if self._admin.exists(target):
             raise table_exists(target)
         copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
-        if not self._snapshots.exists(copy):
+        if not self._admin.exists(copy):
             raise UnknownTable(f"the copy {copy} is gone", table=copy)
-        self._snapshots.take(made, copy)
+        self._admin.take_snapshot(made, copy)
         crash_point("hbase.restore.cut")
-        self._snapshots.clone(made, target)
+        self._admin.clone_snapshot(made, target)
         crash_point("hbase.restore.put")
-        self._snapshots.delete([made])
+        self._admin.delete_snapshots([made])
 
     def forget(self) -> None:
         """Delete the copies, and snapshots of them."""
         self._forget(self._prefix)
 
     def _forget(self, prefix: str) -> None:
-        self._snapshots.delete([each for each in self._snapshots.names() if each.startswith(prefix)])
-        for table in self._snapshots.tables():
+        self._admin.delete_snapshots([each for each in self._admin.snapshots() if each.startswith(prefix)])
+        for table in self._admin.tables():
             if table.startswith(prefix):
-                self._snapshots.drop_table(table)
+                self._admin.drop_table(table)
 
     def _read_manifest(self) -> BackupManifest:
         copy = f"{self._prefix}manifest"
-        self._snapshots.clone(manifest_snapshot(self._name), copy)
+        self._admin.clone_snapshot(manifest_snapshot(self._name), copy)
         value = MetaCells(self._cluster, table=copy).read(MANIFEST_ROW + self._name.encode(), MANIFEST_QUALIFIER)
-        self._snapshots.drop_table(copy)
+        self._admin.drop_table(copy)
         return decode_manifest(value)
 
 

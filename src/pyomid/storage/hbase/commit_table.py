@@ -30,8 +30,9 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, Steps
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import (

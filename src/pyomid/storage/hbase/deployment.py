@@ -80,6 +80,54 @@ class HBaseOptions:
     ticket; ZooKeeper gets neither."""
 
 
+def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
+    """Open the database; it connects at its first use. Each operation is retried for up to `deadline_s`."""
+    options = options or HBaseOptions()
+    cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
+    leader_state = HBaseLeaderState(cluster)
+    return HBaseDatabase(
+        cluster,
+        HBaseStore(cluster, read_watermark=lambda: leader_state.read_watermarks()[0]),
+        HBaseCommitTable(cluster, others_seal=options.others_seal, leader_state=leader_state),
+        leader_state,
+        HBaseCatalog(cluster),
+        chosen_ceiling(cluster, options.ceiling),
+    )
+
+
+def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
+    """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
+    admin = Admin(cluster)
+    made = []
+    for descriptor, splits in (
+        (TableDescriptor(META_TABLE, (FamilyDescriptor(META_FAMILY, 1),)), []),
+        (
+            TableDescriptor(COMMIT_TABLE, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))),
+            commit_table_splits(commit_table_regions),
+        ),
+        (TableDescriptor(TIMESTAMP_TABLE, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
+    ):
+        if admin.create_table(descriptor, splits):
+            made.append(descriptor.name)
+    return made
+
+
+def check_database(cluster: Cluster) -> None:
+    """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
+    HBase. Waits for an HBase that is starting."""
+    if missing := cluster.missing_tables(sorted((META_TABLE, COMMIT_TABLE))):
+        raise UnknownTable(
+            f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
+            table=missing[0],
+        )
+
+
+def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
+    """Return the timestamp ceiling in the store `name`: "hbase" or "zookeeper"."""
+    stores: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
+    return ChosenCeiling(stores.pop(name), stores)
+
+
 def hbase_options(settings: Settings) -> HBaseOptions:
     """Return the options of a URL. `Misuse` if an option lacks another one that it needs."""
     return HBaseOptions(
@@ -191,51 +239,3 @@ def _zookeeper(
     principal = user.options.zookeeper_principal if user is not None else ""
     sasl = (user, principal) if user and principal else None
     return ZooKeeper(quorum, znode, session_s=session_s, sasl=sasl, tls=options.zookeeper_tls)
-
-
-def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
-    """Open the database; it connects at its first use. Each operation is retried for up to `deadline_s`."""
-    options = options or HBaseOptions()
-    cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
-    leader_state = HBaseLeaderState(cluster)
-    return HBaseDatabase(
-        cluster,
-        HBaseStore(cluster, read_watermark=lambda: leader_state.read_watermarks()[0]),
-        HBaseCommitTable(cluster, others_seal=options.others_seal, leader_state=leader_state),
-        leader_state,
-        HBaseCatalog(cluster),
-        chosen_ceiling(cluster, options.ceiling),
-    )
-
-
-def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
-    """Return the timestamp ceiling in the store `name`: "hbase" or "zookeeper"."""
-    stores: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
-    return ChosenCeiling(stores.pop(name), stores)
-
-
-def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
-    """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
-    admin = Admin(cluster)
-    made = []
-    for descriptor, splits in (
-        (TableDescriptor(META_TABLE, (FamilyDescriptor(META_FAMILY, 1),)), []),
-        (
-            TableDescriptor(COMMIT_TABLE, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))),
-            commit_table_splits(commit_table_regions),
-        ),
-        (TableDescriptor(TIMESTAMP_TABLE, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
-    ):
-        if admin.create_table(descriptor, splits):
-            made.append(descriptor.name)
-    return made
-
-
-def check_database(cluster: Cluster) -> None:
-    """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
-    HBase. Waits for an HBase that is starting."""
-    if missing := cluster.missing_tables(sorted((META_TABLE, COMMIT_TABLE))):
-        raise UnknownTable(
-            f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
-            table=missing[0],
-        )

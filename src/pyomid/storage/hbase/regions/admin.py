@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.steps import (
     Budget,
     Failure,
     Pause,
@@ -183,6 +183,44 @@ class Admin:
         request = GetRegionInfoRequest(region=region.specifier, best_split_row=True)
         return self._region("GetRegionInfo", region, request, GetRegionInfoResponse).best_split_row or None
 
+    def take_snapshot(self, name: str, table: str) -> None:
+        """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""
+        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
+        what = f"snapshot {name} of {table}"
+        self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
+        budget = self._cluster.budget(what, _SNAPSHOT_S_MAX)
+        while True:
+            request = IsSnapshotDoneRequest(snapshot=description)
+            if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
+                return
+            self._cluster.run(pause_steps(budget))
+
+    def clone_snapshot(self, name: str, table: str) -> None:
+        """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
+        description = SnapshotDescription(name=name, table=table)
+        what = f"restoring snapshot {name} as {table}"
+        request = RestoreSnapshotRequest(snapshot=description)
+        reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
+        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what, _SNAPSHOT_S_MAX)))
+        self._cluster.operations.cache.forget_table(table)
+
+    def snapshots(self) -> list[str]:
+        """Return the names of all complete snapshots of the cluster."""
+        request = GetCompletedSnapshotsRequest()
+        reply = self._master("GetCompletedSnapshots", request, GetCompletedSnapshotsResponse, "listing snapshots")
+        return sorted(snapshot.name for snapshot in reply.snapshots)
+
+    def delete_snapshots(self, names: Sequence[str]) -> None:
+        """Delete snapshots. Idempotent: a missing one counts as deleted, by another client or by an attempt whose reply
+        was lost."""
+        for name in names:
+            request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
+            try:
+                self._master("DeleteSnapshot", request, DeleteSnapshotResponse, f"deleting snapshot {name}")
+            except (Misuse, Unavailable) as error:
+                if "SnapshotDoesNotExistException" not in error.message:
+                    raise
+
     def _procedure(self, method: str, request: Message, what: str) -> None:
         budget = self._cluster.budget(what)
         started = self._cluster.run(self._master_steps(method, request, ProcedureStarted, budget))
@@ -288,45 +326,3 @@ def _descriptor(schema: TableSchema) -> TableDescriptor:
         tuple(families),
         {pair.first: pair.second for pair in schema.attributes},
     )
-
-
-class Snapshots(Admin):
-    """`Admin`, with snapshots."""
-
-    def take(self, name: str, table: str) -> None:
-        """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""
-        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
-        what = f"snapshot {name} of {table}"
-        self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
-        budget = self._cluster.budget(what, _SNAPSHOT_S_MAX)
-        while True:
-            request = IsSnapshotDoneRequest(snapshot=description)
-            if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
-                return
-            self._cluster.run(pause_steps(budget))
-
-    def clone(self, name: str, table: str) -> None:
-        """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
-        description = SnapshotDescription(name=name, table=table)
-        what = f"restoring snapshot {name} as {table}"
-        request = RestoreSnapshotRequest(snapshot=description)
-        reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
-        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what, _SNAPSHOT_S_MAX)))
-        self._cluster.operations.cache.forget_table(table)
-
-    def names(self) -> list[str]:
-        """Return the names of all complete snapshots of the cluster."""
-        request = GetCompletedSnapshotsRequest()
-        reply = self._master("GetCompletedSnapshots", request, GetCompletedSnapshotsResponse, "listing snapshots")
-        return sorted(snapshot.name for snapshot in reply.snapshots)
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete snapshots. Idempotent: a missing one counts as deleted, by another client or by an attempt whose reply
-        was lost."""
-        for name in names:
-            request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
-            try:
-                self._master("DeleteSnapshot", request, DeleteSnapshotResponse, f"deleting snapshot {name}")
-            except (Misuse, Unavailable) as error:
-                if "SnapshotDoesNotExistException" not in error.message:
-                    raise

@@ -22,19 +22,17 @@ from pyomid.storage.hbase.codec.native import changes as change_kernels
 from pyomid.storage.hbase.codec.native import encode
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.operations import RegionOperations, is_indeterminate, region_failures
+from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,
     Failure,
-    RegionOperations,
     SentCall,
     Start,
     Steps,
     failure_of,
     finish_steps,
     has_succeeded,
-    is_indeterminate,
-    region_failures,
 )
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited

@@ -24,15 +24,8 @@ from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import commits as kernels
 from pyomid.storage.hbase.codec.native import encode
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
-    Answer,
-    Budget,
-    RegionOperations,
-    Steps,
-    ask_steps,
-    has_succeeded,
-    region_failures,
-)
+from pyomid.storage.hbase.regions.operations import RegionOperations, region_failures
+from pyomid.storage.hbase.regions.steps import Answer, Budget, Steps, ask_steps, has_succeeded
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.wire.frames import varint

@@ -19,9 +19,10 @@ from __future__ import annotations
 from typing import Final
 
 from pyomid.storage.hbase.codec.keyvalues import first_row
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
 from pyomid.storage.hbase.regions.split_keys import KeyScale
+from pyomid.storage.hbase.regions.steps import Budget, Steps
 
 CALLS_AHEAD: Final = 3
 """Calls of one scan in flight, including the one for the next block."""

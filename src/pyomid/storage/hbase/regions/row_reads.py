@@ -27,8 +27,9 @@ from typing import Final
 from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import is_shadow, shadowed_qualifier
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, Steps
 from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS, NAMES_AND_LENGTHS, Filter, column_list
 from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds
 

@@ -8,11 +8,11 @@ from typing import Final
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.codec.keyvalues import last_row
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,
     Failure,
-    RegionOperations,
     SentCall,
     Start,
     Steps,

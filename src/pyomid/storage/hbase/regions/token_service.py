@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.hbase.regions.locations import META_TABLE
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps, parsed
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import Budget, Steps, parsed
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     CoprocessorServiceRequest,

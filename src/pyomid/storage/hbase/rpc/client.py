@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
+from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,
     FindServer,
     Finish,
     Pause,
-    RegionOperations,
     Request,
     Role,
     SentCall,
     Start,
     Steps,
 )
-from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
-from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, Connection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Call

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pyomid.errors import Corruption, Misuse
-from pyomid.storage.hbase.regions.operations import Answer, FindServer, Finish, Pause, SentCall, Start, Steps
+from pyomid.storage.hbase.regions.steps import Answer, FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, ServerConnection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
