@@ -1,4 +1,4 @@
-"""A `LoopClient` and its connections, awaited by tasks."""
+"""A `LoopClient` and its connections for tests, awaited by tasks."""
 
 from __future__ import annotations
 

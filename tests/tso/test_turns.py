@@ -121,7 +121,7 @@ BURSTS: dict[str, Request] = {
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "plain"])
 @pytest.mark.parametrize("kind", BURSTS)
-def test_a_burst_is_taken_in_turns(kind: str, kernel: bool) -> None:
+def test_a_burst_is_processed_in_turns(kind: str, kernel: bool) -> None:
     """Else everybody waits until the last request of it was done."""
 
     async def scenario() -> None:
@@ -169,7 +169,7 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
     asyncio.run(scenario())
 
 
-def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_gets_one_chunk_before_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else libuv receives from one socket 32 times in a row, which is a quarter of a second of begins."""
     looks, taken = [0], Counter[int]()
     took = Connection.buffer_updated
@@ -202,7 +202,7 @@ def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytes
         runner.run(scenario())
 
 
-def test_a_peer_rests_for_a_request_of_many_turns() -> None:
+def test_a_peer_skips_turns_after_an_expensive_request() -> None:
     """Else its next one follows at once, and the others have every second moment at best."""
 
     async def scenario() -> None:
@@ -222,7 +222,7 @@ def test_a_peer_rests_for_a_request_of_many_turns() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
+def test_unread_bytes_of_a_peer_that_left_are_dropped() -> None:
     """Nobody waits for its answers any more."""
 
     async def scenario() -> None:
@@ -245,7 +245,7 @@ def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
     asyncio.run(scenario())
 
 
-def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_requests_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else fifty of them hold up every client as long as all their answers take to write; and one that gave way to
     a newer one was answered all the same, which put a traceback into the log each time."""
     looks, written, complaints = [0], Counter[int](), list[dict[str, Any]]()
