@@ -81,7 +81,7 @@ WORKS = (get, put, scan, scan_from_the_end)
 
 
 @pytest.mark.parametrize("work", first(1, WORKS))
-def test_who_needs_an_offline_region_is_told_which_one(
+def test_the_error_names_the_offline_region(
     work: Work, url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In one sentence, with the way out, after the time that the URL gives; and in the log before."""
@@ -98,7 +98,7 @@ def test_who_needs_an_offline_region_is_told_which_one(
         assert dict(tx.table(divided).scan()) == {SERVED: V1, OFFLINE: V1}, "nothing is lost, and nothing half there"
 
 
-def test_who_waits_for_a_region_goes_on_when_it_is_back(
+def test_an_operation_resumes_when_its_region_is_back(
     url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -120,7 +120,7 @@ def test_who_waits_for_a_region_goes_on_when_it_is_back(
 
 @pytest.mark.long
 @pytest.mark.parametrize("table", [COMMIT_TABLE, META_TABLE])
-def test_a_tso_goes_on_when_a_region_of_its_is_back(
+def test_a_tso_resumes_when_its_region_is_back(
     table: str, url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:
     options = ("--store-retry", str(FOR_EVER_S))
@@ -146,7 +146,7 @@ def test_a_tso_goes_on_when_a_region_of_its_is_back(
 
 
 @pytest.mark.long
-def test_a_leader_whose_region_stays_away_ends_and_says_so(
+def test_a_leader_whose_region_stays_offline_exits_with_an_error(
     url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:
     """What it acknowledged is there under the next one, what it did not is unknown until then."""

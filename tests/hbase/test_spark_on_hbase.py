@@ -1,4 +1,4 @@
-"""Spark over HBase: a chosen part of tests/spark, the very same bodies with another URL; and what only regions show."""
+"""Spark over HBase: some tests of tests/spark with another URL, and tests that need regions."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def parts_of(frame: DataFrame) -> list[list[str]]:
     return sorted(sorted(row["name"] for row in part) for part in frame.rdd.glom().collect() if part)
 
 
-def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, url: str, divided: str) -> None:
+def test_partitions_are_regions_and_a_large_region_is_divided(spark: SparkSession, url: str, divided: str) -> None:
     by_region = parts_of(load(spark, url, divided, numPartitions="1"))
     assert [(part[0], part[-1]) for part in by_region] == [("0000", "0099"), ("0100", "0249"), ("0250", "0399")]
     cut = parts_of(load(spark, url, divided, numPartitions="9"))

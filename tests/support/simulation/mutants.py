@@ -706,11 +706,11 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/spark/test_spark_dataframes.py::test_two_conflict_levels_never_meet_on_one_table",
     ),
     "T11": (
-        "tests/tso/test_service.py::test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices",
+        "tests/tso/test_service.py::test_t11_a_protocol_error_closes_only_that_peer",
         "tests/core/test_tso_machine.py::test_t11_bad_input_is_refused_by_name_and_nobody_else_notices",
         "tests/core/test_tso_machine.py::test_t11_a_machine_is_dead_behind_an_unforeseen_error",
-        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_ends_the_tso",
-        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_of_a_peers_bytes_is_its_own",
+        "tests/tso/test_unforeseen_errors.py::test_t11_an_unexpected_error_ends_the_tso",
+        "tests/tso/test_unforeseen_errors.py::test_t11_an_unexpected_error_in_a_peers_bytes_closes_only_that_peer",
     ),
     "T13": ("tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",),
     "T14": (
@@ -746,12 +746,12 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "B6": (
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
-        "tests/hbase/test_backup_restore.py::test_what_others_do_between_two_snapshots_is_not_in_it",
-        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_is_none",
+        "tests/hbase/test_backup_restore.py::test_changes_between_two_snapshots_are_not_in_the_backup",
+        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_fails",
     ),
     "B7": (
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
-        "tests/hbase/test_backup_restore.py::test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all",
+        "tests/hbase/test_backup_restore.py::test_a_late_commit_of_a_dead_tso_is_in_the_backup_whole_or_not_at_all",
     ),
     "B3": ("tests/storage/test_backup.py::test_a_restored_folder_is_another_database",),
     "B5": (
@@ -762,7 +762,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
     "C11": (
         "tests/hbase/test_deadlines.py::test_a_call_ends_in_time_while_others_are_answered",
-        "tests/hbase/test_deadlines.py::test_a_read_that_fails_at_one_place_each_time_ends",
+        "tests/hbase/test_deadlines.py::test_a_read_that_always_fails_at_one_position_ends",
     ),
     "C12": (
         "tests/client/test_client_claims.py::test_of_two_that_overlap_a_claim_meets_a_write_and_a_claim",
@@ -814,8 +814,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "C8": (
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
-        "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
-        "tests/tso/test_folder_is_replaced.py::test_no_commit_is_promised_in_files_that_are_gone",
+        "tests/tso/test_folder_is_replaced.py::test_a_reconnected_client_sees_the_same_database",
+        "tests/tso/test_folder_is_replaced.py::test_no_commit_is_acknowledged_in_deleted_files",
     ),
     "E1": ("tests/client/test_client_ttl.py::test_e1_a_snapshot_sees_the_same_before_and_after",),
     "E2": (
@@ -893,7 +893,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
         "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
         "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
-        "tests/hbase/test_meta_pages.py::test_a_server_that_brings_few_rows_is_asked_for_the_others",
+        "tests/hbase/test_meta_pages.py::test_a_short_page_is_followed_by_another_request",
     ),
 }
 """Rules that live outside the core: the tests that go red without them, as file::name."""
