@@ -8,7 +8,7 @@ import pytest
 from machine_script import Script
 
 from pyomid.oracle.instructions import PeerGone, ProcessEnded
-from pyomid.oracle.open_starts import ENDED_MAX, OpenStarts
+from pyomid.oracle.watermarks import ENDED_MAX, OpenStarts
 from pyomid.types import AbortReason, BeginReply, CommitReply, WriteSetLevel
 from pyomid.wire.messages import Begin, EndLease, GrantLease, ReportOpenStarts
 

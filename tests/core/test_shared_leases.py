@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from machine_script import Script
 
 from pyomid.errors import SnapshotTooOld, Unavailable
-from pyomid.oracle.requests.leases import SHARED_TERM_PARTS, Leases, LeaseState
+from pyomid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
 from pyomid.types import CommitReply, CommitRequest
 from pyomid.wire.messages import EndLease, GrantLease, LeaseReply
 

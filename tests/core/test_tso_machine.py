@@ -588,10 +588,10 @@ def test_a_large_commit_is_durable_in_the_order_record_decision_branches_answer(
     tso.finish(PutBranches)
     commit_ts = committed(large.answer)
     assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
-    assert tso.machine.large.pending, "W is still held back"
+    assert tso.machine.pending, "W is still held back"
     tso.finish(UpdateLeaderState)
     assert tso.stores.leader_state.read().pending == ()
-    assert not tso.machine.large.pending
+    assert not tso.machine.pending
 
 
 def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() -> None:
