@@ -21,13 +21,15 @@ import pyomid
 import pyomid.spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
+
+    from pyomid.spark import SparkDatabase
 
 FILES_A_BATCH = 40
 
 
-def started(spark: SparkSession, folder: Path, url: str, *, park: bool = False) -> StreamingQuery:
+def started(db: SparkDatabase, folder: Path, *, park: bool = False) -> StreamingQuery:
     """Start the query over the topics' files, from its checkpoint if there is one."""
 
     def land(tx: pyomid.spark.SparkTransaction, arrived: DataFrame) -> None:
@@ -35,9 +37,9 @@ def started(spark: SparkSession, folder: Path, url: str, *, park: bool = False) 
         landed = cut.land(tx, arrived, park=park)
         note(folder, "landed", seconds=time.monotonic() - began_s, start_ts=tx.start_ts, **vars_of(landed))
 
-    lines = spark.readStream.schema(RECORD).option("maxFilesPerTrigger", FILES_A_BATCH)
+    lines = db.spark.readStream.schema(RECORD).option("maxFilesPerTrigger", FILES_A_BATCH)
     arrived = lines.json(str(folder / "topics" / "*" / "*"), mode="FAILFAST")
-    sink = pyomid.spark.stream_sink(url, land)
+    sink = db.stream_sink(land)
     writer = arrived.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
     return writer.start()
 
@@ -47,17 +49,17 @@ def vars_of(landed: cut.Landed) -> dict[str, int]:
 
 
 def main(folder: Path, url: str, *, park: bool = False) -> None:
-    spark = session("cdc")
-    with pyomid.spark.transaction(spark, url) as tx:
+    db = pyomid.spark.connect(session("cdc", database=url), url)
+    with db.transaction() as tx:
         cut.create_tables(tx)
     note(folder, "driver started")
-    query = started(spark, folder, url, park=park)
+    query = started(db, folder, park=park)
     while not (folder / "all-in").exists():
         query.awaitTermination(0.5)
     query.processAllAvailable()
     query.stop()
     note(folder, "driver finished")
-    spark.stop()
+    db.spark.stop()
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def landing(spark: SparkSession, url: str) -> Callable[..., cut.Landed]:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         cut.create_tables(tx)
 
     def land(records: list[Record], *, park: bool = False) -> cut.Landed:
@@ -53,7 +53,7 @@ def landing(spark: SparkSession, url: str) -> Callable[..., cut.Landed]:
             (r["topic"], r["partition"], r["offset"], json.dumps(r["key"]), r["value"] and json.dumps(r["value"]))
             for r in records
         ]
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             return cut.land(tx, spark.createDataFrame(lines, RECORD), park=park)
 
     return land
@@ -137,7 +137,7 @@ def test_a_transaction_with_a_bad_event_is_parked_whole(
 ) -> None:
     records, event = spoiled(published(300)[1], BAD["another schema"][0])
     assert landing(records, park=True).bad == 1
-    parked = pyomid.spark.read(spark, url, cut.BAD).collect()
+    parked = pyomid.spark.connect(spark, url).read(cut.BAD).collect()
     name = event["value"]["transaction"]["id"]
     of_it = [r for r in records if (r["value"] or {}).get("transaction", {}).get("id") == name]
     assert sorted((r["topic"], r["offset"]) for r in parked if r["topic"] != TRANSACTIONS) == sorted(

@@ -25,13 +25,13 @@ EVENTS = "op string, shop int, item string, count long, lsn long"
 
 @pytest.fixture
 def stock(spark: SparkSession, url: str) -> str:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.sql(
             "CREATE TABLE IF NOT EXISTS feed "
             "(shop INT, item STRING, count BIGINT, lsn BIGINT, PRIMARY KEY (shop, item))"
         )
         tx.sql("DELETE FROM feed")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(
             spark.createDataFrame([(1, "a", 10, 5), (1, "b", 20, 6)], "shop int, item string, count long, lsn long"),
             "feed",
@@ -44,13 +44,13 @@ def events(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
 
 
 def applied(spark: SparkSession, url: str, rows: Iterable[Row], **options: Any) -> ChangesResult:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         given: Any = {"sequence_by": "lsn", "deletes": "op = 'd'", **options}
         return tx.apply_changes(events(spark, rows), "feed", **given)
 
 
 def stored(spark: SparkSession, url: str) -> list[Row]:
-    frame = pyomid.spark.read(spark, url, "feed").select("shop", "item", "count", "lsn")
+    frame = pyomid.spark.connect(spark, url).read("feed").select("shop", "item", "count", "lsn")
     return sorted(tuple(row) for row in frame.collect())
 
 
@@ -110,7 +110,7 @@ def test_bad_changes_become_rows_of_a_table_in_the_same_transaction(spark: Spark
     reason = "CASE WHEN op NOT IN ('c', 'u', 'd') THEN concat('unknown operation ', op) END"
     done = applied(spark, stock, rows, reason=reason, position="concat('stock+0+', lsn)", bad="bad_changes")
     assert (done.inserted, done.bad, done.ignored) == (1, 2, 0)
-    found = {row["position"]: row for row in pyomid.spark.read(spark, stock, "bad_changes").collect()}
+    found = {row["position"]: row for row in pyomid.spark.connect(spark, stock).read("bad_changes").collect()}
     assert {position: row["reason"] for position, row in found.items()} == {
         "stock+0+10": "unknown operation x",
         "stock+0+11": "column 'shop' is null",
@@ -140,7 +140,7 @@ def test_bad_options_are_refused(spark: SparkSession, stock: str, options: dict[
 
 
 def test_a_frame_without_a_column_of_the_table_is_refused(spark: SparkSession, stock: str) -> None:
-    with pyomid.spark.transaction(spark, stock) as tx, pytest.raises(Misuse, match="have no column 'count'"):
+    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(Misuse, match="have no column 'count'"):
         tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]).drop("count"), "feed", sequence_by="lsn")
-    with pyomid.spark.transaction(spark, stock) as tx, pytest.raises(pyomid.errors.UnknownTable):
+    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(pyomid.errors.UnknownTable):
         tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]), "nowhere", sequence_by="lsn")
