@@ -87,7 +87,7 @@ OPERATIONS: list[Operation] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", first(4, OPERATIONS), ids=lambda each: each.__name__)
+@pytest.mark.parametrize("operation", first(2, OPERATIONS), ids=lambda each: each.__name__)
 @pytest.mark.parametrize("in_block", [True, False], ids=["block", "by hand"])
 def test_a_cancelled_operation_leaves_a_clear_state(tmp_path: Path, operation: Operation, in_block: bool) -> None:
     """Each effect in turn is cancelled while it is in flight (a thread continues with it), or just after its answer."""
