@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from hbase_processes import TsoProcess, with_options
 
 import pyomid
@@ -13,6 +14,7 @@ import pyomid
 KEY, COLUMN = b"r", b"f:a"
 
 
+@pytest.mark.long
 def test_history_survives_a_failover(url: str, tmp_path: Path, table_name: str) -> None:
     """Three TSOs, one after the other; the last one ends the retention, for the tests behind this one."""
 

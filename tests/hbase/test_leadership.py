@@ -165,15 +165,6 @@ def test_a_normal_shutdown_hands_over_at_once(url: str, tmp_path: Path) -> None:
             assert two.stop() == 0
 
 
-def test_clients_find_the_leaders_address(url: str, hbase: HBaseServer, tso: TsoProcess, tmp_path: Path) -> None:
-    zookeeper = ZooKeeper(hbase.quorum)
-    announced = find_tso(zookeeper)
-    zookeeper.close()
-    assert announced.address == tso.address
-    with pyomid.connect(url) as database:
-        assert database.status().tso.epoch == database.deployment.leader_state.read().epoch == announced.epoch
-
-
 class TestLease:
     """The znode alone, with candidates of this process."""
 
@@ -248,3 +239,12 @@ def test_a_late_write_of_the_old_leader_is_refused_by_the_leader_state(
         old.update(50, LeaderStateChanges(leases_added=(70,), watermark=60))
     assert new.read().leases == frozenset()
     assert new.read_watermarks() == (0, 0)
+
+
+def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso: TsoProcess, tmp_path: Path) -> None:
+    zookeeper = ZooKeeper(hbase.quorum)
+    announced = find_tso(zookeeper)
+    zookeeper.close()
+    assert announced.address == tso.address
+    with pyomid.connect(url) as database:
+        assert database.status().tso.epoch == database.deployment.leader_state.read().epoch == announced.epoch

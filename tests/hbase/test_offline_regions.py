@@ -80,44 +80,6 @@ Work = Callable[[Database, str], object]
 WORKS = (get, put, scan, scan_from_the_end)
 
 
-@pytest.mark.parametrize("work", first(1, WORKS))
-def test_the_error_names_the_offline_region(
-    work: Work, url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In one sentence, with the way out, after the time that the URL gives; and in the log before."""
-    with pyomid.connect(url, storeRetrySeconds=SHORT_S) as impatient, offline(cluster, divided, SPLIT) as (region,):
-        with caplog.at_level(logging.WARNING), pytest.raises(Unavailable) as told:
-            work(impatient, divided)
-        assert divided in str(told.value)
-        assert encoded_name(region).decode() in str(told.value)
-        assert "assign it in HBase's shell" in str(told.value)
-        assert re.search(rf"{divided}: waiting for \d s \(limit 3 s\): .*{divided}", caplog.text)
-        with impatient.begin() as tx:
-            assert tx.table(divided).get(SERVED) == V1, "the other region serves"
-    with pyomid.connect(url) as later, later.begin() as tx:
-        assert dict(tx.table(divided).scan()) == {SERVED: V1, OFFLINE: V1}, "nothing is lost, and nothing half there"
-
-
-def test_an_operation_resumes_when_its_region_is_back(
-    url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with (
-        pyomid.connect(url, storeRetrySeconds=FOR_EVER_S) as patient,
-        ThreadPoolExecutor(len(WORKS)) as threads,
-        caplog.at_level(logging.WARNING),
-    ):
-        with offline(cluster, divided, SPLIT):
-            found = [threads.submit(work, patient, divided) for work in WORKS]
-            waiting = threading.Event()
-            while caplog.text.count(f"{divided}: waiting for") < len(WORKS):
-                waiting.wait(0.02)
-            assert not any(each.done() for each in found)
-        got, _, rows, reversed_rows = (each.result() for each in found)
-        assert got in (V1, V2)
-        assert rows == reversed_rows[::-1] == [SERVED, OFFLINE]  # type: ignore[index]
-        assert get(patient, divided) == V2, "the put was acknowledged"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("table", [COMMIT_TABLE, META_TABLE])
 def test_a_tso_resumes_when_its_region_is_back(
@@ -169,3 +131,41 @@ def test_a_leader_whose_region_stays_offline_exits_with_an_error(
                 assert get(database, table_name) == (V2 if is_committed else V1)
                 database.drop_table(table_name)
                 assert two.stop() == 0
+
+
+@pytest.mark.parametrize("work", first(1, WORKS))
+def test_who_needs_an_offline_region_is_told_which_one(
+    work: Work, url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one sentence, with the way out, after the time that the URL gives; and in the log before."""
+    with pyomid.connect(url, storeRetrySeconds=SHORT_S) as impatient, offline(cluster, divided, SPLIT) as (region,):
+        with caplog.at_level(logging.WARNING), pytest.raises(Unavailable) as told:
+            work(impatient, divided)
+        assert divided in str(told.value)
+        assert encoded_name(region).decode() in str(told.value)
+        assert "assign it in HBase's shell" in str(told.value)
+        assert re.search(rf"{divided}: waiting for \d s \(limit 3 s\): .*{divided}", caplog.text)
+        with impatient.begin() as tx:
+            assert tx.table(divided).get(SERVED) == V1, "the other region serves"
+    with pyomid.connect(url) as later, later.begin() as tx:
+        assert dict(tx.table(divided).scan()) == {SERVED: V1, OFFLINE: V1}, "nothing is lost, and nothing half there"
+
+
+def test_who_waits_for_a_region_goes_on_when_it_is_back(
+    url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        pyomid.connect(url, storeRetrySeconds=FOR_EVER_S) as patient,
+        ThreadPoolExecutor(len(WORKS)) as threads,
+        caplog.at_level(logging.WARNING),
+    ):
+        with offline(cluster, divided, SPLIT):
+            found = [threads.submit(work, patient, divided) for work in WORKS]
+            waiting = threading.Event()
+            while caplog.text.count(f"{divided}: waiting for") < len(WORKS):
+                waiting.wait(0.02)
+            assert not any(each.done() for each in found)
+        got, _, rows, reversed_rows = (each.result() for each in found)
+        assert got in (V1, V2)
+        assert rows == reversed_rows[::-1] == [SERVED, OFFLINE]  # type: ignore[index]
+        assert get(patient, divided) == V2, "the put was acknowledged"

@@ -53,10 +53,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.hbase]
 
 IN_MAKE_TEST = {
-    "test_a_transaction_reads_its_own_writes_and_deletes_in_their_order",
     "test_all_partitions_and_actions_of_one_load_share_its_snapshot",
     "test_of_two_runs_under_one_id_at_the_same_time_one_commits",
-    "test_the_number_of_partitions_and_of_rows_in_a_batch_change_no_result",
 }
 """Of the bodies of tests/spark; conftest.py marks the others `long`."""
 

@@ -30,10 +30,8 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.conflict_map import CacheLineMap, moved
-from pyomid.oracle.native.parse import BEGIN, COMMIT, COMPLETE, parse_frame
-from pyomid.oracle.native.records import Op
-from pyomid.oracle.native.table_rows import TableRows, fences
+from pyomid.oracle.native.decide import BEGIN, COMMIT, COMPLETE, parse_frame
+from pyomid.oracle.native.memory import CacheLineMap, Op, TableColumn, TableRows, moved
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
@@ -589,7 +587,7 @@ def test_rows_of_dropped_tables_are_reused() -> None:
     """A TSO lives for months, and some programs make and drop a table in each run."""
     tables = TableRows()
     tables.set_decidable([-1, 7])
-    fenced = fences(tables)
+    fenced = TableColumn(tables, "fence_ts")
     for table_id in range(1000, 6000):
         fenced[table_id] = 50
         del fenced[table_id]

@@ -19,7 +19,7 @@ from service_process import is_alive, kill_tso, served, tso_pid
 
 from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
-from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.oracle.settings import TsoSettings
 from pyomid.server.launcher import connect_to_folder
 from pyomid.server.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
@@ -41,14 +41,6 @@ def commit_one(tso: TsoSession) -> tuple[int, int]:
     start_ts = tso.begin().start_ts
     reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
     return start_ts, reply.commit_ts
-
-
-def test_the_first_client_starts_the_tso_and_others_find_it(folder: Path, session_of: SessionOf) -> None:
-    first, second = session_of(folder), session_of(folder)
-    one = commit_one(first)
-    assert second.begin().start_ts > one[1]
-    assert first.epoch == second.epoch
-    assert EmbeddedCommitTable(folder, writable=False).lookup([one[0]]) == [one[1]]
 
 
 def test_t14_a_start_storm_ends_with_one_tso(folder: Path) -> None:
@@ -85,69 +77,6 @@ def test_a_folder_with_a_path_too_long_for_a_socket_works(tmp_path: Path, sessio
     open_folder(long)
     commit_one(session_of(long))
     kill_tso(long)
-
-
-def test_kill_9_under_load_loses_nothing_acknowledged(folder: Path, session_of: SessionOf) -> None:
-    _kill_under_load(folder, session_of, rounds=6, seed=1)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-def test_kill_9_a_hundred_times(folder: Path, session_of: SessionOf) -> None:
-    _kill_under_load(folder, session_of, rounds=100, seed=int(os.environ.get("PYOMID_SEED", "2")))
-
-
-def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: int) -> None:
-    """Four threads commit while the TSO is killed at random moments; every answer is checked against the table."""
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    tso = session_of(folder)
-    tso.begin()
-    acknowledged: list[tuple[int, int]] = []
-    starts: list[int] = []
-    aborted: list[tuple[int, int]] = []
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                start_ts = tso.begin().start_ts
-                starts.append(start_ts)
-                try:
-                    reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
-                except OutcomeUnknown:
-                    continue
-                (acknowledged if reply.committed else aborted).append((start_ts, reply.commit_ts))
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    table = EmbeddedCommitTable(folder, writable=False)
-
-    def check() -> None:
-        told = list(acknowledged)
-        assert table.lookup([s for s, _ in told]) == [c for _, c in told]
-
-    try:
-        for _ in range(rounds):
-            time.sleep(rng.uniform(0.05, 0.5))
-            before = len(acknowledged)
-            kill_tso(folder)
-            check()
-            while len(acknowledged) <= before and not failures:
-                time.sleep(0.01)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not failures, failures
-    assert len(starts) == len(set(starts)), "a timestamp was handed out twice"
-    check()
-    assert all(found <= 0 for found in table.lookup([s for s, _ in aborted])), "told aborted, yet it stands"
-    table.close()
 
 
 def test_a_killed_tsos_socket_does_not_mislead_the_next_client(folder: Path, session_of: SessionOf) -> None:
@@ -300,15 +229,6 @@ def test_starting_a_second_tso_names_the_one_that_serves(folder: Path, session_o
     with pytest.raises(AssertionError, match=f"exit 75: .*process {tso_pid(folder)} is the TSO"):
         with served(folder.parent, store=f"omid://{folder}"):
             pass
-
-
-def test_an_operators_tso_serves_the_folders_clients(folder: Path, session_of: SessionOf) -> None:
-    with served(folder.parent, store=f"omid://{folder}") as running:
-        remote, local = running.session(), session_of(folder)
-        _, commit_ts = commit_one(remote)
-        assert local.begin().start_ts > commit_ts
-        assert local.epoch == remote.epoch
-        remote.close()
 
 
 def test_a_missing_or_unknown_folder_has_a_clear_error(tmp_path: Path, folder: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import signal
 import socket
 import subprocess
 import threading
@@ -22,7 +19,7 @@ from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.codec import Handshake, HandshakeReply, encode_request
 from pyomid.wire.frames import frame
-from pyomid.wire.messages import Begin, Fence, Refused
+from pyomid.wire.messages import Begin, Refused
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -144,57 +141,6 @@ def test_a_peer_with_an_overdue_frame_is_cut_off(service: Service, data: bytes) 
     peer.close()
 
 
-def test_a_thousand_connections_at_once(service: Service) -> None:
-    peers = [service.raw() for _ in range(1000)]
-    for peer in peers:
-        peer.send(b"")
-    for peer in peers[::50]:
-        assert isinstance(peer.greet().body, HandshakeReply)
-    for peer in peers:
-        peer.close()
-    tso = service.session()
-    assert tso.begin().start_ts
-    tso.close()
-
-
-def test_a_slow_reader_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
-    with served(tmp_path, limits={"unread_bytes_max": 65_536}) as running:
-        slow, good = running.raw(), running.session()
-        slow.greet()
-        slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.sock.setblocking(True)
-        begins = encode_request(Begin(), request_id=1) * 1000
-        with pytest.raises(OSError):  # noqa: PT011 - reset or broken pipe, whichever comes first
-            slow.send(begins * 10_000)
-        assert good.begin().start_ts
-        assert running.has_logged("slow reader")
-        slow.close()
-        good.close()
-
-
-def test_sigterm_answers_all_requests_and_exits_cleanly(tmp_path: Path) -> None:
-    with served(tmp_path) as running:
-        peer = running.raw()
-        peer.greet()
-        for i in range(200):
-            peer.send(encode_request(Begin(), request_id=i + 1))
-        starts = [peer.answer().body.start_ts for _ in range(200)]  # type: ignore[union-attr]
-        for i, start_ts in enumerate(starts):
-            peer.send(encode_request(CommitRequest(start_ts, (cell(start_ts),)), request_id=i + 1000))
-        first = peer.answer()
-        running.process.send_signal(signal.SIGTERM)
-        answered = [first]
-        while True:
-            try:
-                answered.append(peer.answer())
-            except (EOFError, ConnectionResetError):
-                break
-        assert all(isinstance(a.body, CommitReply) and a.body.committed for a in answered)
-        assert running.process.wait(timeout=20) == 0
-        assert running.has_logged("stopped")
-        peer.close()
-
-
 def test_the_token_is_required(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
@@ -284,58 +230,3 @@ def test_a_dead_tso_is_unavailable_and_a_sent_commit_unknown(tmp_path: Path) -> 
             tso.begin()
         with pytest.raises(Misuse, match="HOST:PORT"):
             TsoSession(tcp_connector("nowhere"))
-
-
-def test_t11_peers_that_send_damaged_requests_do_not_disturb_a_checked_workload(service: Service) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    done: list[tuple[int, int]] = []
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            tso = service.session()
-            while not stop.is_set():
-                start_ts = tso.begin().start_ts
-                reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
-                assert reply.start_ts == start_ts
-                assert reply.committed
-                done.append((start_ts, reply.commit_ts))
-            tso.close()
-        except BaseException as error:
-            failures.append(error)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    for _ in range(300):
-        with contextlib.closing(service.raw()) as stranger:
-            with contextlib.suppress(OSError, EOFError):
-                stranger.greet()
-                for _ in range(rng.randrange(1, 4)):
-                    stranger.send(damaged(rng))
-    stop.set()
-    worker.join()
-    assert not failures, failures
-    stamps = [ts for pair in done for ts in pair]
-    assert len(stamps) == len(set(stamps)) > 0
-
-
-def damaged(rng: random.Random) -> bytes:
-    """A valid request with something wrong: bytes changed, cut, or a length that lies; often still valid."""
-    number = rng.choice((0, 50, -(1 << 63), (1 << 63) - 1, rng.getrandbits(62)))
-    request = rng.choice(
-        (Begin(number), CommitRequest(number, (number,) * rng.randrange(20), (number,)), Fence(number))
-    )
-    data = bytearray(encode_request(request, request_id=rng.getrandbits(64)))
-    match rng.randrange(4):
-        case 0:
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        case 1:
-            del data[rng.randrange(len(data)) :]
-        case 2:
-            data[:4] = rng.randrange(1 << 14).to_bytes(4, "big")
-        case _:
-            data[4:4] = rng.randbytes(rng.randrange(12))
-    return bytes(data)

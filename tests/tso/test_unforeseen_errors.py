@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from served_folder import SETTINGS, Run, Served, cell, limit_store_threads, served, transact
 
+from pyomid.oracle.commits import Commits
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.conflict_map import populate
-from pyomid.oracle.requests.commits import Commits
+from pyomid.oracle.native.memory import populate
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.ports import boot_clock
 from pyomid.server import peer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import json
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -96,19 +98,26 @@ def _serve(arguments: argparse.Namespace) -> int:
     else:
         rounds = SanitizingRounds(opened, arguments.every, stop, turn.is_held)
 
-    def end(number: int, _: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, ending(stop))
     log_to(None)
     try:
         serve(rounds, turn, stop)
     finally:
         turn.release()
     return 0
+
+
+def ending(stop: threading.Event) -> Callable[[int, object], None]:
+    """Return the signal handler of the service. It sets `stop` on a thread: `set` waits for a lock that the interrupted
+    code may hold."""
+
+    def end(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        _thread.start_new_thread(stop.set, ())
+
+    return end
 
 
 def _run_once(arguments: argparse.Namespace) -> int:

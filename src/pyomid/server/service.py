@@ -41,7 +41,7 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.conflict_map import populate
+from pyomid.oracle.native.memory import populate
 from pyomid.ports import Clock
 from pyomid.server.ended_processes import EndedProcesses
 from pyomid.server.flush import Durations, Flushes, as_failure

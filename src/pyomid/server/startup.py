@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 from pyomid.errors import Deposed, Misuse, OmidError, Unavailable
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.conflict_map import CacheLineMap, populate
+from pyomid.oracle.native.memory import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap

@@ -49,8 +49,9 @@ _TICK_MS: Final = 200
 """Interval at which the reader checks its deadline. Python's socket timeout would also apply to sending threads and
 truncate their frames."""
 
-_SEND_S_MAX: Final = 30
-"""A connection whose server accepts no bytes for this time counts as lost."""
+_SEND_S_MAX: Final = 30.0
+"""A server that receives nothing, or acknowledges nothing, for this time counts as lost: a firewall that forgot the
+connection drops its packets without a reset."""
 
 
 class _Opening:
@@ -98,6 +99,8 @@ class ServerConnection(ABC, Generic[P]):
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _SEND_S_MAX))
             if tls is not None:
                 self._socket = TlsSocket(tls.wrap_socket(sock, server_hostname=address.host))
             self._layer = handshake.perform(_Opening(self._socket), service, address.host)
@@ -201,21 +204,24 @@ class Connection(ServerConnection[PendingCall]):
             if self._lost is not None:
                 raise self._lost.again()
             pending = self._calls[call_id] = PendingCall(call_id)
-        is_torn = False
         try:
             with self._sending:
-                is_torn = True
-                for piece in self._pieces(*frame):
-                    self._socket.sendall(piece)
-                is_torn = False
-        except BaseException as error:
-            if is_torn:
-                text = f"connection to {self.address} lost while sending: {error!r}"
-                self._lose(self._failure(text, error))
-            if isinstance(error, OSError):
-                raise (ConnectionLost(str(error)) if self._lost is None else self._lost.again()) from error
-            raise
+                self._send(frame)
+        except OSError as error:
+            raise (ConnectionLost(str(error)) if self._lost is None else self._lost.again()) from error
         return pending
+
+    def _send(self, frame: tuple[bytes, bytes | bytearray | memoryview]) -> None:
+        """Send a frame. If only a part was sent, the connection is lost before another thread may send: the server
+        would take the other's bytes for the rest."""
+        if self._lost is not None:
+            raise self._lost.again()
+        try:
+            for piece in self._pieces(*frame):
+                self._socket.sendall(piece)
+        except BaseException as error:
+            self._lose_by(error, "lost while sending")
+            raise
 
     def finish(self, pending: PendingCall, *, timeout_s: float) -> Reply:
         """Return the reply, or raise the call's error."""
@@ -273,10 +279,19 @@ class Connection(ServerConnection[PendingCall]):
                     self._give_up(pending)
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
-                text = f"connection to {self.address} lost: {error!r}"
-                self._lose(self._failure(text, error))
+                self._lose_by(error, "lost")
             if not isinstance(error, (OSError, Corruption)):
                 raise
+
+    def _lose_by(self, error: BaseException, what: str) -> None:
+        """Close the connection because of an error, even if finding out the reason is interrupted."""
+        text = f"connection to {self.address} {what}: {error!r}"
+        reason = self._lost or ConnectionLost(text)
+        try:
+            if self._lost is None:
+                reason = self._failure(text, error)
+        finally:
+            self._lose(reason)
 
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
         """See the base class. If the connection has no TLS and the server never replied, probe whether the port speaks

@@ -76,9 +76,10 @@ class LoopConnection(ServerConnection[PendingAnswer]):
             if is_free:
                 self._send()
         except BaseException as error:
-            self._lose(self._failure(f"connection to {self.address} lost while sending: {error!r}", error))
+            failure = self._failure(f"connection to {self.address} lost while sending: {error!r}", error)
+            self._lose(failure)
             if isinstance(error, OSError):
-                raise ConnectionLost(str(error)) from error
+                raise failure.again() from error
             raise
         return pending
 
