@@ -77,17 +77,14 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 
 def _run_on_spark(arguments: argparse.Namespace, master: str | None) -> int:
-    import pyomid.spark
-
-    pyomid.spark.use_this_python()
     from pyspark.sql import SparkSession
+
+    from pyomid.spark import connect
 
     builder = SparkSession.builder.appName(f"pyomid adopt {arguments.table}")
     spark = (builder.master(master) if master else builder).getOrCreate()
-    done = pyomid.spark.adopt(
-        spark, arguments.url, arguments.table, arguments.families, conflict_level=arguments.conflict_level
-    )
-    print(done)
-    pyomid.spark.close_connections()
+    db = connect(spark, arguments.url)
+    print(db.adopt(arguments.table, arguments.families, conflict_level=arguments.conflict_level))
+    db.close()
     spark.stop()
     return 0
