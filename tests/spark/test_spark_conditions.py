@@ -13,6 +13,7 @@ import pyomid.spark
 from pyomid.errors import Misuse
 from pyomid.spark import SparkTransaction
 from pyomid.spark.frames.stale_reads import WRITES
+from pyomid.spark.loads import keys_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +114,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
                 keys = [key for key, _ in other.table("ranged").scan()]
             meets = tx.read("ranged", partitions=1).select(*(f.expr(where) for where in READ)).collect()
             for place, (where, most) in enumerate(READ.items()):
-                found = tx._key_range(info, None, None, None, where)
+                found = keys_of(spark, info, None, None, None, where)
                 assert sum(key in found for key in keys) == most, where
                 assert all(key in found for key, row in zip(keys, meets, strict=True) if row[place]), where
     finally:

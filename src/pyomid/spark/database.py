@@ -47,6 +47,7 @@ class SparkDatabase:
     look_up_run = run_outcome.look_up_run
     stream_sink = streaming.stream_sink
 
+    sql = loads.sql
     read = loads.read
     changes = loads.changes
     views = loads.views
