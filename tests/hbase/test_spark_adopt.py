@@ -1,4 +1,4 @@
-"""Adopting a table as a Spark job: killed halfway, run again, seen whole by every transaction afterwards."""
+"""Adopting a table by a Spark job: killed halfway and rerun, it leaves a table that every transaction sees whole."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bare_records(store: HBaseStore, table: str) -> int:
     return sum(int((batch.rec_commit == 0).sum()) for batch in store.scan(table, KeyRange()))
 
 
-def test_a_job_whose_worker_died_goes_on_where_it_was_and_then_all_is_seen(
+def test_an_adoption_job_survives_a_dead_worker(
     spark: SparkSession, url: str, database: Database, store: HBaseStore, cluster: Cluster, table_name: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -83,7 +83,7 @@ def test_a_job_whose_worker_died_goes_on_where_it_was_and_then_all_is_seen(
     database.drop_table(table_name)
 
 
-def test_a_cell_of_the_future_stops_the_job_with_its_version(
+def test_a_cell_from_the_future_stops_the_job(
     spark: SparkSession, url: str, database: Database, store: HBaseStore, cluster: Cluster, table_name: str
 ) -> None:
     untransacted(cluster, store, table_name)

@@ -1,4 +1,4 @@
-"""Spark over HBase: a chosen part of tests/spark, the very same bodies with another URL; and what only regions show."""
+"""Spark over HBase: some tests of tests/spark with another URL, and tests that need regions."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.hbase]
 
 IN_MAKE_TEST = {
-    "test_a_transaction_reads_its_own_writes_and_deletes_in_their_order",
     "test_all_partitions_and_actions_of_one_load_share_its_snapshot",
     "test_of_two_runs_under_one_id_at_the_same_time_one_commits",
-    "test_the_number_of_partitions_and_of_rows_in_a_batch_change_no_result",
 }
 """Of the bodies of tests/spark; conftest.py marks the others `long`."""
 
@@ -116,7 +114,7 @@ def parts_of(frame: DataFrame) -> list[list[str]]:
     return sorted(sorted(row["name"] for row in part) for part in frame.rdd.glom().collect() if part)
 
 
-def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, url: str, divided: str) -> None:
+def test_partitions_are_regions_and_a_large_region_is_divided(spark: SparkSession, url: str, divided: str) -> None:
     by_region = parts_of(load(spark, url, divided, numPartitions="1"))
     assert [(part[0], part[-1]) for part in by_region] == [("0000", "0099"), ("0100", "0249"), ("0250", "0399")]
     cut = parts_of(load(spark, url, divided, numPartitions="9"))

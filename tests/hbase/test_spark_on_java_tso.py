@@ -1,4 +1,4 @@
-"""Spark where Apache Omid's own TSO leads: a distributed read works, a distributed write is refused and says why."""
+"""Spark with Apache Omid's own TSO: a distributed read works, a distributed write is refused with the reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows(content: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in content.collect())
 
 
-def test_a_distributed_read_sees_what_both_committed_and_nothing_else(
+def test_a_distributed_read_sees_exactly_the_commits_of_both(
     spark: SparkSession,
     url: str,
     database: Database,  # noqa: F811
@@ -71,7 +71,7 @@ def test_a_distributed_read_sees_what_both_committed_and_nothing_else(
     assert rows(loaded(spark, url, table)) == [*expected, ("51", 51)]
 
 
-def test_a_distributed_write_is_refused_before_anything_is_made_or_written(
+def test_a_distributed_write_is_refused_before_any_change(
     spark: SparkSession,
     url: str,
     database: Database,  # noqa: F811

@@ -30,7 +30,7 @@ def url_of(folder: Path) -> str:
     return f"omid://{folder}/db?{URL_OPTIONS}"
 
 
-def local_session(master: str = "local[2,4]", **settings: str) -> SparkSession:
+def local_session(master: str = "local[2,2]", **settings: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # frames are made before the first `connect`, and by servers
     options = {
         "spark.app.name": "pyomid tests",
