@@ -13,7 +13,7 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse, MisuseType
 from pyomid.spark import SparkDatabase, database
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 
 pytestmark = pytest.mark.fast
 

@@ -12,8 +12,8 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse
 from pyomid.spark import SparkTransaction
-from pyomid.spark.frames.stale_reads import WRITES
 from pyomid.spark.loads import keys_of
+from pyomid.spark.source.read_task import WRITES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +122,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
 
 
 def pyomid_table(url: str, name: str) -> Any:
-    from pyomid.spark.databases import connection
+    from pyomid.spark.connections import connection
 
     return connection(url).table(name)
 

@@ -28,9 +28,9 @@ from pyomid.protocol.time_points import snapshot_after
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, select_columns
 from pyomid.spark.coded_errors import original_errors
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
+from pyomid.spark.expressions import quoted
 from pyomid.spark.frame_schema import struct_of
-from pyomid.spark.frames.expressions import quoted
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, parallelism
 from pyomid.spark.source.change_rows import place_text
@@ -242,7 +242,7 @@ def keys_of(
         found = key_range(layout, start, stop, prefix, session_zone=zone)
     if layout is None or info.schema is None or not isinstance(where, str):
         return found
-    from pyomid.spark.frames.expressions import range_of
+    from pyomid.spark.expressions import range_of
 
     empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
     return intersection(found, range_of(empty, layout, where)) or found
@@ -256,7 +256,7 @@ def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
 
 def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
     """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
-    from pyomid.spark.frames.expressions import expression, resolved
+    from pyomid.spark.expressions import expression, resolved
 
     condition = expression(where, what)
     (kind,) = resolved(rows, {"its condition": condition}, what)

@@ -24,9 +24,9 @@ from pyspark.sql.types import _parse_datatype_json_string
 from pyomid.client.admin.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_columns
+from pyomid.spark.expressions import fitted, quoted, reason
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, struct_of, table_or_none
-from pyomid.spark.frames.expressions import fitted, quoted, reason
-from pyomid.spark.frames.local_frames import rows_given
+from pyomid.spark.local_frames import rows_given
 from pyomid.spark.sessions import any_case
 
 try:

@@ -37,7 +37,7 @@ from pyomid.row_codec.schema import (
     schema_of,
 )
 from pyomid.spark.coded_errors import original_error, original_errors
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
@@ -46,10 +46,10 @@ from pyomid.spark.frame_schema import (
     fields_of,
     table_or_none,
 )
-from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.loads import known_columns, placed, snapshot_options, table_frame
+from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.sessions import any_case, parallelism
 from pyomid.spark.source.options import checked_choice, checked_level, names_of
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyomid.spark.database import SparkDatabase
-    from pyomid.spark.frames.merge import Merge
+    from pyomid.spark.merge import Merge
 
 R = TypeVar("R")
 
@@ -171,7 +171,7 @@ class SparkTransaction(LargeTransaction):
         stale_read: str = "refuse",
     ) -> WriteResult:
         """Write the frame's rows; the frame is computed now, once. Besides a Spark frame, `frame` may be a pandas or
-        Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.frames.local_frames`).
+        Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.local_frames`).
 
         `mode`: "append" upserts by row key; "overwrite" first deletes the rows that the snapshot sees; "error" raises
         and "ignore" does nothing if the snapshot sees a row of the table. `row_key` creates a missing table.
@@ -278,7 +278,7 @@ class SparkTransaction(LargeTransaction):
         """
         from pyspark.sql import functions as f
 
-        from pyomid.spark.frames.expressions import assignments, expression, fitted, resolved
+        from pyomid.spark.expressions import assignments, expression, fitted, resolved
 
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
@@ -318,12 +318,12 @@ class SparkTransaction(LargeTransaction):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> Merge:
-        """Return a merge to describe by clauses (`pyomid.spark.frames.merge`). A source row and a table row with equal
+        """Return a merge to describe by clauses (`pyomid.spark.merge`). A source row and a table row with equal
         values in the columns `on` match. `.merge()` performs it:
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
-        from pyomid.spark.frames.merge import Merge
+        from pyomid.spark.merge import Merge
 
         level = checked_level(conflict_level)
         given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
