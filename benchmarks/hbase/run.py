@@ -29,7 +29,7 @@ import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cells import CellBatch, batch_of
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native.hashing import name_ids

@@ -12,9 +12,9 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase
-from pyomid.client.session import aio
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.async_client import AsyncDatabase
+from pyomid.client.session import async_session
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.client.transaction import State
@@ -45,13 +45,13 @@ def test_a_cancellation_beside_the_answer_is_not_lost(
             assert session._connection is not None
             session._connection.close(ConnectionBroken("closed by the test", sent=False))
         task = asyncio.create_task(session.begin())
-        hear = aio._Connection.data_received
+        hear = async_session._Connection.data_received
 
-        def hear_and_cancel(connection: aio._Connection, data: bytes) -> None:
+        def hear_and_cancel(connection: async_session._Connection, data: bytes) -> None:
             hear(connection, data)
             task.cancel()
 
-        monkeypatch.setattr(aio._Connection, "data_received", hear_and_cancel)
+        monkeypatch.setattr(async_session._Connection, "data_received", hear_and_cancel)
         with pytest.raises(asyncio.CancelledError):
             await task
         monkeypatch.undo()
@@ -141,7 +141,7 @@ def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypat
         broken(session._connection)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
-        async def lacking() -> aio.ConnectedSocket:
+        async def lacking() -> async_session.ConnectedSocket:
             if errors:
                 raise errors.pop()
             return await dial()
@@ -175,12 +175,12 @@ def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch
     async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
         start_ts = (await session.begin()).start_ts
 
-        async def lacking() -> aio.ConnectedSocket:
+        async def lacking() -> async_session.ConnectedSocket:
             raise RuntimeError(NO_THREAD)
 
         monkeypatch.setattr(session, "_connect", lacking)
         monkeypatch.setattr(session, "_retry_s", 1.0)
-        monkeypatch.setattr(aio._Connection, "data_received", lambda connection, _: broken(connection))
+        monkeypatch.setattr(async_session._Connection, "data_received", lambda connection, _: broken(connection))
         with pytest.raises(OutcomeUnknown, match=NO_THREAD):
             await session.commit(CommitRequest(start_ts, (1,)))
 

@@ -14,7 +14,7 @@ import pytest
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError
 from pyomid.types import CommitReply, CommitRequest

@@ -11,7 +11,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase, AsyncTransaction
+from pyomid.client.async_client import AsyncDatabase, AsyncTransaction
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.transaction import State
 from pyomid.errors import ConflictError, Misuse, TransactionEnded

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
+from pyomid.client.session.lease_keeper import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
 from pyomid.config import Settings
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, TransactionEnded, Unavailable
 

@@ -16,7 +16,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.client import public_names
-from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
+from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.tables.typed import TypedTable

@@ -13,7 +13,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.client import transaction_steps
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.tables.open_reads import OpenReads
 from pyomid.client.transaction_steps import TransactionSteps, WriteBuffer
 from pyomid.errors import Misuse

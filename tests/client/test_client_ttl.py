@@ -14,7 +14,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import ConflictError, Misuse, MisuseType
 from pyomid.protocol.expiry import EXPIRY_TABLE, Expiry, expiry_row
@@ -42,7 +42,7 @@ def put(db: Database, *keys: bytes, value: bytes = b"1") -> int:
 def later(db: Database, seconds: float) -> Expiry:
     """Moves the floor as a process does whose clock is ahead. Beside it a folder's TSO may note points by a clock that
     is right, until one is noted here: then that is late."""
-    return expiry.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
+    return expire.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
 
 
 def seen(tx: Any) -> list[bytes]:
@@ -93,7 +93,7 @@ def test_e1_another_life_of_a_table_has_no_floor_of_the_former(db: Database) -> 
     put(db, b"a")
     with db.snapshot() as tx:
         assert seen(tx) == [b"a"]
-    assert expiry.expire(db, "t") == {}
+    assert expire.expire(db, "t") == {}
 
 
 def test_what_expired_stays_so_when_the_time_to_live_ends(db: Database) -> None:
@@ -136,7 +136,7 @@ def test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew(db: Database) -> None:
             db.alter_table("t", ttl_seconds=24 * HOUR_S)
         return times.pop() if len(times) > 1 else times[0]
 
-    assert expiry.expire(db, "t", wall_clock=clock)["t"].expired_to == 0
+    assert expire.expire(db, "t", wall_clock=clock)["t"].expired_to == 0
     with db.snapshot() as tx:
         assert seen(tx) == [b"a"]
 
@@ -157,7 +157,7 @@ def test_e4_by_a_late_clock_nothing_expires_early(db: Database) -> None:
     """All points are gone, and the last mover whose clock was right was here longer ago than values live."""
     put(db, b"a")
     later(db, 10)
-    rests = expiry.expire(db, "t", wall_clock=lambda: time.time() + 2 * HOUR_S, notes=False)["t"]
+    rests = expire.expire(db, "t", wall_clock=lambda: time.time() + 2 * HOUR_S, notes=False)["t"]
     assert rests.points == ()
     put(db, b"b")
     assert later(db, -HOUR_S) == later(db, HOUR_S) == rests

@@ -10,7 +10,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, Unavailable, UnknownTable
 
@@ -237,7 +237,7 @@ def test_what_breaks_a_round_off_ends_the_watch(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(changes.changes, "changes_steps", broken)
+        patched.setattr(change_feed.changes, "changes_steps", broken)
         with pytest.raises(type(error)):
             next(watch)
     with pytest.raises(type(error) if isinstance(error, Exception) else Misuse):
@@ -252,7 +252,7 @@ def test_what_breaks_a_round_off_ends_the_watch(
 def test_f6_changes_after_an_error_are_never_told_as_their_end(
     db: Database, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(changes, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(change_feed, "ROWS_AT_ONCE", 1)
     since = db.bookmark(keep_seconds=60)
     put(db, b"a", b"b", b"c")
     found = db.changes("t", since)
@@ -262,7 +262,7 @@ def test_f6_changes_after_an_error_are_never_told_as_their_end(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(changes.changes, "changes_steps", broken)
+        patched.setattr(change_feed.changes, "changes_steps", broken)
         with pytest.raises(type(error)):
             next(found)
     for _ in range(2):

@@ -17,7 +17,7 @@ from test_client_table import Model, apply_to_model, apply_to_table, borders, ch
 import pyomid
 from portions import examples
 from pyomid.cells import CellBatch, CellNames
-from pyomid.client.aio import AsyncDatabase, AsyncTable
+from pyomid.client.async_client import AsyncDatabase, AsyncTable
 from pyomid.client.background import Background
 from pyomid.client.database import Database
 from pyomid.client.transaction import State

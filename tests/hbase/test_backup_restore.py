@@ -299,7 +299,7 @@ def test_what_had_expired_stays_so_and_indexes_come_with_their_table(shop: Shop,
 
 def expire_until(db: Database, table: str, commit_ts: int) -> None:
     """As movers of a floor would, a long time later."""
-    from pyomid.client.upkeep.expiry import move_floor
+    from pyomid.client.upkeep.expire import move_floor
 
     for hours in (0.0, 2.0, 4.0):
         moved = move_floor(db, table, wall_clock=lambda hours=hours: 1e9 + 3600.0 * hours, notes=True)

@@ -13,7 +13,7 @@ import pyomid
 import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, OmidError
 from pyomid.storage.hbase.coordination import find_tso

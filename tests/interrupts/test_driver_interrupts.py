@@ -15,7 +15,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.drive import Blocking, CallProgram
 from pyomid.client.transaction import State

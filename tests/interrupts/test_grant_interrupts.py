@@ -14,16 +14,19 @@ import pytest
 import pyomid
 import pyomid.aio
 from interrupts import Interrupter, every_place
-from pyomid.client import changes, database, drive, past_snapshot, transaction, watch
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client import async_driver, change_feed, database, drive, past_snapshot, transaction, watch
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.client.session import leases, request_retry
+from pyomid.client.session import lease_keeper, request_retry
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
-from pyomid.wire import open_starts
+from pyomid.wire import session_starts
 from waiting import until
 
-GRANTS = (changes, database, drive, leases, open_starts, past_snapshot, request_retry, transaction, watch)
+GRANTS = (
+    *(async_driver, change_feed, database, drive, lease_keeper, session_starts),
+    *(past_snapshot, request_retry, transaction, watch),
+)
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 BLOCKING: dict[str, Callable[[Database], Any]] = {

@@ -17,7 +17,7 @@ import pyomid
 from interrupts import Interrupter, every_place
 from pyomid.client import background, drive, transaction, transaction_steps
 from pyomid.client.database import Database
-from pyomid.client.session import blocking, leases, request_retry
+from pyomid.client.session import blocking, lease_keeper, request_retry
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.client.tables import table
@@ -31,7 +31,7 @@ from pyomid.wire.messages import Begin
 SESSION = (blocking, client_protocol, drive, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, leases, table, transaction, transaction_steps),
+    *(background, lease_keeper, table, transaction, transaction_steps),
     *(commit, environment),
 )
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import Loop, wait
 
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.aio
+import pyomid.client.async_client
 import pyomid.client.background
-import pyomid.client.session.leases
+import pyomid.client.session.lease_keeper
 import pyomid.spark.databases
 import pyomid.spark.transactions
 from conformance import put_entry
@@ -40,8 +40,8 @@ from simulation.universe import Call, Choices, Process, Task
 
 MODULES: Final[list[Any]] = [
     pyomid.client.background,
-    pyomid.client.session.leases,
-    pyomid.client.aio,
+    pyomid.client.session.lease_keeper,
+    pyomid.client.async_client,
     pyomid.spark.databases,
     pyomid.spark.transactions,
 ]

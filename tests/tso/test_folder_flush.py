@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from served_folder import DEADLINE_S, SESSIONS, Run, Served, served, together, transact
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import OmidError, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable

@@ -40,7 +40,7 @@ from pyomid.oracle.takeover import TakenOver
 from pyomid.server.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import Incoming, decode_answer, decode_request, encode_answer, encode_request
+from pyomid.wire.codec import ReceivedRequest, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
 
@@ -375,7 +375,7 @@ def test_many_cells_at_once_are_the_same_cells_one_by_one(seed: int) -> None:
 # ── the parser ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parsed_by_kernel(payload: bytes) -> Incoming | None:
+def parsed_by_kernel(payload: bytes) -> ReceivedRequest | None:
     """What the kernel made of it; None where it hands the frame back."""
     data = np.frombuffer(bytearray(payload) or bytearray(1), dtype=np.uint8)
     ops = Op.array(1)
@@ -384,13 +384,13 @@ def parsed_by_kernel(payload: bytes) -> Incoming | None:
     op = ops[0]
     tag = int(op["tag"]) & 0xFFFF_FFFF_FFFF_FFFF
     if kind == BEGIN:
-        return Incoming(tag, Begin(int(op["ts"])))
+        return ReceivedRequest(tag, Begin(int(op["ts"])))
     ids = tuple(cells[op["cell_begin"] : op["cell_end"]].tolist())
     if kind == COMPLETE:
-        return Incoming(tag, Complete(ids))
+        return ReceivedRequest(tag, Complete(ids))
     if kind != COMMIT:
         return None
-    return Incoming(
+    return ReceivedRequest(
         tag,
         CommitRequest(
             int(op["ts"]),

@@ -23,17 +23,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid import platforms
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.client.admin import table_admin, unregistered_tables
 from pyomid.client.background import Background, BackgroundCounters
-from pyomid.client.changes import RowChange
+from pyomid.client.change_feed import RowChange
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.observers import Observer, reports_to
 from pyomid.client.past_snapshot import past_steps
 from pyomid.client.public_names import DATABASE, Handle, shows
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
-from pyomid.client.session.leases import Lease, LeaseKeeper
+from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules, check_table_name, find_table
@@ -234,7 +234,7 @@ class Database(Handle):
         """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
         durable lease keeps the history after it for that long, or until `release_bookmark`."""
         self.check_usable()
-        mark, lease = self.driver.run(changes.bookmark_steps(self.leases, keep_seconds))
+        mark, lease = self.driver.run(change_feed.bookmark_steps(self.leases, keep_seconds))
         if lease is not None:
             self.leases.keep(lease)
         return mark
@@ -242,7 +242,7 @@ class Database(Handle):
     def release_bookmark(self, bookmark: Bookmark) -> None:
         """End the bookmark's lease: changes after it need not be kept."""
         self.check_usable()
-        self.leases.end_of(changes.place(bookmark, "bookmark").start_ts)
+        self.leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
     def changes(
         self,
@@ -260,8 +260,8 @@ class Database(Handle):
         the changes are no longer kept.
         """
         run = self.driver.run
-        scan = run(changes.begin_changes_steps(self, table, starting, ending, prefix))
-        return changes.Changes(lambda: run(changes.shown_steps(self, scan)))
+        scan = run(change_feed.begin_changes_steps(self, table, starting, ending, prefix))
+        return change_feed.Changes(lambda: run(change_feed.shown_steps(self, scan)))
 
     def watch(
         self,
@@ -347,7 +347,7 @@ class Database(Handle):
             table_admin.new_level(self.deployment, name, conflict_level)  # refuses before anything changes
         self._tables.pop(name, None)
         if ttl_seconds is not None:
-            from pyomid.client.upkeep.expiry import move_floor
+            from pyomid.client.upkeep.expire import move_floor
 
             found = table_admin.alter_ttl(self.deployment, name, ttl_seconds)
             move_floor(self, name, always_writes=True)
@@ -362,7 +362,7 @@ class Database(Handle):
         found = self.deployment.catalog.entry(name)
         table_admin.drop_table(self.deployment, name)
         if found is not None and found.info.ttl_seconds is not None:
-            from pyomid.client.upkeep.expiry import forget
+            from pyomid.client.upkeep.expire import forget
 
             forget(self, found.info)
 
@@ -484,12 +484,12 @@ class Database(Handle):
         snapshots. Without `tables`, idempotency keys older than `transactionIdDays` also shrink to hashes; their ids
         stay used. A folder's TSO does both by itself. Over HBase call this or `compact` at least a hundred times within
         the shortest of these times. Age is measured by this process's clock."""
-        from pyomid.client.upkeep import expired_keys, expiry
+        from pyomid.client.upkeep import expire
 
         self.check_usable()
-        expiry.expire(self, tables)
+        expire.expire(self, tables)
         if tables is None and (days := self.deployment.settings.transaction_id_days):
-            expired_keys.expire_keys(self, 86_400 * days)
+            expire.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
         """Delete commit-table entries that no reader needs, up to the watermark to which every table is compacted; only

@@ -1,4 +1,4 @@
-"""The two drivers of steps: `drive` blocks, `adrive` awaits.
+"""The driver of steps: `drive` blocks. `adrive` awaits (`async_driver`).
 
 A generator yields an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
 it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the steps at that effect, and
@@ -11,10 +11,8 @@ the steps decide what to report or undo.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -54,9 +52,6 @@ class CallProgram(Effect):
     call: Callable[[], Any]
 
 
-# The two loops
-
-
 def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
     """Return the result of the steps. Effects are performed in the calling thread; their errors are raised unless the
     steps catch them."""
@@ -83,31 +78,6 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
         steps.close()
 
 
-async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
-    """As `drive`, for a task of an event loop. A cancellation is thrown into the steps."""
-    resume: Callable[[Any], Effect] = steps.send
-    value: Any = None
-    thrown: BaseException | None = None
-    try:
-        while True:
-            try:
-                while True:
-                    effect = resume(value)
-                    resume, value = steps.send, await perform(effect)
-            except BaseException as error:
-                if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
-                    resume, value, thrown = steps.throw, error, error
-                elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
-                    return error.value  # type: ignore[no-any-return]
-                elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
-                    raise thrown from None  # a generator must not raise StopIteration: Python replaced it
-                else:
-                    raise
-    finally:
-        del value, thrown
-        steps.close()
-
-
 # Over a deployment
 
 
@@ -129,64 +99,10 @@ class Driver:
         return self.handlers[type(effect)](effect)
 
 
-AsyncHandler = Callable[[Any], Awaitable[Any]]
-
-
 class Run(Protocol):
     """`Driver.run`."""
 
     def __call__(self, steps: Steps[T], /) -> T: ...
-
-
-class AsyncRun(Protocol):
-    """`AsyncDriver.run`."""
-
-    async def __call__(self, steps: Steps[T], /) -> T: ...
-
-
-class AsyncDriver:
-    """Runs steps in the event loop. Effects with a handler in `awaited` are awaited. Other effects block on a disk or a
-    socket and run in a thread, one at a time for each transaction: requests to the TSO in `tso_threads`, so that no
-    begin waits for a disk, other calls in `store_threads`.
-    """
-
-    def __init__(
-        self,
-        blocking: Driver,
-        awaited: Mapping[type[Effect], AsyncHandler],
-        *,
-        tso_threads: Executor,
-        store_threads: Executor,
-    ) -> None:
-        self._blocking = blocking
-        self._awaited: dict[type[Effect], AsyncHandler] = {
-            CallProgram: lambda e: e.call(),
-            Pause: lambda e: asyncio.sleep(e.pause_s),
-            **awaited,
-        }
-        self._tso_threads = tso_threads
-        self._store_threads = store_threads
-
-    def perform(self, effect: Effect) -> Awaitable[Any]:
-        awaited = self._awaited.get(type(effect))
-        return self._in_thread(effect) if awaited is None else awaited(effect)
-
-    async def _in_thread(self, effect: Effect) -> Any:
-        kind = type(effect)
-        if kind is effects.Heal or kind is effects.DeleteOrphans:
-            return self._blocking.perform(effect)  # does not block: it only queues for the background
-        threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
-        return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
-
-    async def run(self, steps: Steps[T]) -> T:
-        return await adrive(steps, self.perform)
-
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        result: T = await self.perform(Blocking(call))
-        return result
-
-
-ASKS_TSO: Final = frozenset({effects.Begin, effects.SendCommit, effects.SealStarts})
 
 
 # Effect handlers over the ports

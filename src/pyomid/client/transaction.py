@@ -37,7 +37,7 @@ from pyomid.client.drive import Blocking
 from pyomid.client.observers import Kind
 from pyomid.client.past_snapshot import requested_moment
 from pyomid.client.public_names import TRANSACTION, Handle, shows
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.open_reads import remember, remembered
 from pyomid.client.tables.table import RowScan, Table, TableBase
 from pyomid.client.tables.typed import RowT, TypedTable

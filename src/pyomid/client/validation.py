@@ -27,7 +27,7 @@ def shown(data: bytes) -> str:
     return f"{text}… ({len(data)} bytes)" if len(data) > _SHOWN_MAX else text
 
 
-def plain(data: bytes) -> bytes:
+def exact_bytes(data: bytes) -> bytes:
     """Return `data` as `bytes`: a subclass, such as numpy's, may compare, hash or measure differently."""
     return data if type(data) is bytes else bytes(data)
 
@@ -137,7 +137,7 @@ class TableRules(puts.KnownColumns):
             return key  # fast path of nearly all keys; the checks below have the same result
         if not isinstance(key, bytes):
             raise self._not_bytes("row key", key)
-        key = plain(key)
+        key = exact_bytes(key)
         if not key:
             raise Misuse(f"table {self.info.name!r}: a row key must not be empty")
         if len(key) > self._surely_fits and (why := self._limits.why_too_long(key)):
@@ -150,7 +150,7 @@ class TableRules(puts.KnownColumns):
         """Return a range bound, which may be any bytes."""
         if not isinstance(key, bytes):
             raise self._not_bytes(what, key)
-        return plain(key)
+        return exact_bytes(key)
 
     def column(self, name: object) -> Column:
         """Return a column by its full name, b"family:qualifier"."""
@@ -186,7 +186,7 @@ class TableRules(puts.KnownColumns):
     def value(self, key: bytes, name: object, value: object) -> bytes:
         if not isinstance(value, bytes):
             raise self._not_bytes(f"row {shown(key)}: value of {name!r}", value)
-        value = plain(value)
+        value = exact_bytes(value)
         if not value:
             raise Misuse(
                 f"table {self.info.name!r}, row {shown(key)}: the value of {name!r} is empty, which is how a deleted "
@@ -206,7 +206,7 @@ class TableRules(puts.KnownColumns):
     def _parsed(self, name: object) -> Column:
         if not isinstance(name, bytes):
             raise self._not_bytes("column", name)
-        name = plain(name)
+        name = exact_bytes(name)
         family, colon, qualifier = name.partition(b":")
         if not colon:
             raise Misuse(

@@ -1,5 +1,5 @@
 """Open starts, the TSO's side: the oldest start that a client may still use holds E, and so W, back (T16; protocol.md,
-Open starts). The client's side is `wire.open_starts`.
+Open starts). The client's side is `wire.session_starts`.
 
     a start is handed out over a connection    ──► E stays below it
     the client reports its oldest open start   ──► E stays below that start; if none is open, the connection holds

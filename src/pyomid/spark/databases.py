@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from pyomid.client.drive import Driver
-from pyomid.client.session.leases import LeaseKeeper, renewal_pause_s
+from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyomid.client.changes import place
+from pyomid.client.change_feed import place
 from pyomid.client.past_snapshot import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
 from pyomid.errors import Misuse

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyomid import platforms
@@ -33,14 +35,14 @@ from pyomid.client.session.request_retry import (
     others_connect,
     this_process,
 )
-from pyomid.errors import OmidError
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
-from pyomid.tls import bound_sends
+from pyomid.tls import TlsSocket, bound_sends, refusal
 from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Request, is_answered
-from pyomid.wire.open_starts import REPORT_S
+from pyomid.wire.session_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -479,3 +481,47 @@ class _Connection:
                 leader.leads = False
                 return
         self._has_leader = leader.leads = False
+
+
+# Connections to a TSO at a known address, with or without TLS
+
+
+def tcp_connector(
+    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+) -> Callable[[], socket.socket]:
+    """Return a `Connect` for HOST:PORT. With `tls`, the context decides how the server's name is checked."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise Misuse(f"{address!r} is not HOST:PORT", address=address)
+
+    def connect() -> socket.socket:
+        try:
+            sock = socket.create_connection((host, int(port)), timeout=timeout_s)
+        except OSError as error:
+            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
+        if tls is None:
+            return sock
+        try:
+            return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
+        except OSError as error:
+            sock.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise untrusted(address, error) from error
+            raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
+
+    return connect
+
+
+def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
+    return Misuse(refusal(error, f"the TSO at {address}", "tls") or str(error))
+
+
+def read_token(path: str) -> bytes:
+    """Return the token that a client presents to a TSO with `--token-file`: the file's content, stripped."""
+    try:
+        token = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise Misuse(f"token file {path}: {error.strerror}") from error
+    if not token:
+        raise Misuse(f"token file {path} is empty")
+    return token

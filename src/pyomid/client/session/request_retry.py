@@ -30,7 +30,7 @@ from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import ids_in_frame_max
 from pyomid.wire.frames import FRAME_BYTES_MAX
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
-from pyomid.wire.open_starts import OpenStarts
+from pyomid.wire.session_starts import OpenStarts
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from pyomid import platforms
-from pyomid.client.drive import Blocking, Pause, adrive
-from pyomid.client.session.connecting import untrusted
-from pyomid.client.session.daemon_threads import in_daemon_thread
+from pyomid.client.async_driver import adrive, in_daemon_thread
+from pyomid.client.drive import Blocking, Pause
+from pyomid.client.session.blocking import untrusted
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -35,7 +35,7 @@ from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import Answer, Request
-from pyomid.wire.open_starts import REPORT_S
+from pyomid.wire.session_starts import REPORT_S
 
 T = TypeVar("T")
 

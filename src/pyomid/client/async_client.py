@@ -5,7 +5,7 @@
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
 Begin and commit are awaited on an asyncio connection. Calls that block on a disk or a server run in a few threads; over
-HBase, small writes of many tasks share one call (`shared_writes`). A transaction accepts one call at a time: a second
+HBase, small writes of many tasks share one call (`async_driver`). A transaction accepts one call at a time: a second
 one meanwhile raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then it
 leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled commit is unknown.
 """
@@ -19,16 +19,22 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from pyomid.client import changes
-from pyomid.client.changes import RowChange
+from pyomid.client import change_feed
+from pyomid.client.async_driver import (
+    AsyncDriver,
+    AsyncHandler,
+    AsyncRun,
+    DaemonThreads,
+    SharedWrites,
+    in_daemon_thread,
+)
+from pyomid.client.change_feed import RowChange
 from pyomid.client.database import Database
-from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun, Blocking
+from pyomid.client.drive import Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, Handle, shows
 from pyomid.client.retry import check_awaitable, run_steps
-from pyomid.client.session.daemon_threads import DaemonThreads, in_daemon_thread
-from pyomid.client.session.leases import Lease
-from pyomid.client.shared_writes import SharedWrites
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.table import Cells, Expected, RowScan, Table, TableBase
 from pyomid.client.tables.typed import IndexScan, RowT, TypedTable, TypedTableBase
@@ -224,7 +230,7 @@ class AsyncDatabase(Handle):
         """As `Database.bookmark`."""
         self.blocking.check_usable()
         leases = self.blocking.leases
-        mark, lease = await self.driver.run(changes.bookmark_steps(leases, keep_seconds))
+        mark, lease = await self.driver.run(change_feed.bookmark_steps(leases, keep_seconds))
         if lease is not None:
             leases.keep(lease)
         return mark
@@ -241,8 +247,8 @@ class AsyncDatabase(Handle):
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
         """As `Database.changes`, with `async for`. An error closes it."""
-        scan = await self.driver.run(changes.begin_changes_steps(self.blocking, table, starting, ending, prefix))
-        while (found := await self.driver.run(changes.shown_steps(self.blocking, scan))) is not None:
+        scan = await self.driver.run(change_feed.begin_changes_steps(self.blocking, table, starting, ending, prefix))
+        while (found := await self.driver.run(change_feed.shown_steps(self.blocking, scan))) is not None:
             for change in found:
                 yield change
 
