@@ -64,7 +64,7 @@ async def open_async_database(url: str, *, observers: Sequence[Observer] = (), *
     from pyomid.client.async_driver import in_daemon_thread
 
     database = await in_daemon_thread(lambda: open_database(url, observers=observers, **options))
-    loop_session = database.deployment.loop_session
+    loop_session = database._core.deployment.loop_session
     return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 
 

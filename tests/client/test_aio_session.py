@@ -122,15 +122,15 @@ def test_an_outcome_without_threads_is_told(
                 async with db.begin() as other:
                     await (await other.table("t")).put(b"k", {b"f:x": b"2"})
             with monkeypatch.context() as patch:
-                patch.setattr(db.driver, "_store_threads", NoThreads())
-                patch.setattr(db.blocking.background, "_cells_max", 0)  # completion waits for room
+                patch.setattr(db._driver, "_store_threads", NoThreads())
+                patch.setattr(db._blocking._core.background, "_cells_max", 0)  # completion waits for room
                 if loses:
                     with pytest.raises(ConflictError):
                         await tx.commit()
                 else:
                     await tx.commit()
             assert tx.state is (State.ROLLED_BACK if loses else State.COMMITTED)
-            assert db.blocking.background.counters.failures == 1
+            assert db._blocking._core.background.counters.failures == 1
             assert NO_THREAD in caplog.text
 
     asyncio.run(main())
@@ -155,7 +155,7 @@ def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypat
 
 def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pyomid.connect(embedded_url) as db:
-        session = db.deployment.tso
+        session = db._core.deployment.tso
         assert isinstance(session, TsoSession)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
@@ -200,7 +200,7 @@ def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, mon
 
 def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pyomid.connect(embedded_url) as db:
-        session = db.deployment.tso
+        session = db._core.deployment.tso
         assert isinstance(session, TsoSession)
         session.begin()
         broken(session._connection)
@@ -222,7 +222,7 @@ def test_both_sessions_of_a_client_know_one_database(embedded_url: str) -> None:
     """Else one goes on with the database that was made in the place of the other's."""
 
     async def body(db: AsyncDatabase, session: AsyncTsoSession) -> None:
-        blocking = db.deployment.tso
+        blocking = db._core.deployment.tso
         assert isinstance(blocking, TsoSession)
         broken(session._connection)
         blocking.known.id = bytes(16)
@@ -263,6 +263,6 @@ def test_a_database_is_closed_without_threads(memory_url: str, monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "to_thread", lacking)
             await db.close()
-        assert repr(db.blocking).endswith(" closed>")
+        assert repr(db._blocking).endswith(" closed>")
 
     asyncio.run(main())

@@ -61,7 +61,7 @@ def test_e1_a_snapshot_sees_the_same_before_and_after(db: Database) -> None:
         with db.snapshot() as new, db.snapshot(at=second) as past:
             assert seen(new) == [b"b"]
             assert seen(past) == [b"a", b"b"]
-            if type(db.deployment.store).__name__ == "EmbeddedStore":
+            if type(db._core.deployment.store).__name__ == "EmbeddedStore":
                 assert new.table("t").to_arrow().read_all()["key"].to_pylist() == [b"b"]
         assert writer.table("t").increment(b"a", b"f:n", 1) == 1  # it began before
         assert writer.table("t").get(b"a")[b"f:x"] == b"1"
@@ -239,14 +239,14 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
 
         def open_again() -> Any:
             opened.append(now_s[0])
-            return replace(db.deployment, closers=())
+            return replace(db._core.deployment, closers=())
 
         upkeep = FolderUpkeep(
             tmp_path, open_again, lambda: 0, share=0.5, retry_s=60.0,
             clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
         )  # fmt: skip
         upkeep._timestamps = lambda: (newest[0], 0)
-        tso: Any = db.deployment.tso
+        tso: Any = db._core.deployment.tso
         beside: list[int] = []
 
         def commits() -> int:
@@ -294,9 +294,9 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
         def open_again() -> Any:
             """One table is dropped behind the listing."""
             opened[0] += 1
-            deployment = replace(db.deployment, closers=())
+            deployment = replace(db._core.deployment, closers=())
             if opened[0] == 1:
-                stale = db.deployment.catalog.tables()
+                stale = db._core.deployment.catalog.tables()
                 deployment = replace(deployment, catalog=Listed(deployment.catalog, stale))
                 db.drop_table("u")
             return deployment
@@ -396,7 +396,7 @@ async def look(url: str) -> None:
         async with db.begin() as tx:
             await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
         await db.expire()
-        later(db.blocking, 0)
-        later(db.blocking, HOUR_S + 10)
+        later(db._blocking, 0)
+        later(db._blocking, HOUR_S + 10)
         async with db.snapshot() as tx:
             assert await (await tx.table("t")).get(b"a") == {}

@@ -160,7 +160,7 @@ def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path
     def upkeep() -> FolderUpkeep:
         return FolderUpkeep(
             tmp_path,
-            lambda: replace(db.deployment, closers=()),
+            lambda: replace(db._core.deployment, closers=()),
             lambda: 0,
             share=0.5,
             retry_s=60.0,

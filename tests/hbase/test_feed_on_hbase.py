@@ -22,7 +22,7 @@ def test_a_bookmark_reads_what_is_young_enough(database: Database, table: str, m
     with database.begin() as tx:
         tx.table(table).delete(b"a")
     ranges = []
-    cluster = database.deployment.store._cluster  # type: ignore[attr-defined]
+    cluster = database._core.deployment.store._cluster  # type: ignore[attr-defined]
     scan = cluster.scan
 
     def noted(spec: ScanSpec) -> object:

@@ -120,7 +120,7 @@ class FrontWorld(World):
                     process.alive = False
                     green_threads.bury(process)
                 for database in self.databases:
-                    database.abandon()
+                    database._core.abandon()
                 pyomid.spark.databases._open.clear()
 
 
@@ -149,7 +149,7 @@ class FrontProcess:
 
     def connect(self) -> Database:
         database = Database(self.parts(), url=f"simulated:{self.name}", sleep=green_threads.TIME.sleep)
-        database._random = random.Random(self.choices.number(0, 1 << 30))
+        database._core._random = random.Random(self.choices.number(0, 1 << 30))
         self.world.databases.append(database)
         return database
 

@@ -20,7 +20,7 @@ from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.transaction import State
-from pyomid.client.transaction_steps import _ids_at
+from pyomid.client.write_buffer import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.protocol.time_points import newest_at, snapshot_after
@@ -609,7 +609,7 @@ SHIPPED_MUTANTS: Final = (
         "C12b",
         "a transaction that only claims asks for no commit, and one commits that did not see it",
         claimers,
-        ("client.transaction_steps:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
+        ("client.write_buffer:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
     ),
     _m(
         "C13",
@@ -636,13 +636,13 @@ SHIPPED_MUTANTS: Final = (
         "C14b",
         "a cell that the transaction had written before the savepoint is deleted with what was taken back",
         _TAKEN_BACK,
-        ("client.transaction_steps:WriteBuffer.go_back", _nothing_was_own),
+        ("client.write_buffer:WriteBuffer.go_back", _nothing_was_own),
     ),
     _m(
         "C14c",
         "a cell that is put again after going back is deleted as one that was taken back",
         "tests/client/test_client_savepoints.py::test_a_cell_that_was_taken_back_and_written_again_is_a_write[memory]",
-        ("client.transaction_steps:WriteBuffer.put", _stays_taken_back),
+        ("client.write_buffer:WriteBuffer.put", _stays_taken_back),
     ),
     _m(
         "T17c",
@@ -685,7 +685,7 @@ SHIPPED_MUTANTS: Final = (
         "C15c",
         "of a row that was sent, written and sent again a scan shows what was committed",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("client.transaction_steps:WriteBuffer.perhaps_sent", answers([])),
+        ("client.write_buffer:WriteBuffer.perhaps_sent", answers([])),
     ),
     _m(
         "C2b",
@@ -787,7 +787,7 @@ SHIPPED_MUTANTS: Final = (
         "X3",
         "who writes one column of an index does not claim the others: the index keeps rows of both",
         _INDEXES + "test_of_two_who_change_a_rows_indexed_columns_one_aborts[cell]",
-        ("client.tables.table:TableBase._claim", answers(None)),
+        ("client.tables.table:TableSteps._claim", answers(None)),
     ),
     _m(
         "X3b",

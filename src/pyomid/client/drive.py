@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
@@ -88,7 +89,7 @@ class Driver:
         self, deployment: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep
     ) -> None:
         self.handlers: Final = port_handlers(deployment)
-        self.handlers[Blocking] = self.handlers[CallProgram] = lambda e: e.call()
+        self.handlers[Blocking] = self.handlers[CallProgram] = methodcaller("call")
         self.handlers[Pause] = lambda e: sleep(e.pause_s)
         if background is not None:
             self.handlers[effects.Heal] = self.handlers[effects.DeleteOrphans] = background.offer
@@ -119,18 +120,18 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
     return {
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadSettled: lambda e: store.read_settled(e.table, e.rows, e.columns, e.bounds, e.expired_to),
-        effects.ReadRange: lambda e: _read_range(deployment, e),
-        effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(deployment, e),
+        effects.ReadRange: partial(_read_range, deployment),
+        effects.LookupThenWatermarks: partial(_look_up_then_watermarks, deployment),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
         effects.PackCells: lambda e: store.pack_cells(e.version, e.writes),
-        effects.WriteCells: lambda e: _write_cells(deployment, e),
-        effects.BeginWrite: lambda e: _begin_write(deployment, e),
-        effects.EndWrites: lambda e: _end_writes(deployment, e),
-        effects.WriteShadowBatches: lambda e: _write_shadow_batches(deployment, e),
-        effects.WriteShadowCells: lambda e: _write_shadow_cells(deployment, e),
-        effects.Heal: lambda e: _heal(deployment, e),
+        effects.WriteCells: partial(_write_cells, deployment),
+        effects.BeginWrite: partial(_begin_write, deployment),
+        effects.EndWrites: partial(_end_writes, deployment),
+        effects.WriteShadowBatches: partial(_write_shadow_batches, deployment),
+        effects.WriteShadowCells: partial(_write_shadow_cells, deployment),
+        effects.Heal: partial(_heal, deployment),
         effects.DeleteOrphans: lambda e: store.delete_versions(e.table, e.cells),
-        effects.DeleteVersions: lambda e: _delete_versions(deployment, e),
+        effects.DeleteVersions: partial(_delete_versions, deployment),
         effects.CleanBatch: lambda e: store.clean_batch(e.table, e.batch, e.heals, e.drops),
         effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
         effects.RecordWatermark: lambda e: catalog.put_region_watermark(e.record),
@@ -145,10 +146,10 @@ def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
     """Return handlers of the requests to the TSO."""
     tso = deployment.tso
     return {
-        effects.Begin: lambda e: _begin(tso, e),
+        effects.Begin: partial(_begin, tso),
         effects.SealStarts: lambda e: tso.seal(e.starts),
-        effects.SendCommit: lambda e: _send_commit(deployment, e),
-        effects.DeleteCommitEntries: lambda e: _complete(deployment, e),
+        effects.SendCommit: partial(_send_commit, deployment),
+        effects.DeleteCommitEntries: partial(_complete, deployment),
         effects.AdvanceHorizon: lambda e: tso.advance_horizon(e.horizon),
     }
 

@@ -1,17 +1,31 @@
-"""Checks of user input: names, keys and values, before anything is written."""
+"""Checks of user input: names, keys and values, before anything is written; and of the use of objects (`Handle`)."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
 from pyomid.row_codec.exact import full_name
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
+
+
+class Handle:
+    """An object that belongs to its process and cannot be copied: a copy would end its resources a second time."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Called by `pickle`, and by `copy.copy` and `copy.deepcopy`."""
+        raise MisuseType(
+            f"{type(self).__name__} cannot be pickled or copied, because it belongs to the process that opened it: "
+            "pass on the database's URL (`Database.url`) and connect there"
+        )
+
 
 SYSTEM_PREFIXES: Final = ("PYOMID_", "OMID_")
 """Prefixes of pyomid's and Apache Omid's own tables, which users may not create."""

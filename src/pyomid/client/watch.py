@@ -29,16 +29,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyomid.client import change_feed
 from pyomid.client.change_feed import ChangeScan, RowChange
 from pyomid.client.drive import Blocking, Driver, Pause
-from pyomid.client.public_names import Handle
 from pyomid.client.tables.table import scan_range
-from pyomid.client.validation import TableRules, find_table
+from pyomid.client.validation import Handle, TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
 from pyomid.protocol.reading import Snapshot
 from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo, python_scalar
 
 if TYPE_CHECKING:
-    from pyomid.client.database import Database
+    from pyomid.client.open_database import OpenDatabase
     from pyomid.client.session.lease_keeper import Lease
 
 POLL_SECONDS: Final = 0.2
@@ -64,7 +63,7 @@ class Watching:
 
     def __init__(
         self,
-        database: Database,
+        database: OpenDatabase,
         table: str,
         *,
         key: bytes | None,

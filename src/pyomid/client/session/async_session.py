@@ -21,7 +21,6 @@ from pyomid.client.session.request_retry import (
     Attempt,
     ConnectionBroken,
     KnownDatabase,
-    ReadClock,
     SessionBase,
     Silence,
     broke,
@@ -71,7 +70,12 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         known: KnownDatabase | None = None,
     ) -> None:
         super().__init__(
-            request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch, known=known
+            request_s=request_s,
+            retry_s=retry_s,
+            token=token,
+            clock=lambda: asyncio.get_running_loop().time(),
+            announced_epoch=announced_epoch,
+            known=known,
         )
         self._connect = connect
         self._has_moved = has_moved
@@ -134,8 +138,6 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         match effect:
             case Attempt(request, timeout_s):
                 return await (await self._connected(timeout_s)).ask(request, timeout_s)
-            case ReadClock():
-                return asyncio.get_running_loop().time()
             case Pause(pause_s):
                 return await asyncio.sleep(pause_s)
             case Blocking(call):

@@ -62,7 +62,7 @@ def expire(
 ) -> dict[str, Expiry]:
     """Move the floors of these tables (all) that have, or had, a time to live. Return the current ones. `notes`: as of
     `Expiry.moved`."""
-    catalog, found = database.deployment.catalog, {}
+    catalog, found = database._core.deployment.catalog, {}
     for info in chosen_tables(catalog, tables):
         if info.ttl_seconds is not None:
             with unless_dropped(catalog, info.name, info.generation, tables):
@@ -85,11 +85,11 @@ def move_floor(
     Values are also dated by the TSO's time points (E6); the TSO is asked to note the newest first. So values that were
     committed while no mover ran get their true age.
     """
-    deployment, is_change = database.deployment, always_writes
+    deployment, is_change = database._core.deployment, always_writes
     ahead_ms = 0 if is_change else _ahead_of_tso_ms(deployment, int(1000 * wall_clock()))
 
     def move(transaction: Transaction) -> tuple[Expiry, Expiry, Transaction]:
-        info = find_table(database.deployment.catalog, table)  # after the begin
+        info = find_table(database._core.deployment.catalog, table)  # after the begin
         key, floors = expiry_row(info.name, info.generation), transaction.table(EXPIRY_TABLE)
         before = Expiry.of(floors.get(key))
         ttl_ms = int(1000 * ((info.ttl_seconds or 0) if ttl_s is None else ttl_s))
@@ -156,7 +156,7 @@ def expire_keys(
     except UnknownTable:
         return 0
     try:
-        ensure_expiry_table(database.deployment)
+        ensure_expiry_table(database._core.deployment)
     except Misuse as error:  # this user may not create a table; other upkeep is more important than keys
         log.warning("idempotency keys are not shrunk: %s", error)
         return 0

@@ -221,7 +221,7 @@ class CompactionRounds(ClusterRounds):
         before the others."""
 
     def round(self) -> float:
-        deployment = self.database.deployment
+        deployment = self.database._core.deployment
         tables = self._present(deployment)
         expires_in_s = self._expire(tables)
         now_s = self._wall_clock()
@@ -291,7 +291,7 @@ class CompactionRounds(ClusterRounds):
     def _expire(self, tables: Sequence[str] | None) -> float:
         """Expire values and keys. Return the seconds until the next call."""
         self.database.expire(tables)
-        times = [info.ttl_seconds for info in chosen_tables(self.database.deployment.catalog, tables)]
+        times = [info.ttl_seconds for info in chosen_tables(self.database._core.deployment.catalog, tables)]
         return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times if ttl_s), default=LOOK_S_MAX))
 
 
@@ -299,7 +299,7 @@ class SanitizingRounds(ClusterRounds):
     """Sanitizing, at once and then every `every_s`."""
 
     def round(self) -> float:
-        deployment = self.database.deployment
+        deployment = self.database._core.deployment
         self.check()
         report = sanitize(deployment, Driver(deployment).run)
         log.info(
