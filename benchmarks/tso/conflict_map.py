@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks._report import machine_lines
 
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.oracle.native.memory import CacheLineMap
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
 from pyomid.server.service import switch_to_native

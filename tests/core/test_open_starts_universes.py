@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyomid.oracle.open_starts import OpenStarts as Held
+from pyomid.oracle.watermarks import OpenStarts as Held
 from pyomid.types import OpenStart
 from pyomid.wire.messages import ReportOpenStarts
 from pyomid.wire.session_starts import OpenStarts

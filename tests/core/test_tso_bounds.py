@@ -12,13 +12,12 @@ from machine_script import Script
 
 from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.oracle import commits, tables
+from pyomid.oracle.commits import BRANCHES_A_CALL
 from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries
+from pyomid.oracle.leases import Lease, Leases, LeaseState
 from pyomid.oracle.machine import PEER_REQUESTS_MAX
-from pyomid.oracle.requests import large_commits, tables
-from pyomid.oracle.requests.completions import DELETES_A_CALL, STARTS_A_REQUEST
-from pyomid.oracle.requests.large_commits import BRANCHES_A_CALL
-from pyomid.oracle.requests.leases import Lease, Leases, LeaseState
-from pyomid.oracle.requests.retries import SEALS_A_CALL
+from pyomid.oracle.outcomes import DELETES_A_CALL, SEALS_A_CALL, STARTS_A_REQUEST
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
 from pyomid.types import CommitReply, CommitRequest, TableInfo, WriteSetLevel
@@ -243,7 +242,7 @@ def test_one_peers_seals_go_to_the_store_a_few_at_a_time() -> None:
     assert all(isinstance(waiting.answer, SealReply) for waiting in (*many, other))
 
 
-def test_one_peers_large_commits_go_a_few_at_a_time() -> None:
+def test_one_peers_commits_go_a_few_at_a_time() -> None:
     """Each is the oldest batch once, and every begin waits for that."""
     tso = Script(window_starts=2000)
     many = [tso.ask(_at_table_level(tso.begin(), number), peer="many") for number in range(1, 51)]
@@ -294,9 +293,9 @@ def test_entries_of_branches_go_to_the_store_in_slices() -> None:
     assert set(tso.stores.commit_table.lookup([start_ts, *branches])) == {large.answer.commit_ts}
 
 
-def test_large_commits_are_remembered_for_retries_by_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_are_remembered_for_retries_by_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without its branches is matched with what the commit table says."""
-    monkeypatch.setattr(large_commits, "REMEMBERED_MAX", 5)
+    monkeypatch.setattr(commits, "REMEMBERED_MAX", 5)
     tso = Script()
     replies = []
     for number in range(20):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from machine_script import Script
 
+from pyomid.oracle.begins import BEGINS_A_STEP, WaitingBegin, WaitingBegins
 from pyomid.oracle.instructions import Flush, PeerGone
-from pyomid.oracle.requests.begins import BEGINS_A_STEP, WaitingBegin, WaitingBegins
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import Begin
 

@@ -8,9 +8,8 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid.errors import OutcomeUnknown, Unavailable
-from pyomid.oracle import machine, outgoing, windows
+from pyomid.oracle import begins, commits, machine, outgoing
 from pyomid.oracle.instructions import Flush
-from pyomid.oracle.requests import begins, commits
 from pyomid.server import local, store_calls
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
@@ -48,7 +47,7 @@ def test_an_interrupted_commit_leaves_a_tso_that_goes_on(error: Callable[[], Bas
         if found > 0:
             assert not tso.commit(CommitRequest(before, (A,))).committed, "a lost update"
 
-    modules = (local, machine, outgoing, begins, commits, windows, store_calls)
+    modules = (local, machine, outgoing, begins, commits, store_calls)
     assert every_place(modules, error, scene) > 50
     assert told == {True, None}
 

@@ -225,8 +225,8 @@ def lmdb_pages(rng: random.Random) -> None:
 
 
 def requests(rng: random.Random) -> None:
-    from pyomid.oracle.native.parse import parse_frames
-    from pyomid.oracle.native.records import Op
+    from pyomid.oracle.native.decide import parse_frames
+    from pyomid.oracle.native.memory import Op
 
     chunk = b""
     for _ in range(rng.randrange(6)):

@@ -31,11 +31,12 @@ def test_no_kernel_has_more_than_eight_parameters() -> None:
 @pytest.mark.fast
 def test_records_have_the_same_fields_in_python_and_in_compiled_code() -> None:
     """In the same order: both see the same memory."""
-    from pyomid.oracle.native import records
 
-    text = (PACKAGE / "oracle" / "native" / "records.pxd").read_text(encoding="utf-8")
+    from pyomid.oracle.native import memory
+
+    text = (PACKAGE / "oracle" / "native" / "memory.pxd").read_text(encoding="utf-8")
     structs = dict(re.findall(r"^cdef struct (\w+):\n((?:    .*\n)+)", text, re.MULTILINE))
     assert len(structs) == 4
     for name, body in structs.items():
         fields = re.findall(r"int64_t (\w+)", body)
-        assert fields == list(getattr(records, name).__annotations__), name
+        assert fields == list(getattr(memory, name).__annotations__), name

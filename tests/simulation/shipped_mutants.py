@@ -480,7 +480,7 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "T5",
         "a replaced TSO reads its own epoch, then its entries land, and it tells what its successor does not know",
-        "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_behind_the_entries",
+        "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_after_the_entries",
         ("ports:CommitTable.submit", _epoch_first),
     ),
     _m(
@@ -500,19 +500,19 @@ SHIPPED_MUTANTS: Final = (
         "T16",
         "a start is open only once its client told it: LWM passes it on its way",
         _OPEN,
-        ("oracle.open_starts:OpenStarts.handed_out", answers(None)),
+        ("oracle.watermarks:OpenStarts.handed_out", answers(None)),
     ),
     _m(
         "T16b",
         "a connection's end frees what came over it: LWM passes a client that connects again",
         _OPEN,
-        ("oracle.open_starts:OpenStarts.gone", _ends_without_trace),
+        ("oracle.watermarks:OpenStarts.gone", _ends_without_trace),
     ),
     _m(
         "T16c",
         "a connection's end frees what came over it where the client told over a former connection",
         "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
-        ("oracle.open_starts:OpenStarts._reported_later", _by_any_connection),
+        ("oracle.watermarks:OpenStarts._reported_later", _by_any_connection),
     ),
     _m(
         "T16d",
@@ -524,7 +524,7 @@ SHIPPED_MUTANTS: Final = (
         "T16e",
         "what a client told of its former connection lasts for the starts of the present one only",
         _OPEN,
-        ("oracle.open_starts:OpenStarts.report", _lasts_for_its_own),
+        ("oracle.watermarks:OpenStarts.report", _lasts_for_its_own),
     ),
     _m(
         "T16f",
@@ -536,19 +536,19 @@ SHIPPED_MUTANTS: Final = (
         "T16g",
         "starts that the socket loop notes count in the order in which the machine is told of them",
         "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
-        ("oracle.open_starts:OpenStarts.handed_out", _by_the_last_call),
+        ("oracle.watermarks:OpenStarts.handed_out", _by_the_last_call),
     ),
     _m(
         "T16h",
         "the end of one process frees what every connection held that ended",
         "tests/core/test_open_starts.py::test_t16_the_end_of_one_process_frees_what_no_other_held",
-        ("oracle.open_starts:OpenStarts.process_ended", _frees_all),
+        ("oracle.watermarks:OpenStarts.process_ended", _frees_all),
     ),
     _m(
         "T16i",
         "W follows what evictions raise LWM to: a snapshot beside a bulk load reads holes",
         "tests/core/test_open_starts.py::test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays",
-        ("oracle.requests.commits:Commits.add_entry", _ends_what_it_evicts),
+        ("oracle.commits:Commits.add_entry", _ends_what_it_evicts),
     ),
     _m(
         "T18",
@@ -590,14 +590,14 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "C11b",
         "a read that fails at one place each time has its time anew with what comes before it",
-        _DEADLINES + "test_a_read_that_fails_at_one_place_each_time_ends[scanner-rows]",
+        _DEADLINES + "test_a_read_that_always_fails_at_one_position_ends[scanner-rows]",
         ("storage.hbase.regions.scan_cursor:ScanCursor._position", lambda original, cursor: (b"", False, next(_steps))),
     ),
     _m(
         "S5",
         "a region that splits while a table is divided is there twice",
         "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
-        ("storage.hbase.regions.operations:_broken_at", answers(None)),
+        ("storage.hbase.regions.operations:_gap_or_overlap", answers(None)),
     ),
     _m(
         "C12",
@@ -648,7 +648,7 @@ SHIPPED_MUTANTS: Final = (
         "T17c",
         "a lease on history holds LWM: conflicts are remembered for as long as it is read",
         "tests/core/test_time_line.py::test_lwm_rises_past_a_lease_on_history",
-        ("oracle.requests.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
+        ("oracle.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
     ),
     _m(
         "T17d",
@@ -705,7 +705,7 @@ SHIPPED_MUTANTS: Final = (
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
         remakers,
-        ("oracle.requests.begins:Begins.take", _tells_no_fence),
+        ("oracle.begins:Begins.take", _tells_no_fence),
     ),
     _m(
         "T9d",
@@ -894,26 +894,26 @@ SHIPPED_MUTANTS: Final = (
         "K6f",
         "a fence makes the TSO forget no table: the next life's commits leave no mark",
         _KNOWN + "test_a_dropped_table_is_unknown_from_its_fence_on",
-        ("oracle.requests.tables:KnownTables.forget", answers(None)),
+        ("oracle.tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6g",
         "a mark is believed beyond the fence of the drop that takes it away",
         _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
-        ("oracle.requests.tables:KnownTables.forget", answers(None)),
+        ("oracle.tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6h",
         "a read begun before a fence is believed behind it",
         _KNOWN + "test_a_read_from_before_the_fence_says_nothing",
-        ("oracle.requests.tables:KnownTables.end_call", _old_calls_are_believed),
+        ("oracle.tables:KnownTables.end_call", _old_calls_are_believed),
     ),
     _m(
         "K6i",
         "a commit that a fence refuses leaves a mark: nothing is sanitised any more",
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
-            "oracle.requests.tables:TableRequests._needs_mark",
+            "oracle.tables:TableRequests._needs_mark",
             lambda original, tables, table_id, request: table_id not in tables._tso.tables.decidable,
         ),
     ),
@@ -941,7 +941,7 @@ SHIPPED_MUTANTS: Final = (
         "K7c",
         "a second grant takes the first one's term away, and its holder renews too late",
         "tests/core/test_tso_machine.py::test_k7_a_second_grant_never_shortens_a_lease",
-        ("oracle.requests.leases:Leases.grant", _blind_grant),
+        ("oracle.leases:Leases.grant", _blind_grant),
     ),
     _m(
         "K7d",
@@ -1089,7 +1089,7 @@ SHIPPED_MUTANTS: Final = (
         "S3c",
         "a batch is acknowledged whose function met another run's end",
         "tests/spark/test_runs_in_runs.py::test_a_sink_never_takes_anothers_commit_for_its_batch",
-        ("spark.transactions:run", _by_any_end),
+        ("spark.database:SparkDatabase.run", _by_any_end),
     ),
     _m(
         "S9",

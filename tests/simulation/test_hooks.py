@@ -11,7 +11,7 @@ import pytest
 import pyomid.client.open_database
 import pyomid.protocol.commit
 from pyomid.errors import Misuse
-from pyomid.oracle.requests.tables import KnownTables
+from pyomid.oracle.tables import KnownTables
 from simulation.hooks import Hook, answers, installed, relayed, without_step
 
 pytestmark = pytest.mark.fast
@@ -31,7 +31,7 @@ def test_every_importer_meets_what_stands_in_its_place() -> None:
 
 def test_two_hooks_of_one_place_go_in_turn() -> None:
     before = KnownTables.forget
-    with installed([Hook("oracle.requests.tables:KnownTables.forget", answers(number)) for number in (1, 2)]):
+    with installed([Hook("oracle.tables:KnownTables.forget", answers(number)) for number in (1, 2)]):
         assert KnownTables.forget(KnownTables(), 7) == 2  # type: ignore[func-returns-value]
     assert KnownTables.forget is before
 
@@ -47,12 +47,12 @@ def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
 
 
 def test_a_property_and_a_static_method_stay_what_they_are() -> None:
-    with installed([Hook("oracle.windows:BeginWindows.head", answers("head"))]):
-        from pyomid.oracle.windows import BeginWindows
+    with installed([Hook("oracle.begins:BeginWindows.head", answers("head"))]):
+        from pyomid.oracle.begins import BeginWindows
 
         assert isinstance(vars(BeginWindows)["head"], property)
-    with installed([Hook("oracle.windows:TimestampClock._aligned", answers(3))]):
-        from pyomid.oracle.windows import TimestampClock
+    with installed([Hook("oracle.begins:TimestampClock._aligned", answers(3))]):
+        from pyomid.oracle.begins import TimestampClock
 
         assert TimestampClock._aligned(7) == 3
 

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import OmidError
+from pyomid.oracle.commits import flushed_reply
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.requests.commits import flushed_reply
-from pyomid.oracle.requests.completions import STARTS_A_REQUEST
+from pyomid.oracle.outcomes import STARTS_A_REQUEST
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire.codec import CommitPart, Handshake, ReceivedRequest, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError

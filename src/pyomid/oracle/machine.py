@@ -5,14 +5,14 @@
 The machine returns a reply only when everything it promises is durable. So a driver may perform instructions in any
 order, and any number of store calls at once. Each call passes the time; `handle([])` is a tick.
 
-    begin ───────────► `begins`         answered from the window of the oldest batch (`windows`)
+    begin ───────────► `begins`         answered from the window of the oldest batch
     commit ──────────► `commits`        `status_oracle` ─► open batch ─► Flush, then epoch ─► released ─► answered
       unknown table    `tables`         catalog read, a durable mark, then decided; fences too
-      of branches      `large_commits`  a batch of its own, and a record for the next TSO
-      retry, seal      `retries`        refused from now on ─► after its batch ─► look up, seal ─► answered
+      of branches      `commits`        a batch of its own, and a record for the next TSO
+      retry, seal      `outcomes`       refused from now on ─► after its batch ─► look up, seal ─► answered
     lease ───────────► `leases`         holds W back ─► row durable ─► answered
-    complete ────────► `completions`    entries are deleted
-    open starts ─────► `open_starts`    the oldest start that a client may still use holds W back
+    complete ────────► `outcomes`       entries are deleted
+    open starts ─────► `watermarks`     the oldest start that a client may still use holds W back
     horizon ─────────► `watermarks`     LWM, W and H
     moment ──────────► `time_line`      the snapshot of a time; a recent one is noted first ─► answered
 
@@ -29,6 +29,8 @@ from collections.abc import Hashable, Iterable
 from itertools import chain
 from typing import Final
 
+from pyomid.oracle.begins import Begins, BeginWindows, Ceiling, TimestampClock
+from pyomid.oracle.commits import Commits, LargeCommits
 from pyomid.oracle.instructions import (
     Event,
     Flush,
@@ -43,21 +45,15 @@ from pyomid.oracle.instructions import (
     StoreDone,
     StoreFailed,
 )
-from pyomid.oracle.open_starts import OpenStarts
+from pyomid.oracle.leases import LeaseRequests, Leases
+from pyomid.oracle.outcomes import Completions, Retries, Starts
 from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRequests
-from pyomid.oracle.requests.begins import Begins, Ceiling
-from pyomid.oracle.requests.commits import Commits
-from pyomid.oracle.requests.completions import Completions, Starts
-from pyomid.oracle.requests.large_commits import LargeCommits
-from pyomid.oracle.requests.leases import LeaseRequests, Leases
-from pyomid.oracle.requests.retries import Retries
-from pyomid.oracle.requests.tables import KnownTables, TableRequests
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
+from pyomid.oracle.tables import KnownTables, TableRequests
 from pyomid.oracle.takeover import TakenOver
 from pyomid.oracle.time_line import TimeLine
-from pyomid.oracle.watermarks import Watermarks
-from pyomid.oracle.windows import BeginWindows, TimestampClock
+from pyomid.oracle.watermarks import OpenStarts, Watermarks
 from pyomid.types import TABLE_CONFLICTS, TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
 from pyomid.wire.messages import (
     AdvanceHorizon,
@@ -140,7 +136,7 @@ class TsoMachine:
         self.completions = Completions(self)
 
     def _all_rare_starts(self) -> Iterable[int]:
-        return chain(self.oracle.refused_starts, self.large.pending, self.large.finished)
+        return chain(self.oracle.refused_starts, self.pending, self.large.finished)
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -288,7 +284,7 @@ class TsoMachine:
     def note_time_now(self) -> None:
         """Make the next step note a time point. For a driver that ends soon, so that its last commits have their
         time."""
-        self.watermarks.note_time_now()
+        self.time_line.note_now()
         self._timers_due_s = self.step.now_s
 
     # ── a flush without a store call ─────────────────────────────────────────────────────────────────────────────
@@ -357,7 +353,7 @@ class TsoMachine:
     def may_complete(self) -> bool:
         """Whether `take_completions` may be called."""
         completions = self.completions
-        return bool(completions.count) and not (completions.is_deleting or self.large.pending or self.dead)
+        return bool(completions.count) and not (completions.is_deleting or self.pending or self.dead)
 
     def take_completions(self) -> Starts:
         """Return the starts whose entries `handle([])` would delete now, for a driver that deletes them itself. Call
@@ -419,11 +415,11 @@ class TsoMachine:
             watermark=self.watermarks.published,
             horizon=self.watermarks.horizon,
             leases=len(self.leases),
-            pending=len(self.large.pending),
+            pending=len(self.pending),
             in_flight=sum(batch.size for batch in self.windows.batches),
             conflict_map_entries=conflict_map.entries,
             conflict_map_entries_max=conflict_map.entries_max,
-            retention_s=self.watermarks.retention_s,
+            retention_s=self.time_line.retention_s,
             counters=self.step.counters,
             watermark_held=held,
             watermark_holder=holder,
@@ -440,7 +436,7 @@ class TsoMachine:
             watermark=report.watermark,
             horizon=report.horizon,
             leases=self.leases.starts,
-            pending=tuple(sorted(self.large.pending)),
+            pending=tuple(sorted(self.pending)),
             in_flight=report.in_flight,
             counters=dict(count)
             | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {})

@@ -9,27 +9,45 @@ D     min(E, every lease above D − 1, every unfinished large commit − 1): ev
       transactions that claim tables. The TSO forgets those starts
 W     min(D, every lease − 1, what the retention keeps), durable: compaction and sanitizing follow it (law 4)
 H     below it the commit table is not consulted (law 7)
+
+Open starts (T16; the client's side is `wire.session_starts`): the oldest start that a client may still use holds E,
+and so W, back:
+
+    a start is handed out over a connection    ──► E stays below it
+    the client reports its oldest open start   ──► E stays below that start; if none is open, the connection holds
+                                                   nothing
+    the connection ends                        ──► it still holds E, until its client reports over a later connection
+    the client's process has ended             ──► nothing of that client holds E
+
+A peer that never reports (a Java client) holds E by the first start it received. Age overrides all (T15): when the
+newest start that a connection may hold is too old, the connection holds nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
-from pyomid.oracle.open_starts import Held
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
 from pyomid.oracle.takeover import TakenOver
 from pyomid.types import LeaderStateChanges
-from pyomid.wire.messages import HorizonReply
+from pyomid.wire.messages import HorizonReply, ReportOpenStarts
 
 if TYPE_CHECKING:
     from pyomid.oracle.machine import TsoMachine
 
 AGE_SAMPLES: Final = 16
 """Samples of the newest start per `max_transaction_age_s`: E by age lags at most a sixteenth of it."""
+
+ENDED_MAX: Final = 1000
+"""Ended connections remembered one by one; beyond this the two oldest are merged, with the lower of their bounds."""
+
+_CLIENT_BYTES_MAX: Final = 32
+_HOLDER_CHARS_MAX: Final = 120
 
 
 class Watermarks:
@@ -61,13 +79,6 @@ class Watermarks:
         self.held_back_by = ""
         """The client whose open start held E back at the last rise, as text for operators; empty: none."""
         self._open_held: Held | None = None
-
-    @property
-    def retention_s(self) -> float:
-        return self._tso.time_line.retention_s
-
-    def note_time_now(self) -> None:
-        self._tso.time_line.note_now()
 
     def run_timers(self) -> None:
         self._raise_by_age()
@@ -243,3 +254,104 @@ class Watermarks:
             assert start_ts > self.sent, f"W {self.sent} passed {start_ts}, which holds it"
         for start_ts in self._tso.pending:
             assert start_ts > self.decided, f"D {self.decided} passed {start_ts}, which is not finished"
+
+
+@dataclass(slots=True)
+class Held:
+    """What the client of a connection may hold open: starts from `bound` to `newest`. `bound` 0: none."""
+
+    bound: int = 0
+    newest: int = 0
+    client: bytes = b""
+    """The client's random name; empty until its first report."""
+    connection: int = 0
+    """The number of the connection, ascending per client."""
+    holder: str = ""
+    """The client, as text for people."""
+    ended: Hashable = None
+    """The connection, once it has ended."""
+
+
+class OpenStarts:
+    """The open starts of all connections, ended ones included."""
+
+    def __init__(self) -> None:
+        self._peers: dict[Hashable, Held] = {}
+        self._ended: list[Held] = []
+        self._of_client: dict[bytes, dict[Hashable, Held]] = {}
+
+    def handed_out(self, peer: Hashable, above: int, newest: int) -> None:
+        """Starts above `above` and up to `newest` are being sent to the peer. Calls may come in any order."""
+        held = self._peers.get(peer)
+        if held is None:
+            held = self._peers[peer] = Held()
+        held.bound = min(held.bound, above + 1) if held.bound else above + 1
+        held.newest = max(held.newest, newest)
+
+    def report(self, peer: Hashable, report: ReportOpenStarts, newest_start: int) -> None:
+        """Take a report: all open starts of the client, whichever connection they came over, are at or above
+        `report.oldest`; 0: it has none. Starts it received after the report came over this connection."""
+        client = report.client[:_CLIENT_BYTES_MAX]
+        held = self._peers.setdefault(peer, Held())
+        self._name(peer, held, client, report.connection)
+        held.holder = "".join(filter(str.isprintable, report.holder[:_HOLDER_CHARS_MAX])) or held.holder
+        held.bound = max(0, report.oldest)
+        if held.bound:
+            held.newest = newest_start
+        self._ended = [
+            each for each in self._ended if not client or each.client != client or each.connection >= report.connection
+        ]
+
+    def _name(self, peer: Hashable, held: Held, client: bytes, connection: int) -> None:
+        if held.client != client:
+            self._unname(peer, held)
+        held.client, held.connection = client, connection
+        if client:
+            self._of_client.setdefault(client, {})[peer] = held
+
+    def _unname(self, peer: Hashable, held: Held) -> None:
+        same = self._of_client.get(held.client)
+        if same is not None:
+            same.pop(peer, None)
+            if not same:
+                del self._of_client[held.client]
+
+    def gone(self, peer: Hashable) -> None:
+        """The connection ended. The client may still use the starts it received."""
+        held = self._peers.pop(peer, None)
+        if held is None:
+            return
+        self._unname(peer, held)
+        if held.bound and not self._reported_later(held):
+            held.ended = peer
+            self._ended.append(held)
+            if len(self._ended) > ENDED_MAX:
+                first, second, *rest = self._ended
+                merged = Held(min(first.bound, second.bound), max(first.newest, second.newest), holder="ended clients")
+                self._ended = [merged, *rest]
+
+    def waits_for(self, peer: Hashable) -> bool:
+        """Whether this ended connection still holds E, and its client's name is known."""
+        return any(held.ended == peer and held.client for held in self._ended)
+
+    def process_ended(self, peer: Hashable) -> None:
+        """The process of an ended connection has ended: none of its client's starts is in use. A client that never
+        reported counts by age, because its name and process are unknown."""
+        clients = {held.client for held in self._ended if held.ended == peer} - {b""}
+        self._ended = [held for held in self._ended if held.client not in clients]
+
+    def _reported_later(self, held: Held) -> bool:
+        return any(each.connection > held.connection for each in self._of_client.get(held.client, {}).values())
+
+    def held(self) -> dict[Hashable, tuple[int, int]]:
+        """(bound, newest) of each live connection that may have open starts."""
+        return {peer: (held.bound, held.newest) for peer, held in self._peers.items() if held.bound}
+
+    def lowest(self, old: int) -> Held | None:
+        """Return what holds E back most: no open start lies below its bound. Starts up to `old` do not count."""
+        self._ended = [held for held in self._ended if held.newest > old]
+        lowest: Held | None = None
+        for held in (*self._peers.values(), *self._ended):
+            if held.bound and held.newest > old and (lowest is None or held.bound < lowest.bound):
+                lowest = held
+        return lowest

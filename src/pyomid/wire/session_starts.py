@@ -1,5 +1,5 @@
 """Open starts, the client's side: those of a session, and its reports to the TSO (T16; protocol.md, Open starts). The
-TSO's side is `oracle.open_starts`.
+TSO's side is `oracle.watermarks`.
 
     begin requested ─► `expect` ─► answer ─► `received` ─► the transaction ends ─► `OpenStart.end`
                           └────────────────── counts as open ──────────────────────────┘

@@ -26,7 +26,7 @@ from simulation.hooks import Hook
 SHARED: Final = frozenset({"protocol.effects", "oracle.instructions"})
 """Vocabulary: a build with classes of its own could not talk to the simulation."""
 
-_PACKAGES: Final = ("protocol", "oracle", "oracle.requests")
+_PACKAGES: Final = ("protocol", "oracle")
 _SOURCE: Final = Path(pyomid.__file__).parent
 _ROOT: Final = "pyomid_simulated_"
 _numbers = itertools.count(1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyomid.oracle.chunk_oracle import FULL, RARE_FRAME, ChunkOracle, Decided, ReferenceOracle
 from pyomid.oracle.instructions import Event, Flush, Instruction, Reply, RequestCame, SendEncoded, StoreCall
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.conflict_map import CacheLineMap, moved
+from pyomid.oracle.native.memory import CacheLineMap, moved
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server.service import switch_to_native
 from pyomid.wire.codec import decode_request, encode_answer
@@ -164,7 +164,7 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
         "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
         "table conflicts": dict(machine.oracle.table_conflicts),
         "refused": set(machine.oracle.refused_starts),
-        "leases": machine.leases.starts, "large": set(machine.large.pending),
+        "leases": machine.leases.starts, "large": set(machine.pending),
         "completions": list(machine.completions.starts), "fenced": machine.begins.fenced_ts,
         "counters": {name: count for name, count in machine.step.counters.items() if count},
         "open starts": machine.open_starts.held(),

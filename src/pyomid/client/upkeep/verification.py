@@ -330,7 +330,7 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list
 
 def _last_issued(deployment: Deployment) -> int:
     """Return a bound on every timestamp in the store. A new start is none: while a batch is flushed its commits can
-    already be read, and begins are answered from the window of starts below them (`oracle/windows.py`). Apache
+    already be read, and begins are answered from the window of starts below them (`oracle/begins.py`). Apache
     Omid's TSO has no windows: its newest start is above all."""
     if not deployment.tso.extended:
         return drawn_start(deployment)

@@ -19,14 +19,12 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.oracle.begins import BatchState, EntryBlock
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, CommitReplies, Decided
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native import decide, parse
-from pyomid.oracle.native.conflict_map import CacheLineMap, moved
-from pyomid.oracle.native.records import Chunk, Op, OracleState
-from pyomid.oracle.native.table_rows import TableRows, fences, table_commits, table_conflicts
+from pyomid.oracle.native import decide
+from pyomid.oracle.native.memory import CacheLineMap, Chunk, Op, OracleState, TableColumn, TableRows, moved
 from pyomid.oracle.status_oracle import BucketMap
-from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CellsOfCommit, CommitRequest
 from pyomid.wire.codec import ReceivedRequest
 from pyomid.wire.frames import HEADER_BYTES
@@ -110,15 +108,15 @@ class CompiledOracle(ChunkOracle):
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
         cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is allocated when touched
         ops = Op.array(1)
-        count, _ = parse.parse_frames(framed, 0, len(framed), 1, (ops, cells, tables))
+        count, _ = decide.parse_frames(framed, 0, len(framed), 1, (ops, cells, tables))
         if not count:
             return None
         op = ops[0]
         ids = cast("tuple[int, ...]", cells[: op["cell_end"]].copy())
         start_ts, tag = int(op["ts"]), int(op["tag"]) % _TAGS
-        if op["kind"] == parse.COMPLETE:
+        if op["kind"] == decide.COMPLETE:
             return ReceivedRequest(tag, Complete(ids))
-        if op["kind"] == parse.COMMIT:
+        if op["kind"] == decide.COMMIT:
             named = tuple(tables[: op["table_end"]].tolist())
             carried = framed[op["carried_at"] :][: op["carried_bytes"]].tobytes()
             return ReceivedRequest(tag, CommitRequest(start_ts, ids, named, cells=carried))
@@ -165,15 +163,14 @@ class CompiledOracle(ChunkOracle):
     def _take_tables(self) -> None:
         """Move what the oracle remembers of tables to memory that the kernel reads."""
         oracle = self._machine.oracle
-        for mapping, view in (
-            (oracle.fences, fences(self._tables)),
-            (oracle.table_commits, table_commits(self._tables)),
-            (oracle.table_conflicts, table_conflicts(self._tables)),
+        for name, column in (
+            ("fences", "fence_ts"),
+            ("table_commits", "commit_ts"),
+            ("table_conflicts", "conflicts"),
         ):
-            view.update(mapping)
-        oracle.fences = fences(self._tables)
-        oracle.table_commits = table_commits(self._tables)
-        oracle.table_conflicts = table_conflicts(self._tables)
+            view = TableColumn(self._tables, column)
+            view.update(getattr(oracle, name))
+            setattr(oracle, name, view)
 
     def _take(self) -> EntryBlock:
         """Copy the machine's timestamps, windows and limits into the state, until `give_back`."""

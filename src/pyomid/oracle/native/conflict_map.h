@@ -1,4 +1,4 @@
-/* Operations on the conflict map's words; `conflict_map.py` has their layout. In C, so that a processor with AVX2 runs
+/* Operations on the conflict map's words; `memory.py` has their layout. In C, so that a processor with AVX2 runs
    a version of its own (`VERSIONS`): the loops wait for memory, and the shorter their code is, the more cells' words
    the processor can load ahead. */
 

@@ -1,11 +1,22 @@
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+RARE: Final = 0
+BEGIN: Final = 1
+COMMIT: Final = 2
+COMPLETE: Final = 3
+
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
+def parse_frame(
+    data: NDArray[np.uint8], at: int, end: int, ops: NDArray[Any], cells: Int64s, tables: Int64s
+) -> int: ...
+def parse_frames(
+    data: NDArray[np.uint8], at: int, end: int, ops_max: int, parsed: tuple[NDArray[Any], Int64s, Int64s]
+) -> tuple[int, int]: ...
 def find_table(tables: NDArray[Any], table_id: int) -> int: ...
 
 class Decider:
@@ -23,3 +34,8 @@ class Decider:
         self, words: NDArray[np.uint64], tables: NDArray[Any], rare_starts: Int64s, entries: Int64s
     ) -> None: ...
     def decide(self, data: Bytes) -> int: ...
+
+def last_commit(words: NDArray[np.uint64], cell_id: int) -> int: ...
+def record_commit(words: NDArray[np.uint64], cell_id: int, commit_ts: int) -> int: ...
+def first_conflict(words: NDArray[np.uint64], cell_ids: NDArray[np.int64], start_ts: int) -> int: ...
+def record_all(words: NDArray[np.uint64], cell_ids: NDArray[np.int64], commit_ts: int) -> int: ...

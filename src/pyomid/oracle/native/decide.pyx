@@ -1,29 +1,47 @@
-"""Phase 2: answer begins and decide commits in order of arrival. `oracle.status_oracle` and `oracle.windows` are the
-reference implementations.
+"""Decide chunks: parse the frames, answer begins and decide commits in order of arrival, encode the answers (`reply`).
+`wire.codec`, `oracle.status_oracle` and `oracle.begins` are the reference implementations.
 
-One call takes a chunk from phase 1 to the bytes of its answers. It stops before the first request that is rare or has
-to wait: the machine takes that request, and the next call continues after it.
+Phase 1 parses the begins, commits and completions among a chunk's complete frames into flat arrays. Any other frame
+is *rare*: `wire.codec` decodes it. The parser accepts only frames that it understands completely: one timestamp,
+commit or complete request, with its fields in any order, ids packed or not, any varint that fits 64 bits. Retries, two
+requests in one frame, another wire type, truncation, and every field that the parser does not read make a frame rare.
+Every read is bounded by the frame's end, and a frame yields at most one id per byte.
+
+Phase 2 decides. One call takes a chunk to the bytes of its answers. It stops before the first request that is rare or
+has to wait: the machine takes that request, and the next call continues after it.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from pyomid.native.batch cimport TIMESTAMP_STEP
+from pyomid.native.numbers cimport BYTES, VARINT, big_endian
 from pyomid.native.search cimport lower_bound
-from pyomid.oracle.native.parse cimport Parsed, holds_frame, parse_chunk
-from pyomid.oracle.native.records cimport Chunk, Op, OracleState, Table
+from pyomid.native.varints cimport read_varint
+from pyomid.oracle.native.memory cimport (
+    BUCKET_WORDS, Chunk, Op, OracleState, Table, first_later, keep_commit, keep_commits, kept_commit, prefetch_commits,
+    prefetch_tags,
+)
 from pyomid.oracle.native.reply cimport (
     COMMITTED, CONFLICT, FENCE, LOW_WATERMARK, REPLY_BYTES_MAX, put_abort, put_begin, put_commit,
 )
-from pyomid.oracle.native.words cimport BUCKET_WORDS, first_later, keep_commits, prefetch_commits, prefetch_tags
+from pyomid.wire.native.fields cimport (
+    COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
+    COMMIT_REQUEST_TABLE_ID, COMPLETE_REQUEST_START_TIMESTAMP, REQUEST_COMMIT_REQUEST, REQUEST_COMPLETE_REQUEST,
+    REQUEST_REQUEST_ID, REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
+)
 
 from pyomid.oracle import chunk_oracle
-from pyomid.oracle.native import parse
 from pyomid.types import AbortReason
 from pyomid.wire import messages
 
-cdef enum:
+cpdef enum:
+    RARE = 0
     BEGIN = 1
-    COMPLETE = 3
+    COMMIT = 2
+    COMPLETE = 3  # Its starts are stored as a commit's cell ids.
+
+cdef enum:
+    HEADER_BYTES = 4
     DONE = 0
     RARE_FRAME = 1
     FULL = 2
@@ -31,7 +49,7 @@ cdef enum:
     TAGS_AHEAD = 32
     COMMITS_AHEAD = 16
 
-assert (parse.BEGIN, parse.COMPLETE, messages.TABLE_IDS_MAX) == (BEGIN, COMPLETE, TABLE_IDS_MAX)
+assert messages.TABLE_IDS_MAX == TABLE_IDS_MAX
 assert (chunk_oracle.DONE, chunk_oracle.RARE_FRAME, chunk_oracle.FULL) == (DONE, RARE_FRAME, FULL)
 
 cdef bytes _CONFLICT = AbortReason.CONFLICT.value.encode()
@@ -43,6 +61,174 @@ REASONS[CONFLICT], REASONS[LOW_WATERMARK], REASONS[FENCE] = _CONFLICT, _LOW_WATE
 REASON_BYTES[CONFLICT], REASON_BYTES[LOW_WATERMARK] = len(_CONFLICT), len(_LOW_WATERMARK)
 REASON_BYTES[FENCE] = len(_FENCE)
 
+
+# ── phase 1: parse ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+# The requests of one chunk; all their ids are in two arrays, each with room for one id per byte.
+cdef struct Parsed:
+    Op *ops
+    int64_t ops_max
+    int64_t *cell_ids
+    int64_t *table_ids
+
+
+cdef inline int64_t read_key(const uint8_t *data, int64_t at, int64_t end, int64_t *key) noexcept nogil:
+    """Return where the key ends, field number and wire type in `key[0]`; -1 for field 0 or more than 32 bits."""
+    at = read_varint(data, at, end, key)
+    return -1 if at < 0 or key[0] < 8 or key[0] >> 32 else at
+
+
+cdef int64_t parse_begin(const uint8_t *data, int64_t at, int64_t end, Op *op) noexcept nogil:
+    """Parse a TimestampRequest: its `not_before`, if any."""
+    cdef int64_t key = 0
+    op.ts = 0
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0 or key != (TIMESTAMP_REQUEST_NOT_BEFORE << 3 | VARINT):
+            return RARE
+        at = read_varint(data, at, end, &op.ts)
+        if at < 0:
+            return RARE
+    return BEGIN
+
+
+cdef int64_t parse_ids(
+    const uint8_t *data, int64_t at, int64_t end, int64_t wire_type, int64_t *ids, int64_t *count
+) noexcept nogil:
+    """Append ids, one or packed, to `ids` from `count[0]` on. Return where the field ends, or -1."""
+    cdef int64_t length = 0, stop
+    if wire_type == VARINT:
+        at = read_varint(data, at, end, ids + count[0])
+        count[0] += 1
+        return at
+    at = read_varint(data, at, end, &length)
+    if wire_type != BYTES or at < 0 or length < 0 or length > end - at:
+        return -1
+    stop = at + length
+    while at < stop:
+        at = read_varint(data, at, stop, ids + count[0])
+        if at < 0:
+            return -1
+        count[0] += 1
+    return at
+
+
+cdef int64_t parse_commit(
+    const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *cells, int64_t *tables
+) noexcept nogil:
+    """Parse a CommitRequest that has no rare field."""
+    cdef int64_t key = 0, length = 0, retried = 0
+    op.ts = op.carried_bytes = 0
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0:
+            return RARE
+        if key >> 3 == COMMIT_REQUEST_CELL_ID:
+            at = parse_ids(data, at, end, key & 7, cells, &op.cell_end)
+        elif key >> 3 == COMMIT_REQUEST_TABLE_ID:
+            at = parse_ids(data, at, end, key & 7, tables, &op.table_end)
+        elif key == (COMMIT_REQUEST_CELLS << 3 | BYTES):
+            at = read_varint(data, at, end, &length)
+            if at < 0 or length < 0 or length > end - at:
+                return RARE
+            op.carried_at, op.carried_bytes = at, length
+            at += length
+        elif key == (COMMIT_REQUEST_START_TIMESTAMP << 3 | VARINT):
+            at = read_varint(data, at, end, &op.ts)
+        elif key == (COMMIT_REQUEST_IS_RETRY << 3 | VARINT):
+            at = read_varint(data, at, end, &retried)
+        else:
+            return RARE
+        if at < 0:
+            return RARE
+    return RARE if retried else COMMIT
+
+
+cdef int64_t parse_complete(const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *starts) noexcept nogil:
+    """Parse a CompleteRequest: its starts."""
+    cdef int64_t key = 0
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0 or key >> 3 != COMPLETE_REQUEST_START_TIMESTAMP:
+            return RARE
+        at = parse_ids(data, at, end, key & 7, starts, &op.cell_end)
+        if at < 0:
+            return RARE
+    return COMPLETE
+
+
+cdef int64_t parse_one(
+    const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *cells, int64_t *tables
+) noexcept nogil:
+    """Parse one Request into `op`. Return its kind, or RARE. Ids go to `op.cell_begin` and `op.table_begin`."""
+    cdef int64_t key = 0, length = 0
+    op.tag, op.kind = 0, RARE
+    op.cell_end, op.table_end = op.cell_begin, op.table_begin
+    while at < end:
+        at = read_key(data, at, end, &key)
+        if at < 0:
+            return RARE
+        if key & 7 == BYTES:
+            at = read_varint(data, at, end, &length)
+            if at < 0 or length < 0 or length > end - at or op.kind != RARE:
+                return RARE
+            if key >> 3 == REQUEST_TIMESTAMP_REQUEST:
+                op.kind = parse_begin(data, at, at + length, op)
+            elif key >> 3 == REQUEST_COMPLETE_REQUEST:
+                op.kind = parse_complete(data, at, at + length, op, cells)
+            elif key >> 3 == REQUEST_COMMIT_REQUEST:
+                op.kind = parse_commit(data, at, at + length, op, cells, tables)
+            if op.kind == RARE:
+                return RARE
+            at += length
+        elif key == (REQUEST_REQUEST_ID << 3 | VARINT):
+            at = read_varint(data, at, end, &op.tag)
+        else:
+            return RARE
+        if at < 0:
+            return RARE
+    return op.kind
+
+
+cdef bint holds_frame(const uint8_t *data, int64_t at, int64_t end) noexcept nogil:
+    """Whether a complete frame begins at `at`."""
+    return end - at >= HEADER_BYTES and big_endian(data + at, 4) <= end - at - HEADER_BYTES
+
+
+cdef int64_t parse_chunk(const uint8_t *data, int64_t *at, int64_t end, int64_t ops_max, Parsed *parsed) noexcept nogil:
+    """Return the number of ops; `at[0]` moves to the first frame that is not among them: rare, incomplete or beyond
+    `ops_max`."""
+    cdef int64_t count = 0, cell_count = 0, table_count = 0, stop
+    cdef Op *op
+    while count < ops_max and holds_frame(data, at[0], end):
+        stop = at[0] + HEADER_BYTES + big_endian(data + at[0], 4)
+        op = parsed.ops + count
+        op.cell_begin, op.table_begin, op.frame_at = cell_count, table_count, at[0]
+        if parse_one(data, at[0] + HEADER_BYTES, stop, op, parsed.cell_ids, parsed.table_ids) == RARE:
+            break
+        cell_count, table_count = op.cell_end, op.table_end
+        at[0] = stop
+        count += 1
+    return count
+
+
+def parse_frame(
+    const uint8_t[::1] data, int64_t at, int64_t end, Op[::1] ops, int64_t[::1] cells, int64_t[::1] tables
+):
+    """Parse one Request into the first of `ops`. Return its kind, or RARE."""
+    return parse_one(&data[0], at, end, &ops[0], &cells[0], &tables[0])
+
+
+def parse_frames(const uint8_t[::1] data, int64_t at, int64_t end, int64_t ops_max, tuple parsed):
+    """Return (number of ops, where the first other frame begins). `parsed`: ops, cell ids and table ids."""
+    cdef Op[::1] ops = parsed[0]
+    cdef int64_t[::1] cells = parsed[1], tables = parsed[2]
+    cdef Parsed into = Parsed(&ops[0], ops.shape[0], &cells[0], &tables[0])
+    cdef int64_t count = parse_chunk(&data[0], &at, end, ops_max, &into)
+    return count, at
+
+
+# ── phase 2: decide ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 cdef struct Tables:
     Table *rows
@@ -310,3 +496,34 @@ cdef class Decider:
         return decide_chunk(
             &data[0], &self._chunk[0], &self._state[0], &self._memory, &self._parsed, &self._decisions
         )
+
+
+# ── the conflict map's words, for `memory.CacheLineMap` ──────────────────────────────────────────────────────────────
+
+cdef inline uint64_t buckets_of(uint64_t[::1] words) noexcept nogil:
+    return words.shape[0] // BUCKET_WORDS
+
+
+cdef uint64_t unsigned(cell_id) except? 0:
+    """Return the 64 bits of an id, which may be signed."""
+    return cell_id & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def last_commit(uint64_t[::1] words, cell_id):
+    """Return the cell's last commit timestamp; 0 if the map has no entry for it."""
+    return kept_commit(&words[0], buckets_of(words), unsigned(cell_id))
+
+
+def record_commit(uint64_t[::1] words, cell_id, uint64_t commit_ts):
+    """Put an entry. Return the commit timestamp of the entry evicted for it; 0 if a slot was free."""
+    return keep_commit(&words[0], buckets_of(words), unsigned(cell_id), commit_ts)
+
+
+def first_conflict(uint64_t[::1] words, const int64_t[::1] cell_ids, uint64_t start_ts):
+    """Return the last commit of the first of these cells that was committed later than `start_ts`; 0 if none was."""
+    return first_later(&words[0], buckets_of(words), &cell_ids[0], cell_ids.shape[0], start_ts)
+
+
+def record_all(uint64_t[::1] words, const int64_t[::1] cell_ids, uint64_t commit_ts):
+    """`record_commit` each cell. Return the greatest commit timestamp that was evicted; 0 if none was."""
+    return keep_commits(&words[0], buckets_of(words), &cell_ids[0], cell_ids.shape[0], commit_ts)

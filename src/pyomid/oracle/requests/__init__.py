@@ -1,1 +1,0 @@
-"""How the machine serves each kind of request: one module per subject."""
