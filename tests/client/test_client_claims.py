@@ -110,7 +110,7 @@ def test_a_claim_writes_nothing_and_gets_a_commit_timestamp(both: Database) -> N
     assert tx.commit_ts is not None
     assert both.drain(10)
     deadline_s = time.monotonic() + 10
-    while both.deployment.commit_table.lookup([tx.start_ts]) != [0]:  # the TSO deletes it later
+    while both._core.deployment.commit_table.lookup([tx.start_ts]) != [0]:  # the TSO deletes it later
         assert time.monotonic() < deadline_s, "its entry has nothing to explain"
         time.sleep(0.01)
     with both.begin() as tx:
@@ -121,7 +121,7 @@ def test_a_claim_meets_a_claim_of_its_whole_table(both: Database) -> None:
     """As of a Spark job too large for ids: what it claims it may have overwritten."""
     tx = both.begin()
     tx.claim("t", [b"k"])
-    both.deployment.tso.fence(table_id(b"t"))
+    both._core.deployment.tso.fence(table_id(b"t"))
     with pytest.raises(ConflictError, match="fenced"):
         tx.commit()
 

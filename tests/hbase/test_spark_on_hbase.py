@@ -92,8 +92,8 @@ def drop_all(url: str) -> None:
         for table in database.tables():
             if not is_system(table.name):
                 database.drop_table(table.name)
-        remove_entry(database.deployment.catalog, KEYS_TABLE)
-        database.deployment.store.drop_table(KEYS_TABLE)
+        remove_entry(database._core.deployment.catalog, KEYS_TABLE)
+        database._core.deployment.store.drop_table(KEYS_TABLE)
 
 
 KEYS = [f"{number:04}" for number in range(400)]

@@ -14,7 +14,7 @@ import pytest
 
 import pyomid.aio
 from portions import first
-from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction
+from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction
 from pyomid.client.transaction import State
 from pyomid.errors import TransactionEnded
 from pyomid.protocol.effects import Effect

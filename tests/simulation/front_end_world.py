@@ -19,9 +19,9 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.aio
+import pyomid.client.async_client
 import pyomid.client.background
-import pyomid.client.session.leases
+import pyomid.client.session.lease_keeper
 import pyomid.spark.connections
 import pyomid.spark.transactions
 from conformance import put_entry
@@ -40,8 +40,8 @@ from simulation.universe import Call, Choices, Process, Task
 
 MODULES: Final[list[Any]] = [
     pyomid.client.background,
-    pyomid.client.session.leases,
-    pyomid.client.aio,
+    pyomid.client.session.lease_keeper,
+    pyomid.client.async_client,
     pyomid.spark.connections,
     pyomid.spark.transactions,
 ]
@@ -120,7 +120,7 @@ class FrontWorld(World):
                     process.alive = False
                     green_threads.bury(process)
                 for database in self.databases:
-                    database.abandon()
+                    database._core.abandon()
                 pyomid.spark.connections._open.clear()
 
 
@@ -149,7 +149,7 @@ class FrontProcess:
 
     def connect(self) -> Database:
         database = Database(self.parts(), url=f"simulated:{self.name}", sleep=green_threads.TIME.sleep)
-        database._random = random.Random(self.choices.number(0, 1 << 30))
+        database._core._random = random.Random(self.choices.number(0, 1 << 30))
         self.world.databases.append(database)
         return database
 

@@ -13,7 +13,7 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid import crashpoints
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
@@ -171,10 +171,10 @@ def test_e1_what_expired_is_gone_by_the_frames_snapshot(spark: SparkSession, kep
     with pyomid.connect(kept_url) as client:
         first = write(spark, kept_url, old, "expiring")
         client.alter_table("expiring", ttl_seconds=3_600)
-        expiry.expire(client, "expiring", wall_clock=lambda: time.time() + 400, notes=True)
+        expire.expire(client, "expiring", wall_clock=lambda: time.time() + 400, notes=True)
         write(spark, kept_url, new, "expiring")
         before = db.read("expiring")
-        assert expiry.expire(client, "expiring", wall_clock=lambda: time.time() + 4_100)["expiring"].expired_to > first
+        assert expire.expire(client, "expiring", wall_clock=lambda: time.time() + 4_100)["expiring"].expired_to > first
         db.compact("expiring")
         assert rows_of(db.read("expiring")) == new
         assert rows_of(before) == sorted([*old[:40], *new])

@@ -30,7 +30,7 @@ def three_rows(db: Database, table: str) -> tuple[int, int]:
             tx.table(table).put(row, {b"f:x": b"1"})
     assert db.drain(30)
     deadline_s = time.monotonic() + 30
-    while db.deployment.commit_table.lookup([tx.start_ts]) != [NOT_FOUND]:
+    while db._core.deployment.commit_table.lookup([tx.start_ts]) != [NOT_FOUND]:
         assert time.monotonic() < deadline_s, "the commit-table entry stays"
         time.sleep(0.01)
     assert tx.commit_ts is not None

@@ -16,7 +16,7 @@ import pytest
 
 import pyomid
 from pyomid.client.admin.table_admin import create_table
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot

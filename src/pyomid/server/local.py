@@ -21,7 +21,7 @@ from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
-from pyomid.wire.open_starts import OpenStarts
+from pyomid.wire.session_starts import OpenStarts
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyomid.client.drive import Driver
-from pyomid.client.session.leases import LeaseKeeper, renewal_pause_s
+from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment

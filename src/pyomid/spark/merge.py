@@ -32,7 +32,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
-from pyomid.client.public_names import Handle
+from pyomid.client.validation import Handle
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, column_named, schema_of, select_columns

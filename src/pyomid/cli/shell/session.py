@@ -332,7 +332,7 @@ class Session:
 
     def close(self) -> None:
         transaction, self._open = self._open, None
-        if transaction is not None and transaction.can_roll_back:
+        if transaction is not None and transaction._core.can_roll_back:
             transaction.rollback()
             self._output.note(f"rolled back the open transaction {transaction.start_ts}")
 

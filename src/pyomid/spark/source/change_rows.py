@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
-from pyomid.client.changes import ChangeScan, check_order, until_steps
+from pyomid.client.change_feed import ChangeScan, check_order, until_steps
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow

@@ -104,7 +104,7 @@ class Planner:
         return OmidReader(plan, self._range(table_schema, where), self._partitions(), schema)
 
     def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
-        from pyomid.client.changes import check_table
+        from pyomid.client.change_feed import check_table
         from pyomid.spark.source.change_rows import ChangesPlan, known_times, option_place, table_columns, until_of
 
         self._refuse_where()

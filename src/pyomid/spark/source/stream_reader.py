@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.changes import ChangeScan, bookmark_steps, check_table
-from pyomid.client.session.leases import Lease
+from pyomid.client.change_feed import ChangeScan, bookmark_steps, check_table
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse

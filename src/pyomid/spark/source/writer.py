@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from pyomid.client.idempotency import check_transaction_id
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, Unavailable
 from pyomid.row_codec.schema import Field, parse_column_mapping, parse_row_key
