@@ -340,6 +340,7 @@ class LargeCommits:
         elif start_ts not in self._tso.leases:
             error = SnapshotTooOld(f"start_ts {start_ts} has no lease, so its ids are not kept", start_ts=start_ts)
         elif not self._tso.oracle.report(start_ts, request.branch, request.part, ids):
+            self._tso.step.counters["reports_refused"] += 1
             error = Unavailable(
                 f"the TSO has no room for the conflict ids of start_ts {start_ts}: it keeps at most "
                 f"{self._tso.settings.reported_ids_max} (option reportedIdsMax), of all undecided Spark transactions",

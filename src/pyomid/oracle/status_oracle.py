@@ -103,7 +103,7 @@ class StatusOracle:
             self._low_watermark_conflict(start_ts)
             or self._fence_conflict(start_ts, request.table_ids)
             or self._cell_conflict(start_ts, request.cell_ids)
-            or self._reported_conflict(start_ts, parts)
+            or (self._reported_conflict(start_ts, parts) if parts else None)
         )
 
     def _checked_cells_conflict(self, start_ts: int, cell_ids: tuple[int, ...]) -> Conflict | None:
