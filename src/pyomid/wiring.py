@@ -199,7 +199,7 @@ def _restore_tables(
     tables: Mapping[str, str] | Iterable[str] | None,
 ) -> Backup:
     from pyomid.client.upkeep.backups import restore
-    from pyomid.storage.hbase.backup import HBaseRestore, described
+    from pyomid.storage.hbase.backup import HBaseRestore, backup_of
     from pyomid.storage.hbase.deployment import hbase_options, open_cluster
 
     with ExitStack() as last_first:
@@ -209,7 +209,7 @@ def _restore_tables(
         deployment = deployment_at(address, settings)
         last_first.callback(deployment.close)
         source = HBaseRestore(cluster, backup)
-        return described(source.manifest, cluster, restore(deployment, source, tables))
+        return backup_of(source.manifest, cluster, restore(deployment, source, tables))
 
 
 def open_deployment(
@@ -466,9 +466,9 @@ class _LeaderConnector:
 
     def has_moved(self) -> bool:
         """The `has_moved` of `TsoSession`."""
-        from pyomid.storage.hbase.coordination import leads_another
+        from pyomid.storage.hbase.coordination import has_other_leader
 
-        return self._connected_to is not None and leads_another(self._zookeeper, self._connected_to)
+        return self._connected_to is not None and has_other_leader(self._zookeeper, self._connected_to)
 
 
 def _hbase_deployment(

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.drive import Run
+from pyomid.client.upkeep import expiry
 from pyomid.client.upkeep.folder import (
     GAIN_MIN,
     PATIENCE_MAX,
@@ -26,6 +28,7 @@ from pyomid.client.upkeep.folder import (
 )
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.service import Stopped
+from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
@@ -287,6 +290,126 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
         upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
         upkeep.round()
         assert upkeep.report.passes == 1 + number
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("error", [Corruption("an entry is malformed"), Unavailable("the disk is full")])
+def test_sanitizing_that_fails_each_time_does_not_block_compaction(
+    raised: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: OmidError
+) -> None:
+    class Malformed:
+        def __getattr__(self, name: str) -> object:
+            if name == "entries":
+                raise error
+            return getattr(raised.deployment.commit_table, name)
+
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._open = lambda: replace(raised.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
+    for _ in range(3):
+        clock[0] += SANITIZE_EVERY_S  # the wait after an error is as long
+        with suppress(Unavailable):
+            upkeep.round()
+    assert stored(raised) == ROWS
+    assert caplog.text.count("sanitizing failed") == (0 if isinstance(error, Unavailable) else 1)
+
+
+def failing_merges_of_still(db: Database, error: OmidError) -> tuple[list[str], Callable[[], None]]:
+    """Let merges of the table "still", which comes first, fail. Return the tables of the merges that were tried, and
+    what lets all succeed."""
+    merge, is_mended, tried = db.deployment.store.flush_and_merge, threading.Event(), list[str]()
+
+    def merges(table: str, region: KeyRange) -> None:
+        tried.append(table)
+        if table == "still" and not is_mended.is_set():
+            raise error
+        merge(table, region)
+
+    db.deployment.store.flush_and_merge = merges  # type: ignore[method-assign]
+    return tried, is_mended.set
+
+
+@pytest.mark.fast
+def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_path: Path) -> None:
+    """However many versions are written meanwhile: each attempt reads the table as far as the error."""
+    tried, mend = failing_merges_of_still(raised, Misuse("permission denied"))
+    clock, records = [0.0], [stored(raised)]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._records = lambda: records[0]
+
+    def round_after_writes() -> None:
+        tried.clear()
+        records[0] += 10 * GAIN_MIN
+        publish(raised)
+        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        upkeep._timestamps = lambda: (watermark, watermark)
+        upkeep.round()
+
+    round_after_writes()
+    assert tried == ["still", "t"]
+    round_after_writes()
+    assert tried == ["t"]
+    mend()
+    clock[0] += upkeep.after_error_s
+    round_after_writes()
+    assert tried == ["still", "t"]
+
+
+@pytest.mark.fast
+def test_a_table_at_which_a_pass_breaks_off_comes_last_in_the_next_one(raised: Database, tmp_path: Path) -> None:
+    """The disk is full: compaction of another table may free pages."""
+    tried, _ = failing_merges_of_still(raised, Unavailable("the disk is full"))
+    upkeep = upkeep_of(raised, tmp_path)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            upkeep.round()
+    assert tried == ["still", "t", "still", "still"]
+    assert stored(raised) == ROWS
+
+
+@pytest.mark.fast
+def test_an_emptied_table_whose_pass_failed_is_cleaned_later(raised: Database, tmp_path: Path) -> None:
+    """No write makes its parts due."""
+    tried, mend = failing_merges_of_still(raised, Misuse("permission denied"))
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._expires.emptied["still"] = 1
+    upkeep.round()
+    tried.clear()
+    upkeep.round()
+    assert tried == [], "it is not time yet"
+    mend()
+    clock[0] += upkeep.after_error_s
+    upkeep.round()
+    assert tried == ["still"]
+    assert not upkeep._expires.emptied
+
+
+@pytest.mark.fast
+def test_a_floor_that_could_not_be_moved_is_moved_later(
+    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a further commit: the values that are there would never expire."""
+    raised.create_table("expires", families=["f"], ttl_seconds=1000)
+    with raised.begin() as tx:
+        tx.table("expires").put(b"r", {VALUE: b"v"})
+    clock, tried, move = [0.0], list[float](), expiry.move_floor
+
+    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+        tried.append(clock[0])
+        if len(tried) == 1:
+            raise Misuse("it cannot be written now")
+        return move(database, table, **options)
+
+    monkeypatch.setattr(expiry, "move_floor", moves)
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._commits = lambda: 7
+    upkeep.round()
+    for _ in range(20):
+        clock[0] += upkeep.after_error_s / 10
+        upkeep.round()
+    assert len(tried) >= 2
+    assert tried[1] - tried[0] >= upkeep.after_error_s
 
 
 @pytest.mark.process

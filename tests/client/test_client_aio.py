@@ -11,10 +11,9 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase, AsyncTransaction
-from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.aio import AsyncDatabase
 from pyomid.client.transaction import State
-from pyomid.errors import ConflictError, Misuse, TransactionEnded
+from pyomid.errors import Misuse, TransactionEnded
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = pytest.mark.fast
@@ -63,53 +62,6 @@ def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(url: st
         assert len(list(tx.table("t").scan())) == 29
 
 
-def test_the_first_committer_wins_and_an_exception_rolls_back(memory_url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
-        one, two = await db.begin(), await db.begin()
-        await (await one.table("t")).put(b"k", {b"f:x": b"1"})
-        await (await two.table("t")).put(b"k", {b"f:x": b"2"})
-        await one.commit()
-        with pytest.raises(ConflictError, match=r"it wrote t \(b'k'\)") as caught:
-            await two.commit()
-        assert caught.value.values["wrote"] == {"t": (b"k",)}
-        assert two.state is State.ROLLED_BACK
-
-        async def fails() -> None:
-            async with db.begin() as tx:
-                await (await tx.table("t")).put(b"l", {b"f:x": b"1"})
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await fails()
-        assert await get(db, b"k") == {b"f:x": b"1"}
-        assert await get(db, b"l") == {}
-
-    with_database(memory_url, body)
-
-
-async def add_one(tx: AsyncTransaction) -> None:
-    table = await tx.table("t")
-    value = int((await table.get(b"k")).get(b"f:n", b"0"))
-    await table.put(b"k", {b"f:n": b"%d" % (value + 1)})
-
-
-def test_tasks_that_count_on_one_cell_lose_no_update(memory_url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
-        await asyncio.gather(*(db.run(add_one) for _ in range(20)))
-        assert await get(db, b"k") == {b"f:n": b"20"}
-
-    with_database(memory_url, body, retries=1000)
-
-
-def test_of_all_runs_under_one_id_one_commits(memory_url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
-        results = await asyncio.gather(*(db.run_once("id", add_one) for _ in range(5)))
-        assert sum(isinstance(result, AlreadyDone) for result in results) == 4
-        assert await get(db, b"k") == {b"f:n": b"1"}
-
-    with_database(memory_url, body, retries=1000)
-
-
 def test_two_tasks_in_one_transaction_are_refused(memory_url: str) -> None:
     async def body(db: AsyncDatabase) -> None:
         async with db.begin() as tx:
@@ -146,19 +98,6 @@ def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
         with pytest.raises(TransactionEnded, match="unknown outcome"):
             await tx.rollback()
         gate.set()
-
-    with_database(memory_url, body)
-
-
-def test_use_after_the_end_is_refused(memory_url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
-        tx = await db.begin()
-        table = await tx.table("t")
-        await tx.rollback()
-        await tx.rollback()
-        for use in (table.get(b"k"), table.put(b"k", {b"f:x": b"1"}), tx.commit(), tx.table("t")):
-            with pytest.raises(TransactionEnded, match="rolled back"):
-                await use
 
     with_database(memory_url, body)
 

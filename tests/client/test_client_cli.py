@@ -132,7 +132,7 @@ def test_a_reader_that_goes_away_is_no_failure_of_ours() -> None:
 
 def test_a_folder_that_holds_no_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
-        ["status", f"omid://{tmp_path}/slip", "--no-create"],
+        ["status", f"omid://{tmp_path}/slip"],
         ["tables", f"omid://{tmp_path}/slip?create=false"],
     ):
         code, _, said = run(capsys, *arguments)

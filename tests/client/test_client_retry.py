@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import random
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,22 +154,3 @@ def test_a_decorated_function_called_with_a_transaction_takes_part_in_it(db: Dat
     put(b"k", value=b"2")
     with db.begin() as tx:
         assert tx.table("t").get(b"k") == {b"f:x": b"2"}
-
-
-def test_threads_that_count_on_one_cell_lose_no_update(url: str) -> None:
-    with pyomid.connect(url, retries=1000) as db:
-        db.create_table("t", families=["f"])
-
-        @db.transactional
-        def add_one(tx: pyomid.Transaction) -> None:
-            counter = tx.table("t")
-            value = int(counter.get(b"k").get(b"f:n", b"0"))
-            counter.put(b"k", {b"f:n": b"%d" % (value + 1)})
-
-        threads = [threading.Thread(target=lambda: [add_one() for _ in range(20)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        with db.begin() as tx:
-            assert tx.table("t").get(b"k") == {b"f:n": b"80"}

@@ -125,33 +125,6 @@ def clear(db: Database) -> None:
         table.delete_rows([key for key, _ in table.scan()])
 
 
-def test_a_scan_shows_own_writes_as_of_its_begin_ahead_of_it_and_behind(db: Database) -> None:
-    with db.begin() as tx:
-        for key in (b"b", b"d"):
-            tx.table("t").put(key, {b"f:x": b"1"})
-    with pyomid.connect(db.url, scan_batch_rows=1) as narrow, narrow.begin() as tx:
-        table = tx.table("t")
-        rows = table.scan()
-        assert next(rows)[0] == b"b"
-        table.put(b"a", {b"f:x": b"1"})
-        table.put(b"c", {b"f:x": b"1"})
-        table.delete(b"d")
-        assert [key for key, _ in rows] == [b"d"]
-        tx.rollback()
-
-
-def test_a_limit_counts_visible_rows_only(db: Database) -> None:
-    with db.begin() as tx:
-        for number in range(50):
-            tx.table("t").put(b"%02d" % number, {b"f:x": b"1"})
-    with db.begin() as tx:
-        table = tx.table("t")
-        table.delete_rows([b"%02d" % number for number in range(40)])
-        assert [key for key, _ in table.scan(limit=2)] == [b"40", b"41"]
-    with db.begin() as tx:
-        assert [key for key, _ in tx.table("t").scan(limit=2)] == [b"40", b"41"]
-
-
 def test_a_row_delete_at_cell_level_marks_the_columns_it_saw(db: Database) -> None:
     with db.begin() as tx:
         tx.table("t").put(b"k", {b"f:x": b"1"})

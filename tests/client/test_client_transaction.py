@@ -33,54 +33,6 @@ def get(db: Database, key: bytes) -> Balance:
         return tx.table("t").get(key)
 
 
-def test_the_lines_of_the_readme_work(url: str) -> None:
-    with pyomid.connect(url) as db:
-        db.create_table("accounts", families=["f"])
-        with db.begin() as tx:
-            accounts = tx.table("accounts")
-            accounts.put(b"alice", {b"f:balance": b"100"})
-            assert accounts.get(b"alice") == {b"f:balance": b"100"}
-            accounts.delete(b"bob")
-            rows = list(accounts.scan(start=b"a", stop=b"n", columns=[b"f:balance"], limit=10))
-            assert rows == [(b"alice", {b"f:balance": b"100"})]
-        assert tx.commit_ts is not None
-        assert tx.start_ts < tx.commit_ts
-
-
-def test_whoever_begins_after_the_commit_sees_it_and_whoever_began_before_does_not(db: Database) -> None:
-    put(db, b"k", b"1")
-    before = db.begin()
-    put(db, b"k", b"2")
-    assert before.table("t").get(b"k") == {b"f:x": b"1"}
-    assert get(db, b"k") == {b"f:x": b"2"}
-    assert before.table("t").get(b"k") == {b"f:x": b"1"}
-    before.rollback()
-
-
-def test_uncommitted_and_rolled_back_writes_are_seen_by_nobody_else(db: Database) -> None:
-    writer = db.begin()
-    writer.table("t").put(b"k", {b"f:x": b"1"})
-    writer.flush()
-    assert get(db, b"k") == {}
-    writer.rollback()
-    assert get(db, b"k") == {}
-    assert db.drain(10)
-    assert get(db, b"k") == {}
-
-
-def test_of_two_that_overlap_and_write_a_common_cell_the_first_committer_wins(db: Database) -> None:
-    one, two = db.begin(), db.begin()
-    one.table("t").put(b"k", {b"f:x": b"1"})
-    two.table("t").put(b"k", {b"f:x": b"2"})
-    one.commit()
-    with pytest.raises(ConflictError) as caught:
-        two.commit()
-    assert caught.value.values["commit_ts"] == one.commit_ts
-    assert two.state is State.ROLLED_BACK
-    assert two.commit_ts is None
-    assert get(db, b"k") == {b"f:x": b"1"}
-
-
 @pytest.mark.parametrize("rows", [1, 7, 3_000])
 def test_a_conflict_names_tables_and_some_rows_written(db: Database, rows: int) -> None:
     """3 000: written as a batch. The names come without the values."""
@@ -111,22 +63,6 @@ def test_different_columns_of_one_row_conflict_at_row_level_only(db: Database) -
                 two.commit()
         else:
             two.commit()
-
-
-def test_two_tables_change_together_or_not_at_all(db: Database) -> None:
-    db.create_table("u", families=["f"])
-    with db.begin() as tx:
-        tx.table("t").put(b"k", {b"f:x": b"1"})
-        tx.table("u").put(b"k", {b"f:x": b"1"})
-    loser = db.begin()
-    loser.table("t").put(b"k", {b"f:x": b"2"})
-    loser.table("u").put(b"k", {b"f:x": b"2"})
-    put(db, b"k", b"3")
-    with pytest.raises(ConflictError):
-        loser.commit()
-    with db.begin() as tx:
-        assert tx.table("t").get(b"k") == {b"f:x": b"3"}
-        assert tx.table("u").get(b"k") == {b"f:x": b"1"}
 
 
 def test_an_exception_in_the_block_rolls_back_and_passes(db: Database) -> None:
@@ -197,18 +133,6 @@ def test_every_use_after_the_end_is_refused_and_says_how_it_ended(memory_db: Dat
     for use_table in TABLE_USES:
         with pytest.raises(TransactionEnded, match=str(tx.start_ts)):
             use_table(table)
-
-
-def test_a_scan_ends_with_its_transaction(memory_db: Database) -> None:
-    with memory_db.begin() as tx:
-        for key in (b"a", b"b", b"c"):
-            tx.table("t").put(key, {b"f:x": b"1"})
-    tx = memory_db.begin()
-    rows = tx.table("t").scan()
-    next(rows)
-    tx.rollback()
-    with pytest.raises(TransactionEnded):
-        next(rows)
 
 
 def test_rollback_after_commit_is_refused_and_a_second_rollback_is_nothing(memory_db: Database) -> None:

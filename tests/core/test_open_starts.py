@@ -41,23 +41,6 @@ def low_watermark(tso: Script) -> int:
     return status.low_watermark
 
 
-def test_t16_a_start_on_its_way_holds_lwm() -> None:
-    tso = script()
-    tells(tso, "a", 0)
-    start_ts = begun(tso, "a")
-    begun(tso, "a")
-    assert low_watermark(tso) < start_ts
-
-
-def test_t16_lwm_follows_the_oldest_open_start() -> None:
-    tso = script()
-    first, second = begun(tso, "a"), begun(tso, "a")
-    tells(tso, "a", second)
-    assert first <= low_watermark(tso) < second
-    tells(tso, "a", 0)
-    assert low_watermark(tso) >= second
-
-
 def test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays() -> None:
     """A map of one bucket. Of a client that does not tell (Java) the starts are kept as well."""
     tso = script(conflict_map_entries=1, write_set_fraction_max=100.0)
@@ -100,16 +83,6 @@ def low_watermark_of_commits(tso: Script) -> int:
     return tso.machine.status().low_watermark
 
 
-def test_t16_a_start_after_the_telling_is_open_again() -> None:
-    tso = script()
-    tells(tso, "a", 0)
-    low_watermark(tso)
-    start_ts = begun(tso, "a")
-    begun(tso, "b")
-    tells(tso, "b", 0)
-    assert low_watermark(tso) < start_ts
-
-
 def test_t16_a_silent_peer_holds_lwm_until_its_starts_are_old() -> None:
     tso = script()
     start_ts = begun(tso, "java")
@@ -117,38 +90,6 @@ def test_t16_a_silent_peer_holds_lwm_until_its_starts_are_old() -> None:
     assert low_watermark(tso) < start_ts
     tso.tick(1.2 * AGE_S)
     assert low_watermark(tso) >= last
-
-
-@pytest.mark.parametrize("client", [b"", b"a"])
-def test_t16_what_an_ended_connection_held_is_held_until_it_is_old(client: bytes) -> None:
-    tso = script()
-    if client:
-        tells(tso, "a", 0, client=client)
-    start_ts = begun(tso, "a")
-    tso.done(PeerGone("a"))
-    assert low_watermark(tso) < start_ts
-    tso.tick(1.2 * AGE_S)
-    assert low_watermark(tso) >= start_ts
-
-
-def test_t16_a_client_that_is_back_tells_for_its_former_connection() -> None:
-    tso = script()
-    tells(tso, "one", 0, client=b"a", connection=1)
-    start_ts = begun(tso, "one")
-    tso.done(PeerGone("one"))
-    tells(tso, "two", start_ts, client=b"a", connection=2)
-    assert low_watermark(tso) < start_ts
-    tells(tso, "two", 0, client=b"a", connection=2)
-    assert low_watermark(tso) >= start_ts
-
-
-def test_t16_the_former_connection_may_end_after_the_client_told() -> None:
-    tso = script()
-    tells(tso, "one", 0, client=b"a", connection=1)
-    start_ts = begun(tso, "one")
-    tells(tso, "two", 0, client=b"a", connection=2)
-    tso.done(PeerGone("one"))
-    assert low_watermark(tso) >= start_ts
 
 
 def test_t16_an_overtaken_telling_counts_for_its_own_connection_only() -> None:
@@ -193,16 +134,6 @@ def test_t16_the_end_of_one_process_frees_what_no_other_held() -> None:
     assert not tso.machine.open_starts.waits_for("silent")
     tso.done(ProcessEnded("silent"))
     assert low_watermark(tso) < silent, "who it was is not known"
-
-
-def test_t16_what_was_told_lasts_though_nothing_came_over_the_connection() -> None:
-    tso = script()
-    tells(tso, "one", 0, client=b"a", connection=1)
-    start_ts = begun(tso, "one")
-    tells(tso, "two", start_ts, client=b"a", connection=2)
-    tso.done(PeerGone("one"))
-    tso.done(PeerGone("two"))
-    assert low_watermark(tso) < start_ts
 
 
 def test_t16_the_name_of_another_client_frees_nothing() -> None:

@@ -113,14 +113,6 @@ def test_a_tiny_map_does_forget() -> None:
     assert 0 < commits < 40
 
 
-@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(1, 1 << 31))
-def test_t10_every_64_bit_id_has_a_bucket_inside_the_map(cell: int, entries_max: int) -> None:
-    buckets = max(1, -(-entries_max // 28))
-    shape = BucketMap.__new__(BucketMap)
-    shape.buckets = buckets
-    assert 0 <= shape.bucket_of(cell) < buckets
-
-
 def test_the_oldest_of_a_full_bucket_is_evicted_and_named() -> None:
     only = BucketMap(3, 3)
     assert [only.record(cell, ts) for cell, ts in ((7, 300), (8, 100), (9, 200))] == [0, 0, 0]

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from machine_script import Script
 
 from pyomid.errors import SnapshotTooOld, Unavailable
-from pyomid.oracle.instructions import UpdateLeaderState
 from pyomid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
 from pyomid.types import CommitReply, CommitRequest
-from pyomid.wire.messages import EndLease, GrantLease, LeaseReply, RenewLease
+from pyomid.wire.messages import EndLease, GrantLease, LeaseReply
 
 pytestmark = pytest.mark.fast
 
@@ -33,21 +32,6 @@ def pass_time(tso: Script, seconds: float) -> None:
     tso.settle()
 
 
-def test_thousands_of_loads_share_a_few_leases() -> None:
-    """Each in a process of its own. With a lease each all of the TSO's would be used up, for everybody."""
-    tso = Script(leases_max=40, max_transaction_age_s=10.0)
-    most = 0
-    for _ in range(1000):
-        start_ts = tso.begin()
-        assert share(tso, start_ts) <= start_ts
-        pass_time(tso, 0.0)
-        most = max(most, len(tso.machine.leases))
-    assert most <= SHARED_TERM_PARTS + 2
-    assert tso.machine.step.counters["leases_granted"] <= 1000 / (TERM_S / SHARED_TERM_PARTS) + 1
-    pass_time(tso, TERM_S)
-    assert len(tso.machine.leases) == 0
-
-
 def test_w_follows_the_oldest_load_while_new_ones_come() -> None:
     """Not the first load of all, whose lease younger ones would keep for ever."""
     tso = Script(max_transaction_age_s=10.0)
@@ -59,35 +43,6 @@ def test_w_follows_the_oldest_load_while_new_ones_come() -> None:
         pass_time(tso, 1.0)
     oldest_kept = min(s for at_s, s in began if at_s >= tso.now_s - TERM_S * (1 + 2 / SHARED_TERM_PARTS))
     assert oldest_kept - 50 <= tso.machine.watermarks.published < tso.machine.leases.starts[0]
-
-
-def test_a_long_write_is_kept_while_loads_come_and_go() -> None:
-    """And W moves on at once when it ended, to the oldest load."""
-    tso = Script(max_transaction_age_s=10.0)
-    write = tso.begin()
-    tso.ask_settled(GrantLease(write, TERM_S))
-    for second in range(700):
-        share(tso, tso.begin())
-        pass_time(tso, 1.0)
-        if second % 100 == 0:
-            assert isinstance(tso.ask_settled(RenewLease(write)).answer, LeaseReply)
-        assert tso.machine.watermarks.published < write
-    tso.ask_settled(EndLease(write))
-    pass_time(tso, 1.0)
-    assert write < tso.machine.watermarks.published == tso.machine.leases.starts[0] - 1
-
-
-def test_loads_do_not_keep_w_where_a_write_ended() -> None:
-    tso = Script(max_transaction_age_s=10.0)
-    write = tso.begin()
-    tso.ask_settled(GrantLease(write, TERM_S))
-    load = tso.begin()
-    assert share(tso, load) == load, "a write's lease ends with it"
-    pass_time(tso, 20.0)
-    assert tso.machine.watermarks.published == write - 1
-    tso.ask_settled(EndLease(write))
-    pass_time(tso, 1.0)
-    assert tso.machine.watermarks.published == load - 1
 
 
 def test_a_read_that_asks_again_is_kept_for_hours() -> None:
@@ -115,19 +70,6 @@ def test_a_shared_lease_that_is_lost_is_told_to_every_sharer() -> None:
         assert isinstance(tso.ask_settled(GrantLease(start_ts, TERM_S, shared=True)).refusal(), SnapshotTooOld)
 
 
-def test_an_owner_and_sharers_of_one_start_end_apart() -> None:
-    tso = Script(max_transaction_age_s=10.0)
-    start_ts = tso.begin()
-    tso.ask_settled(GrantLease(start_ts, 1000.0))
-    assert share(tso, start_ts) == start_ts
-    tso.ask_settled(EndLease(start_ts))
-    assert isinstance(tso.ask_settled(RenewLease(start_ts)).refusal(), SnapshotTooOld), "its owner's part is over"
-    pass_time(tso, TERM_S - 10)
-    assert tso.machine.watermarks.published < start_ts
-    pass_time(tso, 20.0)
-    assert tso.machine.watermarks.published >= start_ts
-
-
 def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
     tso = Script(max_transaction_age_s=10.0)
     job = tso.begin()
@@ -144,18 +86,6 @@ def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
     assert tso.stores.leader_state.read().leases == frozenset()
 
 
-def test_who_shares_a_lease_waits_for_its_row() -> None:
-    tso = Script()
-    first, second = tso.begin(), tso.begin()
-    asked = [tso.ask(GrantLease(start_ts, TERM_S, shared=True)) for start_ts in (first, second)]
-    assert [waiting.answer for waiting in asked] == [None, None]
-    tso.finish(UpdateLeaderState)
-    tso.settle()
-    assert [waiting.answer for waiting in asked] == [LeaseReply(first, TERM_S)] * 2
-    third = tso.ask(GrantLease(tso.begin(), TERM_S, shared=True))
-    assert third.answer == LeaseReply(first, TERM_S), "a durable lease is shared without a write"
-
-
 def test_sharers_are_served_where_no_lease_is_left() -> None:
     tso = Script(leases_max=2)
     first = tso.begin()
@@ -166,18 +96,6 @@ def test_sharers_are_served_where_no_lease_is_left() -> None:
     refused = tso.ask_settled(GrantLease(tso.begin(), TERM_S, "a load", shared=True)).refusal()
     assert isinstance(refused, Unavailable)
     assert "1 by a job" in refused.message
-
-
-def test_a_new_tso_keeps_what_was_shared() -> None:
-    tso = Script(max_transaction_age_s=10.0)
-    loads = [tso.begin() for _ in range(3)]
-    for start_ts in loads:
-        share(tso, start_ts)
-    after = Script(tso.stores, max_transaction_age_s=10.0)
-    pass_time(after, 20.0)
-    assert after.machine.watermarks.published < loads[0]
-    assert [share(after, start_ts) for start_ts in reversed(loads)][-1] == loads[0]
-    assert len(after.machine.leases) <= 3
 
 
 @given(

@@ -34,15 +34,6 @@ def go_on(tso: Script, seconds: float, cell: int = 1) -> int:
     return committed.commit_ts
 
 
-def test_w_stays_below_what_was_committed_within_the_retention() -> None:
-    tso = keeper()
-    first = go_on(tso, 1000)
-    second = go_on(tso, 1000)
-    third = go_on(tso, 2000)
-    report = tso.machine.report()
-    assert first < report.watermark < second < third < report.low_watermark
-
-
 def test_lwm_rises_past_a_lease_on_history() -> None:
     tso = keeper()
     first = go_on(tso, 500)

@@ -8,17 +8,15 @@ import pytest
 from machine_script import Script, memory_stores
 
 from conformance import put_entry
-from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
+from pyomid.errors import Misuse, SnapshotTooOld, StoreFull, Unavailable
 from pyomid.oracle.instructions import (
     DeleteBelow,
     DeleteEntries,
     Flush,
     LookupEntries,
-    MarkUnknownTable,
     PutBranches,
     PutDecision,
     ReadEpoch,
-    ReadTables,
     SealEntries,
     UpdateLeaderState,
 )
@@ -106,15 +104,6 @@ def test_conflict_free_writes_are_not_checked_but_recorded_and_count_for_their_t
 
 
 # ── T1: begin windows ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_t1_a_begin_during_a_held_flush_is_answered_below_every_commit_in_flight() -> None:
-    tso = Script()
-    writer = tso.begin()
-    held = tso.ask(CommitRequest(writer, (A,)))
-    start_ts = tso.begin()
-    tso.settle()
-    assert start_ts < committed(held.answer)
 
 
 def test_t1_a_window_that_runs_out_behind_a_flight_makes_begins_wait_for_the_release() -> None:
@@ -212,43 +201,7 @@ def test_t2_w_is_sent_only_after_every_commit_that_started_below_it_is_durable()
     assert tso.stores.leader_state.read().watermark == tso.machine.watermarks.sent
 
 
-def test_t2_lwm_by_age_waits_for_what_is_in_flight() -> None:
-    tso = Script(max_transaction_age_s=16.0)
-    held = tso.ask(CommitRequest(tso.begin(), (A,)))
-    published = tso.machine.watermarks.sent
-    tso.begin()
-    tso.tick(40.0)
-    assert tso.machine.watermarks.sent == published or held.answer is None
-    assert tso.machine.watermarks.sent < tso.machine.windows.head.entries[0][0]
-    tso.settle()
-    tso.tick(2.0)
-    assert tso.machine.watermarks.sent > published
-
-
 # ── T3, law 8: timestamps ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_t3_a_restart_never_hands_out_a_timestamp_twice() -> None:
-    tso = Script()
-    seen = {tso.begin() for _ in range(9)} | {committed(tso.commit(tso.begin(), A))}
-    after = Script(tso.stores)
-    assert after.begin() > max(seen)
-    assert after.machine.epoch >= max(seen)
-
-
-def test_t3_the_ceiling_is_durable_before_a_timestamp_below_it_is_handed_out() -> None:
-    tso = Script(ceiling_step=4000, ceiling_renew_remaining=2000)
-    for i in range(100):
-        durable = tso.stores.leader_state.read().ceiling
-        waiting = tso.ask(Begin())
-        if waiting.answer is not None:
-            assert waiting.start_ts < durable
-        commit = tso.ask(CommitRequest(waiting.start_ts, (A + i,))) if waiting.answer else None
-        if i % 3 == 0:
-            tso.settle()
-            assert waiting.answer is not None
-            assert commit is None or isinstance(commit.answer, CommitReply)
-    assert tso.stores.leader_state.read().ceiling > 4000
 
 
 def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
@@ -387,28 +340,6 @@ def test_t4_a_doubt_with_several_stalls_ends() -> None:
     assert tso.machine.step.counters["stalls"] == 3
 
 
-def test_t4_a_leader_whose_lease_ran_out_answers_no_begin() -> None:
-    from pyomid.oracle.instructions import LeaseRenewed
-
-    tso = Script()
-    tso.done(LeaseRenewed(tso.now_s + 1.0))
-    tso.begin()
-    tso.tick(1.0)
-    begin = tso.ask(Begin())
-    assert tso.died
-    assert begin.answer is None
-
-
-def test_t5_a_flush_that_ends_after_a_takeover_is_never_acknowledged() -> None:
-    tso = Script()
-    held = tso.ask(CommitRequest(tso.begin(), (A,)))
-    Script(tso.stores)
-    tso.finish(Flush)
-    assert tso.died
-    assert held.answer is None
-    assert tso.machine.handle([], tso.now_s) == []
-
-
 def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -> None:
     """The old TSO writes a pending record between the new one's first look and its fence: it must be finished."""
     from pyomid.oracle.instructions import ReadLeaderState, TakeOverEpoch
@@ -438,13 +369,6 @@ def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -
 
 
 # ── T6 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_t6_every_begin_carries_the_epoch_of_the_tso_that_gave_it() -> None:
-    tso = Script()
-    first = tso.ask(Begin()).answer
-    second = Script(tso.stores).ask(Begin()).answer
-    assert first.epoch < first.start_ts <= second.epoch < second.start_ts  # type: ignore[union-attr]
 
 
 # ── T7: retries ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -486,15 +410,6 @@ def test_t7_a_first_try_that_arrives_during_the_retry_cannot_commit_behind_its_b
     assert reason(late.answer) is AbortReason.SEALED
 
 
-def test_t7_a_retry_on_the_next_tso_finds_the_commit_or_seals_it() -> None:
-    tso = Script()
-    done, lost = tso.begin(), tso.begin()
-    commit_ts = committed(tso.commit(done, A))
-    after = Script(tso.stores)
-    assert committed(after.commit(done, A, is_retry=True)) == commit_ts
-    assert reason(after.commit(lost, B, is_retry=True)) is AbortReason.RETRY_UNKNOWN
-
-
 @pytest.mark.parametrize("horizon", [-1, -50, -(1 << 63), (1 << 63) - 1])
 def test_a_horizon_that_cannot_be_reaches_no_store(horizon: int) -> None:
     tso = Script()
@@ -502,19 +417,6 @@ def test_a_horizon_that_cannot_be_reaches_no_store(horizon: int) -> None:
     assert isinstance(asked.answer, Refused)
     assert asked.answer.code == "OMID-MISUSE"
     assert str(horizon) in asked.answer.message
-
-
-def test_t7_below_the_sanitised_horizon_no_outcome_is_told() -> None:
-    tso = Script(max_transaction_age_s=16.0)
-    start_ts = tso.begin()
-    committed(tso.commit(start_ts, A))
-    _age_past(tso, start_ts)
-    retry = tso.ask(CommitRequest(start_ts, (A,), is_retry=True))
-    horizon = tso.ask(AdvanceHorizon(tso.machine.watermarks.published))
-    tso.settle()
-    assert isinstance(horizon.answer, HorizonReply)
-    assert isinstance(retry.refusal(), OutcomeUnknown)
-    assert isinstance(tso.ask_settled(CommitRequest(start_ts, (A,), is_retry=True)).refusal(), OutcomeUnknown)
 
 
 # ── T8: fences ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -586,14 +488,6 @@ def test_t8_commits_decided_before_a_fence_are_durable_when_it_is_answered() -> 
 
 
 # ── T10, T11 ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_t10_the_most_negative_id_is_a_valid_id() -> None:
-    tso = Script()
-    first, second = tso.begin(), tso.begin()
-    committed(tso.commit(first, -(1 << 63), (1 << 63) - 1, 0, -1))
-    for cell in (-(1 << 63), (1 << 63) - 1, 0, -1):
-        assert reason(tso.commit(second, cell)) is AbortReason.CONFLICT
 
 
 @pytest.mark.parametrize(
@@ -717,27 +611,6 @@ def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() 
     committed(later.answer)
 
 
-def test_t12_w_stays_below_a_large_commit_until_its_record_is_gone() -> None:
-    tso = Script(max_transaction_age_s=16.0, lease_seconds=20.0)
-    start_ts, branches, table = _large(tso)
-    lease = tso.ask(GrantLease(start_ts))
-    tso.settle()
-    assert isinstance(lease.answer, LeaseReply)
-    large = tso.ask(CommitRequest(start_ts, (), (table,), branches, WriteSetLevel.TABLE))
-    for step in (UpdateLeaderState, PutDecision, PutBranches):
-        tso.tick(60.0)  # the lease expires, LWM ages past the start
-        assert tso.machine.watermarks.sent < start_ts
-        tso.finish(step)
-    committed(large.answer)
-    while tso.machine.pending:
-        assert tso.stores.leader_state.read().watermark < start_ts
-        tso.finish(UpdateLeaderState)
-    tso.settle()
-    tso.tick(60.0)
-    tso.settle()
-    assert tso.stores.leader_state.read().watermark > start_ts
-
-
 def test_t12_a_table_level_commit_goes_by_the_highest_w_ever_sent_not_by_lwm() -> None:
     tso = Script(max_transaction_age_s=16.0, lease_seconds=10_000.0)
     table = _register(tso, "t")
@@ -779,28 +652,6 @@ def test_t13_entries_of_branches_replace_a_seal() -> None:
     tso.stores.commit_table.seal(branches[0])
     commit_ts = committed(tso.commit(start_ts, A, table_ids=(table,), branches=branches))
     assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
-
-
-@pytest.mark.parametrize("steps", range(5))
-def test_the_next_tso_finishes_a_large_commit_wherever_the_last_one_died(steps: int) -> None:
-    """Whole or not at all, at every step; and what was acknowledged is whole."""
-    tso = Script()
-    start_ts, branches, table = _large(tso)
-    tso.ask_settled(GrantLease(start_ts))
-    large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
-    for kind in (UpdateLeaderState, PutDecision, PutBranches, UpdateLeaderState)[:steps]:
-        tso.finish(kind)
-    after = Script(tso.stores)
-    found = lookup(after, start_ts, *branches)
-    assert len(set(found)) == 1, found
-    assert (found[0] > 0) == (steps >= 2)
-    if large.answer is not None:
-        assert found[0] == committed(large.answer)
-    state = after.stores.leader_state.read()
-    assert state.pending == ()
-    assert start_ts not in state.leases or steps == 0
-    answer = after.commit(start_ts, A, table_ids=(table,), branches=branches, is_retry=True)
-    assert (committed(answer) if found[0] > 0 else reason(answer)) in (found[0], AbortReason.RETRY_UNKNOWN)
 
 
 def test_a_retried_large_commit_with_other_branches_is_refused_never_matched() -> None:
@@ -927,15 +778,6 @@ def test_a_renewed_lease_lives_on_and_an_ended_one_is_gone_durably() -> None:
     assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
 
 
-def test_no_lease_at_or_below_the_highest_w_ever_sent_durable_or_not() -> None:
-    tso = Script(max_transaction_age_s=16.0)
-    start_ts = tso.begin()
-    tso.tick(60.0)
-    assert tso.pending(UpdateLeaderState)
-    assert tso.stores.leader_state.read().watermark < start_ts <= tso.machine.watermarks.sent
-    assert isinstance(tso.ask(GrantLease(start_ts)).refusal(), SnapshotTooOld)
-
-
 def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at_or_below_w() -> None:
     stores = memory_stores(LeaderRecord(epoch=50, ceiling=2000, watermark=300, leases=frozenset((200, 300, 500, 900))))
     tso = Script(stores, lease_seconds=20.0)
@@ -962,20 +804,6 @@ def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
         tso.tick(1.0)
         tso.settle()
     assert tso.machine.clock.last_issued == issued, "a store that nobody uses draws nothing more"
-
-
-def test_t15_a_commit_in_flight_when_a_start_was_drawn_falls_below_w_too() -> None:
-    """What is drawn then lies in the window below it; nobody asks for anything afterwards."""
-    tso = Script(max_transaction_age_s=16.0)
-    commit = tso.ask(CommitRequest(tso.begin(), (A,)))
-    tso.tick(2.0)
-    assert commit.answer is None, "its flush has not ended"
-    tso.settle()
-    commit_ts = committed(commit.answer)
-    for _ in range(60):
-        tso.tick(1.0)
-        tso.settle()
-    assert tso.stores.leader_state.read().watermark >= commit_ts
 
 
 def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> None:
@@ -1023,17 +851,6 @@ def test_completion_deletes_entries_but_a_large_commits_only_after_its_record_is
 
 
 # ── K6, failures ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_k6_an_unknown_table_leaves_a_durable_mark_before_its_commit_is_decided() -> None:
-    tso = Script()
-    commit = tso.ask(CommitRequest(tso.begin(), (A,), (77,)))
-    tso.finish(ReadTables)
-    assert not tso.pending(Flush)
-    tso.finish(MarkUnknownTable)
-    assert list(tso.stores.catalog.unknown_tables()) == [77]
-    tso.settle()
-    committed(commit.answer)
 
 
 def test_k6_a_table_registered_since_the_last_look_leaves_no_mark() -> None:
@@ -1128,12 +945,3 @@ def test_k7_a_second_grant_never_shortens_a_lease() -> None:
     tso.tick(2.0)
     tso.settle()
     assert start_ts not in tso.machine.leases
-
-
-def test_k7_a_second_grant_may_lengthen_a_lease() -> None:
-    tso = Script()
-    start_ts = tso.begin()
-    tso.ask_settled(GrantLease(start_ts, 10.0))
-    assert tso.ask_settled(GrantLease(start_ts, 300.0)).answer == LeaseReply(start_ts, 300.0)
-    tso.tick(299.0)
-    assert start_ts in tso.machine.leases

@@ -114,16 +114,16 @@ def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseLeaderState]:
         yield made
 
 
-@pytest.fixture
-def tso(url: str, tmp_path: Path) -> Iterator[TsoProcess]:
-    """A leading TSO of the database, for one test."""
-    with TsoProcess(url, tmp_path / "tso.log") as process:
+@pytest.fixture(scope="module")
+def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
+    """A leading TSO of the database, for the rest of a module: tests with TSOs of their own stand before."""
+    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "tso.log") as process:
         process.wait_until_leading()
         yield process
         process.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database(url: str, tso: TsoProcess) -> Iterator[Database]:
     with pyomid.connect(url) as opened:
         yield opened

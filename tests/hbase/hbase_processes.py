@@ -1,4 +1,4 @@
-"""TSO processes of a cluster, started as an operator would."""
+"""TSO processes of a cluster, started as an operator starts them."""
 
 from __future__ import annotations
 

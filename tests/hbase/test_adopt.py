@@ -1,4 +1,4 @@
-"""A table that was written without transactions is adopted: everything in it is seen by every transaction."""
+"""Adopting a table that was written without transactions: afterwards every transaction sees all of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from region_admin import OperatorsAdmin
 Q = Column(b"f", b"q")
 
 
-def test_an_adopted_table_is_seen_whole(url: str, database: Database, store: HBaseStore, table_name: str) -> None:
+def test_transactions_see_every_cell_of_an_adopted_table(
+    url: str, database: Database, store: HBaseStore, table_name: str
+) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     for version in (3, 7):
         store.write_cells(table_name, version, [RowWrite(b"r%d" % row, ((Q, b"%d" % version),)) for row in range(5)])
@@ -40,9 +42,7 @@ def test_an_adopted_table_is_seen_whole(url: str, database: Database, store: HBa
     database.drop_table(table_name)
 
 
-def test_adopting_again_commits_nothing_that_a_transaction_left_undecided(
-    url: str, database: Database, table: str
-) -> None:
+def test_adopting_again_does_not_commit_undecided_cells(url: str, database: Database, table: str) -> None:
     """The table is in the catalog: its cells without shadow cells are transactions' business."""
     writer = database.begin()
     writer.table(table).put(b"r", {b"f:q": b"undecided"})
@@ -53,7 +53,7 @@ def test_adopting_again_commits_nothing_that_a_transaction_left_undecided(
     writer.rollback()
 
 
-def test_a_run_that_is_overtaken_adopts_no_cell_of_a_later_transaction(
+def test_a_slow_adoption_skips_cells_of_later_transactions(
     url: str, database: Database, store: HBaseStore, table_name: str
 ) -> None:
     """One run drew its timestamp and was slow; another finished and registered; then a transaction wrote."""
@@ -70,7 +70,7 @@ def test_a_run_that_is_overtaken_adopts_no_cell_of_a_later_transaction(
     database.drop_table(table_name)
 
 
-def test_cells_that_nobody_would_see_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
+def test_cells_newer_than_every_timestamp_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
     driver = Driver(database.deployment)
@@ -125,7 +125,7 @@ def test_an_empty_value_is_refused_before_anything_changes(
     database.drop_table(table_name)
 
 
-def test_all_that_forbids_an_adoption_is_told_at_once(
+def test_an_adoption_reports_all_problems_at_once(
     url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -245,6 +245,6 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
     database.drop_table(table_name)
 
 
-def test_a_store_where_nobody_else_writes_has_nothing_to_adopt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_tables_in_hbase_can_be_adopted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", "omid-memory:adoption", "t", "f"]) == 1
     assert "only tables of HBase" in capsys.readouterr().err

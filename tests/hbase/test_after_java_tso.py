@@ -1,4 +1,4 @@
-"""A store that Java's TSO led: nothing it committed is sanitised away, whatever table the runbook forgot (K6)."""
+"""After a Java TSO led a store, sanitizing deletes no commit of a table that nobody registered (K6)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sanitise(database: Database) -> Sanitized:
     return done
 
 
-def test_a_table_the_runbook_forgot_keeps_its_commits(
+def test_an_unregistered_table_keeps_its_commits(
     forgotten: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with TsoProcess(url, tmp_path / "tso.log") as tso, pyomid.connect(url) as database:
@@ -79,7 +79,7 @@ def test_a_table_the_runbook_forgot_keeps_its_commits(
         tso.stop()
 
 
-def test_the_mark_of_a_table_that_is_gone_is_forgotten(
+def test_forget_removes_the_mark_of_a_missing_table(
     url: str, database: Database, table_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was made and dropped behind pyomid's back: to register it would be to make it again."""

@@ -111,9 +111,7 @@ def reshape(cluster: Cluster, table: str, change: Callable[[OperatorsAdmin], obj
 
 
 @pytest.mark.long
-def test_nothing_is_lost_between_compaction_split_and_sanitising(
-    database: Database, cluster: Cluster, table_name: str
-) -> None:
+def test_compaction_splits_and_sanitizing_lose_nothing(database: Database, cluster: Cluster, table_name: str) -> None:
     """K4: writers race the compactor. K5: between its passes and the sanitiser a region splits. K6: a table appears."""
     database.create_table(table_name, ["f"])
     writers = [Writer(database, table_name)]
@@ -149,7 +147,7 @@ def test_nothing_is_lost_between_compaction_split_and_sanitising(
         database.drop_table(writer.table)
 
 
-def test_a_region_without_a_record_holds_the_sanitiser_back(
+def test_a_region_without_a_watermark_holds_the_sanitizer_back(
     database: Database, cluster: Cluster, table_name: str
 ) -> None:
     """K5: two regions merge, of which one was never compacted: the record of the other does not speak for both."""

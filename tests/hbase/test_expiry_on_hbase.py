@@ -1,4 +1,4 @@
-"""What expires over HBase, where no TSO does upkeep: values of a table with a time to live, and idempotency keys."""
+"""Expiry over HBase, where no TSO does upkeep: values of a table with a time to live, and idempotency keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_values_expire_and_compaction_drops_them(database: Database, expiring: s
         assert [key for key, _ in tx.table(expiring).scan()] == [b"young"]
 
 
-def test_a_key_shrinks_and_its_id_stays_taken(database: Database, table: str) -> None:
+def test_an_expired_idempotency_key_still_blocks_its_id(database: Database, table: str) -> None:
     def expire_at(hours: float) -> int:
         return expired_keys.expire_keys(database, HOUR_S, wall_clock=lambda: time.time() + hours * HOUR_S)
 

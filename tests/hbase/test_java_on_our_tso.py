@@ -1,4 +1,4 @@
-"""Apache Omid's own client on pyomid's TSO, beside a Python one: the same tables, transaction by transaction."""
+"""Apache Omid's own client and a Python client on pyomid's TSO, with the same tables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_shadow_cells_have_one_name(java: JavaClient) -> None:
         assert bytes.fromhex(java.ask("shadow", qualifier.hex())) == shadow_qualifier(qualifier)
 
 
-def test_what_java_commits_we_read_cell_by_cell(java: JavaClient, database: Database, table: str) -> None:
+def test_we_read_each_cell_that_java_commits(java: JavaClient, database: Database, table: str) -> None:
     start_ts = java.begin("a")
     java.put("a", table, b"r", b"f", b"q", b"1")
     java.put("a", table, b"r", b"f", b"p", b"2")
@@ -71,7 +71,7 @@ def test_what_java_commits_we_read_cell_by_cell(java: JavaClient, database: Data
         assert tx.table(table).get(b"r") == {b"f:q": b"1", b"f:p": b"2"}
 
 
-def test_what_we_commit_java_reads(java: JavaClient, database: Database, table: str) -> None:
+def test_java_reads_our_commits(java: JavaClient, database: Database, table: str) -> None:
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"1", b"f:p": b"2"})
         tx.table(table).put(b"s", {b"f:q": b"3"})
@@ -99,7 +99,7 @@ def test_deletes_mean_the_same_on_both_sides(java: JavaClient, database: Databas
     java.rollback("b")
 
 
-def test_the_first_of_two_committers_wins_whoever_it_is(java: JavaClient, database: Database, table: str) -> None:
+def test_the_first_committer_wins_java_or_python(java: JavaClient, database: Database, table: str) -> None:
     java.begin("loses")
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"ours"})
@@ -220,7 +220,7 @@ def answers_commit_of(start_ts: int) -> Callable[[Passed], bool]:
     return wanted
 
 
-def test_a_retry_of_java_is_answered_with_the_first_tries_outcome(
+def test_a_java_retry_gets_the_first_attempts_outcome(
     proxied: JavaClient, proxy: FrameProxy, database: Database, tso: TsoProcess, table: str
 ) -> None:
     """T7: the TSO stands still for longer than the client waits; both tries arrive, one commit is there."""
@@ -243,7 +243,7 @@ def test_a_retry_of_java_is_answered_with_the_first_tries_outcome(
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["the same connection", "a new connection"])
-def test_an_answer_that_java_never_got_is_told_to_its_retry(
+def test_a_java_retry_gets_the_reply_that_was_lost(
     proxied: JavaClient, proxy: FrameProxy, database: Database, table: str, cut: bool
 ) -> None:
     """T7: the answer is lost on the way, or together with the connection."""
@@ -263,7 +263,7 @@ def test_an_answer_that_java_never_got_is_told_to_its_retry(
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
 
 
-def test_a_job_whose_branch_a_java_fence_sealed_is_whole(java: JavaClient, database: Database, table: str) -> None:
+def test_a_job_with_a_branch_sealed_by_java_is_complete(java: JavaClient, database: Database, table: str) -> None:
     """T13: between the tasks and the commit Java fences another table, and reads a branch by that fence."""
     tso, column = database.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
@@ -302,9 +302,7 @@ def test_a_fence_of_java_aborts_writers_that_began_before(java: JavaClient, data
         tx.table(table).put(b"r", {b"f:q": b"2"})
 
 
-def test_a_commit_whose_start_a_java_fence_sealed_is_told_aborted(
-    java: JavaClient, database: Database, table: str
-) -> None:
+def test_a_commit_sealed_by_a_java_fence_is_reported_aborted(java: JavaClient, database: Database, table: str) -> None:
     """R2: whoever reads by Java's fence seals what it meets undecided; the mark wins, so nobody is told committed."""
     tso, column = database.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
@@ -337,7 +335,7 @@ def test_at_conflict_level_cell_two_columns_of_a_row_do_not_conflict(
         assert tx.table(table).get(b"r") == {b"f:p": b"java's", b"f:q": b"ours"}
 
 
-def test_at_conflict_level_row_they_do_whoever_comes_first(
+def test_at_conflict_level_row_two_columns_of_a_row_conflict(
     hbase: HBaseServer, database: Database, tso: TsoProcess, table_name: str
 ) -> None:
     """T9: two columns of one row conflict, because both sides name rows."""
@@ -362,9 +360,7 @@ def test_at_conflict_level_row_they_do_whoever_comes_first(
     database.drop_table(table_name)
 
 
-def test_a_table_that_java_made_and_nobody_registered_stops_the_sanitiser(
-    java: JavaClient, database: Database, table_name: str
-) -> None:
+def test_an_unregistered_java_table_stops_the_sanitizer(java: JavaClient, database: Database, table_name: str) -> None:
     """K6: its commits leave a mark before their answer; registering the table is the cure."""
     java.ask("create", table_name, "f")
     java.begin("a")

@@ -205,7 +205,7 @@ def test_reads_and_cleaning_of_large_rows_leave_the_server_alive(
 
 
 @pytest.mark.soak
-def test_an_unbounded_get_would_have_ended_it(tmp_path: Path) -> None:
+def test_an_unlimited_get_kills_the_server(tmp_path: Path) -> None:
     """Else what the tests above show says nothing. Its own server, which ends."""
     needs_java()
     own = Small(tmp_path, SMALL)

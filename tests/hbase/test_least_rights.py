@@ -222,7 +222,7 @@ WORK: Final[dict[str, Callable[[str], None]]] = {
 
 
 @pytest.mark.parametrize("lacks", [each for each in LACKING if each[0] in WORK], ids=" ".join)
-def test_without_a_right_one_is_told_which(
+def test_the_error_names_the_missing_right(
     url: str,
     tso: TsoProcess,
     lacks: tuple[str, str, str],
@@ -251,7 +251,7 @@ def test_each_role_does_its_work_with_its_rights(
     assert "denied" not in caplog.text
 
 
-def test_the_page_knows_each_role() -> None:
+def test_the_page_lists_each_role() -> None:
     assert set(ROLES) == {TSO, *WORK}
 
 

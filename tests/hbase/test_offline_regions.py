@@ -80,6 +80,59 @@ Work = Callable[[Database, str], object]
 WORKS = (get, put, scan, scan_from_the_end)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("table", [COMMIT_TABLE, META_TABLE])
+def test_a_tso_resumes_when_its_region_is_back(
+    table: str, url: str, cluster: Cluster, tmp_path: Path, table_name: str
+) -> None:
+    options = ("--store-retry", str(FOR_EVER_S))
+    with (
+        TsoProcess(url, tmp_path / "log", options=options) as tso,
+        pyomid.connect(url, requestSeconds=FOR_EVER_S, commitRetrySeconds=FOR_EVER_S) as database,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        tso.wait_until_leading()
+        database.create_table(table_name, ["f"])
+        put(database, table_name)
+        with offline(cluster, table) as regions:
+            committed = threads.submit(put, database, table_name)
+            names = "|".join(re.escape(each.encoded_name.decode()) for each in regions)
+            waiting = threading.Event()
+            while not re.search(rf"waiting for .*{table},.*({names})", tso.log.read_text()):
+                waiting.wait(0.02)
+            assert not committed.done()
+        committed.result()
+        assert get(database, table_name) == V2
+        database.drop_table(table_name)
+        assert tso.stop() == 0
+
+
+@pytest.mark.long
+def test_a_leader_whose_region_stays_offline_exits_with_an_error(
+    url: str, cluster: Cluster, tmp_path: Path, table_name: str
+) -> None:
+    """What it acknowledged is there under the next one, what it did not is unknown until then."""
+    with TsoProcess(url, tmp_path / "one.log", lease_s=6.0, options=("--store-retry", "3")) as one:
+        one.wait_until_leading()
+        with (
+            pyomid.connect(url, requestSeconds=FOR_EVER_S, commitRetrySeconds=FOR_EVER_S) as database,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            database.create_table(table_name, ["f"])
+            with database.begin() as tx:
+                tx.table(table_name).put(OFFLINE, V1)
+            with offline(cluster, COMMIT_TABLE) as regions:
+                committed = threads.submit(put, database, table_name)
+                assert one.process.wait() == DOUBT_EXIT_CODE
+                assert any(each.encoded_name.decode() in one.log.read_text() for each in regions)
+            with TsoProcess(url, tmp_path / "two.log", lease_s=6.0) as two:
+                two.wait_until_leading()
+                is_committed = committed.exception() is None
+                assert get(database, table_name) == (V2 if is_committed else V1)
+                database.drop_table(table_name)
+                assert two.stop() == 0
+
+
 @pytest.mark.parametrize("work", first(1, WORKS))
 def test_who_needs_an_offline_region_is_told_which_one(
     work: Work, url: str, cluster: Cluster, divided: str, caplog: pytest.LogCaptureFixture
@@ -116,56 +169,3 @@ def test_who_waits_for_a_region_goes_on_when_it_is_back(
         assert got in (V1, V2)
         assert rows == reversed_rows[::-1] == [SERVED, OFFLINE]  # type: ignore[index]
         assert get(patient, divided) == V2, "the put was acknowledged"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("table", [COMMIT_TABLE, META_TABLE])
-def test_a_tso_goes_on_when_a_region_of_its_is_back(
-    table: str, url: str, cluster: Cluster, tmp_path: Path, table_name: str
-) -> None:
-    options = ("--store-retry", str(FOR_EVER_S))
-    with (
-        TsoProcess(url, tmp_path / "log", options=options) as tso,
-        pyomid.connect(url, requestSeconds=FOR_EVER_S, commitRetrySeconds=FOR_EVER_S) as database,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        tso.wait_until_leading()
-        database.create_table(table_name, ["f"])
-        put(database, table_name)
-        with offline(cluster, table) as regions:
-            committed = threads.submit(put, database, table_name)
-            names = "|".join(re.escape(each.encoded_name.decode()) for each in regions)
-            waiting = threading.Event()
-            while not re.search(rf"waiting for .*{table},.*({names})", tso.log.read_text()):
-                waiting.wait(0.02)
-            assert not committed.done()
-        committed.result()
-        assert get(database, table_name) == V2
-        database.drop_table(table_name)
-        assert tso.stop() == 0
-
-
-@pytest.mark.long
-def test_a_leader_whose_region_stays_away_ends_and_says_so(
-    url: str, cluster: Cluster, tmp_path: Path, table_name: str
-) -> None:
-    """What it acknowledged is there under the next one, what it did not is unknown until then."""
-    with TsoProcess(url, tmp_path / "one.log", lease_s=6.0, options=("--store-retry", "3")) as one:
-        one.wait_until_leading()
-        with (
-            pyomid.connect(url, requestSeconds=FOR_EVER_S, commitRetrySeconds=FOR_EVER_S) as database,
-            ThreadPoolExecutor(1) as threads,
-        ):
-            database.create_table(table_name, ["f"])
-            with database.begin() as tx:
-                tx.table(table_name).put(OFFLINE, V1)
-            with offline(cluster, COMMIT_TABLE) as regions:
-                committed = threads.submit(put, database, table_name)
-                assert one.process.wait() == DOUBT_EXIT_CODE
-                assert any(each.encoded_name.decode() in one.log.read_text() for each in regions)
-            with TsoProcess(url, tmp_path / "two.log", lease_s=6.0) as two:
-                two.wait_until_leading()
-                is_committed = committed.exception() is None
-                assert get(database, table_name) == (V2 if is_committed else V1)
-                database.drop_table(table_name)
-                assert two.stop() == 0

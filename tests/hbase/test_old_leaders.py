@@ -182,9 +182,7 @@ def entry_cells(cluster: Cluster, start_ts: int) -> set[bytes]:
     return {cell.qualifier for cell in cells}
 
 
-def test_a_flush_that_lands_after_somebody_looked_changes_nothing(
-    scene: Scene, line: HeldLine, cluster: Cluster
-) -> None:
+def test_a_late_flush_of_a_sealed_start_has_no_effect(scene: Scene, line: HeldLine, cluster: Cluster) -> None:
     """T5, T6: the reader of the new epoch seals the start; the entry lands behind the mark and loses to it."""
     start_ts, commit = commit_with_its_flush_held(scene, line)
     with scene.another_leads():
@@ -202,7 +200,9 @@ def test_a_flush_that_lands_after_somebody_looked_changes_nothing(
 
 
 @pytest.mark.long
-def test_a_late_flush_that_nobody_denied_counts_for_everybody(scene: Scene, line: HeldLine, cluster: Cluster) -> None:
+def test_a_late_flush_of_an_unsealed_start_commits_for_all_readers(
+    scene: Scene, line: HeldLine, cluster: Cluster
+) -> None:
     """T5: nobody looked while it was held back. The old leader says nothing; the new one tells what readers see."""
     start_ts, commit = commit_with_its_flush_held(scene, line)
     with scene.another_leads():
@@ -281,7 +281,7 @@ def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) 
     ),
     indirect=["frozen_scene"],
 )
-def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Scene, is_decided: bool) -> None:
+def test_a_large_commit_delayed_anywhere_is_atomic(frozen_scene: Scene, is_decided: bool) -> None:
     """T5, T12: a job of three branches, its leader frozen before its pending record, its decision, its branches."""
     scene = frozen_scene
     tso, row, commit_table = (
@@ -322,7 +322,7 @@ def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Sce
 
 @pytest.mark.long
 @pytest.mark.parametrize("frozen_scene", ["tso.lease.before"], indirect=True)
-def test_a_lease_that_was_on_its_way_is_not_granted_by_a_leader_that_was_replaced(frozen_scene: Scene) -> None:
+def test_a_replaced_leader_grants_no_lease_in_flight(frozen_scene: Scene) -> None:
     """T5, K7: else W, which the new leader publishes without it, would pass a reader that believes itself safe."""
     scene = frozen_scene
     begun_start_ts = scene.writer.deployment.tso.begin()
@@ -350,7 +350,7 @@ sys.exit(main())
 """
 
 
-def test_timestamps_go_on_upwards_when_the_clock_was_set_back(url: str, tmp_path: Path, table_name: str) -> None:
+def test_timestamps_increase_although_the_clock_was_set_back(url: str, tmp_path: Path, table_name: str) -> None:
     """T3: in world-time mode the wall clock is a floor; after a restart an hour earlier nothing is handed out twice."""
     world_time = ("--timestamps", "world-time")
     with TsoProcess(url, tmp_path / "one.log", options=world_time) as one:

@@ -11,7 +11,8 @@ import pytest
 from catalog import RULES, Model, World, violation_of
 from search import Verdict, explore
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.long]
+"""A model imports nothing of the product: only a change of the model changes its verdict."""
 
 UNIVERSES = {
     "dropped and made, a client, a death": Model(drops_max=1, begins_max=2),

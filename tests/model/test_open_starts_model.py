@@ -11,7 +11,8 @@ import pytest
 from open_starts import RULES, Model, World
 from search import Verdict, explore
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.long]
+"""A model imports nothing of the product: only a change of the model changes its verdict."""
 
 UNIVERSES = {
     "one client": Model(tells_max=3, ages_max=1),

@@ -11,6 +11,9 @@ import pytest
 from sanitising import RULES, Model, World
 from search import Verdict, explore, follow
 
+pytestmark = [pytest.mark.fast, pytest.mark.long]
+"""A model imports nothing of the product: only a change of the model changes its verdict."""
+
 WORLDS_MAX = 800_000
 
 UNIVERSES = {
@@ -96,7 +99,6 @@ def mutant(model: Model, rule: str) -> Model:
     return replace(model, without=frozenset((rule, *BACKED_UP.get(rule, ()))))
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("name", UNIVERSES)
 def test_every_interleaving_keeps_acknowledged_commits(name: str) -> None:
     demand_no_violation(name, narrow(name))
@@ -115,7 +117,6 @@ def demand_no_violation(name: str, model: Model) -> None:
     assert verdict.worlds > 500, "the universe is too small to say anything"
 
 
-@pytest.mark.fast
 def test_every_rule_has_its_mutant() -> None:
     assert sorted(rule for rules in CAUGHT_IN.values() for rule in rules) == sorted(RULES)
 
@@ -123,7 +124,6 @@ def test_every_rule_has_its_mutant() -> None:
 MUTANTS = [(name, rule) for name, rules in CAUGHT_IN.items() for rule in rules]
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(("name", "rule"), [each for each in MUTANTS if each[1] not in WAYS])
 def test_without_this_rule_something_is_lost(name: str, rule: str) -> None:
     demand_an_accident(name, rule, visit(mutant(narrow(name), rule)))
@@ -143,7 +143,6 @@ def demand_an_accident(name: str, rule: str, verdict: Verdict[World]) -> None:
     assert ("stops the sanitiser" in verdict.violation) == (rule in STOPPED)
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(("name", "rule"), [each for each in MUTANTS if each[1] in WAYS])
 def test_without_this_rule_a_known_way_loses_something(name: str, rule: str) -> None:
     """With the rule the same way cannot be gone to its end, or all is well there."""

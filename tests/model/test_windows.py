@@ -11,6 +11,9 @@ import pytest
 from search import Verdict, explore
 from windows import RULES, Model, World
 
+pytestmark = [pytest.mark.fast, pytest.mark.long]
+"""A model imports nothing of the product: only a change of the model changes its verdict."""
+
 UNIVERSES = {
     "two flushes in any order": Model(starts_max=5, commits_max=4),
     "LWM by eviction, not_before": Model(eviction=True, hints=True, starts_max=4, commits_max=3),
@@ -30,8 +33,6 @@ UNIVERSES = {
         failover=True, job=True, sanitising=True, clients=1, starts_max=4, commits_max=1, ceiling_step=12
     ),
 }  # fmt: skip
-
-LARGE = {"a large commit, its lease, W", "crash and fail-over", "fences that share a batch"}
 
 WIDER = {
     "LWM by eviction, open starts, W, not_before": Model(
@@ -87,10 +88,7 @@ def visit(model: Model, *, worlds_max: int) -> Verdict[World]:
     return explore(model.first(), model.steps, model.violation_of, worlds_max=worlds_max)
 
 
-@pytest.mark.fast
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else []) for name in UNIVERSES]
-)
+@pytest.mark.parametrize("name", UNIVERSES)
 def test_every_interleaving_keeps_every_law(name: str) -> None:
     verdict = visit(UNIVERSES[name], worlds_max=200_000)
     print(f"{name}: {verdict}")
@@ -98,12 +96,10 @@ def test_every_interleaving_keeps_every_law(name: str) -> None:
     assert verdict.worlds > 1_000, "the universe is too small to say anything"
 
 
-@pytest.mark.fast
 def test_every_rule_has_its_mutant() -> None:
     assert sorted(rule for rules in CAUGHT_IN.values() for rule in rules) == sorted(RULES)
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, rules in CAUGHT_IN.items() for rule in rules])
 def test_without_this_rule_something_breaks(name: str, rule: str) -> None:
     without = frozenset((rule, *BACKED_UP.get(rule, ())))
@@ -112,8 +108,6 @@ def test_without_this_rule_something_breaks(name: str, rule: str) -> None:
     assert verdict.violation is not None, f"{name} does not show what {RULES[rule]!r} is for"
 
 
-@pytest.mark.fast
-@pytest.mark.long
 @pytest.mark.parametrize("rule", sorted({"law_9", "discard_leases"}))
 def test_rules_that_stand_behind_another_one_are_no_accident_alone(rule: str) -> None:
     """Else `BACKED_UP` would hide that one of them is wrong."""

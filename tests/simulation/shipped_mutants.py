@@ -480,7 +480,7 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "T5",
         "a replaced TSO reads its own epoch, then its entries land, and it tells what its successor does not know",
-        "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_behind_the_entries",
+        "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_after_the_entries",
         ("ports:CommitTable.submit", _epoch_first),
     ),
     _m(
@@ -590,14 +590,14 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "C11b",
         "a read that fails at one place each time has its time anew with what comes before it",
-        _DEADLINES + "test_a_read_that_fails_at_one_place_each_time_ends[scanner-rows]",
+        _DEADLINES + "test_a_read_that_always_fails_at_one_position_ends[scanner-rows]",
         ("storage.hbase.regions.scan_cursor:ScanCursor._position", lambda original, cursor: (b"", False, next(_steps))),
     ),
     _m(
         "S5",
         "a region that splits while a table is divided is there twice",
         "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
-        ("storage.hbase.regions.operations:_broken_at", answers(None)),
+        ("storage.hbase.regions.operations:_gap_or_overlap", answers(None)),
     ),
     _m(
         "C12",
@@ -1083,7 +1083,7 @@ SHIPPED_MUTANTS: Final = (
         "S3c",
         "a batch is acknowledged whose function met another run's end",
         "tests/spark/test_runs_in_runs.py::test_a_sink_never_takes_anothers_commit_for_its_batch",
-        ("spark.transactions:run", _by_any_end),
+        ("spark.database:SparkDatabase.run", _by_any_end),
     ),
     _m(
         "S9",

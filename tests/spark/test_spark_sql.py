@@ -25,36 +25,38 @@ STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, 
 
 @pytest.fixture
 def stock(spark: SparkSession, url: str) -> str:
-    with pyomid.spark.transaction(spark, url) as tx:
+    db = pyomid.spark.connect(spark, url)
+    with db.transaction() as tx:
         tx.sql(
             """CREATE TABLE IF NOT EXISTS stock
                (item STRING, shop INT, count BIGINT, note STRING, PRIMARY KEY (item, shop))"""
         )
         tx.sql("DELETE FROM stock")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(spark.createDataFrame(list(STOCK), DDL), "stock")
     return "stock"
 
 
 def rows(spark: SparkSession, url: str) -> list[Row]:
-    frame = pyomid.spark.read(spark, url, "stock").select("item", "shop", "count", "note")
+    frame = pyomid.spark.connect(spark, url).read("stock").select("item", "shop", "count", "note")
     return sorted(tuple(row) for row in frame.collect())
 
 
 def queried(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> list[Row]:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         return [tuple(row) for row in tx.sql(statement, *args, **frames).collect()]
 
 
 def changed(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> Any:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         return tx.sql(statement, *args, **frames)
 
 
 class TestQueries:
     def test_a_query_sees_the_snapshot_and_the_own_writes(self, spark: SparkSession, url: str, stock: str) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
-            with pyomid.spark.transaction(spark, url) as other:
+        db = pyomid.spark.connect(spark, url)
+        with db.transaction() as tx:
+            with db.transaction() as other:
                 other.sql("UPDATE stock SET count = 0 WHERE item = 'b'")
             tx.sql("UPDATE stock SET count = count + 1 WHERE item = 'a'")
             found = tx.sql("SELECT item, count FROM stock WHERE shop = 1 ORDER BY item").collect()
@@ -94,7 +96,7 @@ class TestQueries:
     def test_a_condition_on_the_key_bounds_what_is_read(
         self, spark: SparkSession, url: str, stock: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             found = tx.sql("SELECT note FROM stock WHERE item = 'c' AND shop = 2 ORDER BY note LIMIT 5")
             assert [tuple(row) for row in found.collect()] == [("it's",)]
             capsys.readouterr()
@@ -148,7 +150,7 @@ class TestChanges:
     def test_all_statements_of_a_transaction_commit_together_or_not(
         self, spark: SparkSession, url: str, stock: str
     ) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.sql("DELETE FROM stock")
             tx.sql("INSERT INTO stock VALUES ('z', 1, 1, NULL)")
             tx.rollback()
@@ -157,7 +159,7 @@ class TestChanges:
 
 class TestTables:
     def test_a_table_is_created_described_listed_and_dropped(self, spark: SparkSession, url: str) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.sql("CREATE TABLE made (day DATE PRIMARY KEY, tags ARRAY<STRUCT<x: INT>>, price DECIMAL(10, 2))")
             tx.sql("CREATE TABLE IF NOT EXISTS made (day DATE PRIMARY KEY)")
             described = [tuple(row) for row in tx.sql("DESCRIBE TABLE made").collect()]
@@ -230,13 +232,13 @@ REFUSED = [
 def test_what_is_not_supported_is_refused_and_changes_nothing(
     spark: SparkSession, url: str, stock: str, statement: str, message: str
 ) -> None:
-    with pytest.raises(OmidError, match=message), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(OmidError, match=message), pyomid.spark.connect(spark, url).transaction() as tx:
         tx.sql(statement)
     assert rows(spark, url) == sorted(STOCK)
 
 
 def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str, stock: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         with pytest.raises(Misuse, match="no parameter :v"):
             tx.sql("SELECT * FROM stock", {"v": 1})
         with pytest.raises(Misuse, match=r"names no frame \{news\}"):

@@ -3,7 +3,7 @@ regions, take them offline."""
 
 from __future__ import annotations
 
-from pyomid.storage.hbase.regions.admin import Snapshots, TableDescriptor, name_of, schema_of
+from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor, name_of, schema_of
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
@@ -22,8 +22,8 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
 )
 
 
-class OperatorsAdmin(Snapshots):
-    """`Snapshots`, and what only tests ask for."""
+class OperatorsAdmin(Admin):
+    """`Admin`, with operations that only tests need."""
 
     def modify_table(self, descriptor: TableDescriptor) -> None:
         """Sets attributes and families to those of the descriptor."""

@@ -1,4 +1,4 @@
-"""A service in the test's own loop: real folder, real sockets."""
+"""A service on the test's own event loop, with a real folder and real sockets."""
 
 from __future__ import annotations
 

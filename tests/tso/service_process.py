@@ -1,4 +1,4 @@
-"""A TSO as a process of its own, and clients of it that speak raw bytes."""
+"""A TSO in its own process, and clients that send raw bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a TSO holds of cells that commits carry while it cannot write them."""
+"""A TSO's memory for cells that commits carry is bounded while it cannot write them."""
 
 from __future__ import annotations
 

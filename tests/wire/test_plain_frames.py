@@ -117,6 +117,23 @@ def test_an_answer_is_read_as_protobuf_reads_it(seed: int) -> None:
     assert read > 5
 
 
+@pytest.mark.parametrize("padding", range(9))
+def test_a_padded_tag_or_length_is_read_as_protobuf_reads_it(padding: int) -> None:
+    """Protobuf refuses tags and lengths of more than five bytes; numbers may have ten."""
+    pieces = [b"\x0a", b"\x05", b"\x08", b"\x64", b"\x80\x04", b"\x32", b"\x80\x04", b"\x07"]
+    for place, piece in enumerate(pieces):
+        padded = piece[:-1] + bytes([piece[-1] | 0x80]) + b"\x80" * padding + b"\x00"
+        parts = [*pieces[:place], padded, *pieces[place + 1 :]]
+        parts[1] = parts[1].replace(b"\x05", bytes([sum(map(len, parts[2:6]))]))
+        payload = b"".join(parts)
+        expected = by_protobuf(payload)
+        try:
+            found = decode_answer(payload)
+        except ProtocolError:
+            found = None
+        assert found == expected, payload
+
+
 def test_an_answer_of_another_kind_is_left_to_protobuf() -> None:
     for payload in (
         b"",

@@ -471,7 +471,7 @@ class Database(Handle):
         Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
         what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: use the W of that long
         ago, and wait for it. A folder's TSO compacts by itself; Spark runs a task for each region
-        (`pyomid.spark.compact`). Calls `expire` first.
+        (`SparkDatabase.compact`). Calls `expire` first.
         """
         from pyomid.client.upkeep import jobs as upkeep
 

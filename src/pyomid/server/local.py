@@ -1,6 +1,7 @@
-"""A whole TSO inside this process: the machine under a lock; the calling thread makes its store calls.
+"""A whole TSO inside this process: the machine under a lock. The calling thread performs the machine's store calls.
 
-For tests, for the memory store, and as the reference implementation of the service. It serves one request at a time.
+It serves the memory store and tests, and is the reference implementation of the service. It handles one request at a
+time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class LocalTso(TsoCalls):
-    """`ports.Tso` in process. It takes over when it is constructed; a second one on the same stores deposes it.
+    """`ports.Tso` in this process. Its constructor takes over; a second one on the same stores deposes it.
 
     Thread-safe. After the machine has died (`Deposed` or another error), every call raises `Unavailable`; a commit in
     flight raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the machine's state
@@ -96,7 +97,7 @@ class LocalTso(TsoCalls):
             self._check_alive()
 
     def tick(self) -> None:
-        """Do what is due without a request: expire leases, publish W."""
+        """Do the periodic work: expire leases, publish W."""
         with self._lock:
             self._step()
             self._check_alive()
@@ -119,8 +120,8 @@ class LocalTso(TsoCalls):
         raise Unavailable(why)
 
     def _step(self, *events: Event) -> dict[int, Answer]:
-        """Feed the events and the results of all store calls that follow; return the replies by tag, also if the
-        machine died after it sent them."""
+        """Feed the events, and the results of the store calls that follow, to the machine. Return its replies by tag,
+        also if it died afterwards."""
         self._check_alive()
         if self._is_in_step:
             self.machine = self._new_machine()

@@ -36,8 +36,8 @@ from pyomid.server.flush import rows_of
 
 @dataclass(frozen=True, slots=True)
 class TsoStores:
-    """The stores of a TSO. `ceiling`: only if it is kept outside the leader state. `check` raises `Unavailable` while
-    the store does not answer, or the error of a database that was never created."""
+    """The stores of a TSO. `ceiling` is None if the leader state holds the ceiling. `check` raises `Unavailable` while
+    the store does not answer, and `UnknownTable` if the database was never created."""
 
     commit_table: CommitTable
     leader_state: LeaderState
@@ -49,7 +49,7 @@ class TsoStores:
 
 
 def perform(stores: TsoStores, operation: StoreOperation) -> object:
-    """Perform the operation; return the result that its docstring names. Raises the ports' errors."""
+    """Perform the operation and return its result, as its docstring describes. Raises the ports' errors."""
     table, row = stores.commit_table, stores.leader_state
     match operation:
         case Flush(entries, block, cells, epoch):

@@ -181,10 +181,10 @@ def _connection(url: str, *, create: bool) -> Connection:
         return found
 
 
-def close_connections() -> None:
-    """Close the databases that this process opened; for a driver that has finished, and for tests."""
+def close_connections(url: str | None = None) -> None:
+    """Close the connections of this process to `url` (None: all)."""
     with _opening:
-        for key in [key for key in _open if key[0] == os.getpid()]:
+        for key in [key for key in _open if key[0] == os.getpid() and url in (None, key[1])]:
             closed = _open.pop(key)
             closed.leases.close()
             closed.deployment.close()

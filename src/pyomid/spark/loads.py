@@ -1,14 +1,14 @@
 """Frames of tables outside a transaction: at one snapshot, now or past; what changed; views for SQL.
 
-    pyomid.spark.read(spark, url, "flights", at=version_or_datetime)
-    pyomid.spark.changes(spark, url, "flights", starting=bookmark)
-    pyomid.spark.register_views(spark, url)
+    db.read("flights", at=version_or_datetime)
+    db.changes("flights", bookmark)
+    db.views()
     spark.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     spark.sql("INSERT INTO totals VALUES ('2013-01-01', 842)")
 
 The TSO's retention says how far back past snapshots reach. Spark plans a view's source once, so a view has one
 snapshot; all views of one call share it. An INSERT is a separate transaction; the views do not show it until they are
-registered again.
+made again.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from pyomid.row_codec.schema import names_text
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.frames.expressions import quoted
 from pyomid.spark.held_start import HeldStart
-from pyomid.spark.sessions import opened, reader_of
 from pyomid.spark.source.change_rows import place_text
-from pyomid.spark.source.options import names_of
-from pyomid.spark.transactions import transaction
+from pyomid.spark.source.options import FORMAT, names_of
 from pyomid.types import Bookmark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader
+
+    from pyomid.spark.database import SparkDatabase
 
 
-def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None = None) -> DataFrame:
+def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp for everything committed at or
     before it; a timezone-aware datetime for the first known moment at or after it (`moment`). SnapshotTooOld says
     since when history is kept."""
     if at is not None:
         at = _checked(at)
-    reader = reader_of(spark, url, table)
+    reader = _reader(db, table)
     if isinstance(at, datetime):
         reader = reader.option("timestampAsOf", at.isoformat())
     elif at is not None:
@@ -52,12 +52,11 @@ def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None
 
 
 def changes(
-    spark: SparkSession,
-    url: str,
+    db: SparkDatabase,
     table: str,
-    *,
     starting: Bookmark | int,
     ending: Bookmark | int | None = None,
+    *,
     columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
     """Return the changes that commits after `starting`, up to and including `ending` (None: now), made to a table.
@@ -66,7 +65,7 @@ def changes(
     and `_commit_timestamp`. Both ends are exact, even if transactions ran at that time. `starting` and `ending` are
     bookmarks (`db.bookmark`) or timestamps. `SnapshotTooOld` if the changes are no longer kept.
     """
-    reader = reader_of(spark, url, table).option("readChangeFeed", "true")
+    reader = _reader(db, table).option("readChangeFeed", "true")
     reader = reader.option("starting", place_text(place(starting, "starting")))
     if ending is not None:
         reader = reader.option("ending", place_text(place(ending, "ending")))
@@ -75,30 +74,28 @@ def changes(
     return _loaded(reader)
 
 
-def register_views(
-    spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, prefix: str = ""
-) -> list[str]:
+def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefix: str = "") -> list[str]:
     """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
     views' names: `prefix` and the table's name.
 
     Their snapshot is kept for `leaseSeconds` after the call and after the last task that read one of them; then they
-    raise `SnapshotTooOld`, and must be registered again.
+    raise `SnapshotTooOld`: call `views` again.
     """
-    conn = opened(spark, url, create=False)
+    conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
-    views = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
-    _check_distinct(list(views.values()))
+    names = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
+    _check_distinct(list(names.values()))
     held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
     try:
-        for table, view in views.items():
-            reader = reader_of(spark, url, table).option("view", "true")
+        for table, view in names.items():
+            reader = _reader(db, table).option("view", "true")
             reader = reader.option("snapshotTimestamp", str(held.start_ts))
             reader = reader.option("snapshotDatabase", conn.database_id.hex())
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
         held.end(conn)
         raise
-    return list(views.values())
+    return list(names.values())
 
 
 def _check_distinct(views: Sequence[str]) -> None:
@@ -110,6 +107,10 @@ def _check_distinct(views: Sequence[str]) -> None:
             raise Misuse(
                 f"views {other!r} and {view!r} differ only by case, and Spark ignores case: choose tables by tables=[…]"
             )
+
+
+def _reader(db: SparkDatabase, table: str) -> DataFrameReader:
+    return db.spark.read.format(FORMAT).option("url", db.url).option("table", table)
 
 
 def _loaded(reader: DataFrameReader) -> DataFrame:
@@ -128,9 +129,9 @@ class MomentOf(NamedTuple):
     time: datetime
 
 
-def moment(spark: SparkSession, url: str, at: datetime) -> MomentOf:
+def moment(db: SparkDatabase, at: datetime) -> MomentOf:
     """Return the snapshot of the first known moment at or after `at`, to read or restore by its version."""
-    found = moment_of(opened(spark, url, create=False).deployment, at)
+    found = moment_of(db.opened(create=False).deployment, at)
     return MomentOf(found.snapshot_ts - 1, datetime.fromtimestamp(found.wall_ms / 1000, UTC))
 
 
@@ -140,14 +141,14 @@ class RestoreCommit(int):
     moment: MomentOf | None = None
 
 
-def history(spark: SparkSession, url: str, table: str) -> DataFrame:
+def history(db: SparkDatabase, table: str) -> DataFrame:
     """Return the recorded time points at which the table can be read, newest first: `version` (bigint, for
     `versionAsOf`) and `timestamp`.
 
     Time points belong to the database and are not commits of this table: no list of commits is kept. Between two of
     them the table may have changed often, or not at all.
     """
-    conn = opened(spark, url, create=False)
+    conn = db.opened(create=False)
     info = conn.table(table)
     watermark, _ = conn.deployment.leader_state.read_watermarks()
     rows = [
@@ -155,18 +156,18 @@ def history(spark: SparkSession, url: str, table: str) -> DataFrame:
         for point in reversed(conn.deployment.leader_state.time_points())
         if snapshot_after(point.start_ts) > max(watermark, info.generation)
     ]
-    return spark.createDataFrame(rows, "version bigint, timestamp timestamp")
+    return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
-def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> RestoreCommit | None:
+def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreCommit | None:
     """Restore the table as of `at` in a separate transaction; return its commit timestamp with the restored `moment`.
     For a time that moment is at or after it: nothing acknowledged by that time is undone. All rows are rewritten;
     cells that the table's schema does not name are not restored. `ConflictError` if another transaction changed the
     table meanwhile."""
     at = _checked(at)
-    found = moment(spark, url, at) if isinstance(at, datetime) else None
-    with transaction(spark, url) as tx:
-        frame = read(spark, url, table, at=at if found is None else found.version)
+    found = moment(db, at) if isinstance(at, datetime) else None
+    with db.transaction() as tx:
+        frame = read(db, table, at=at if found is None else found.version)
         tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
     if tx.commit_ts is None:
         return None

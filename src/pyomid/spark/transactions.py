@@ -1,6 +1,6 @@
 """Transactions over DataFrames: one snapshot, one commit, many tables.
 
-    with pyomid.spark.transaction(spark, url, transaction_id="flights-2013-01") as tx:
+    with db.transaction(transaction_id="flights-2013-01") as tx:
         totals = tx.read("totals")
         tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
         tx.write(new_totals, "totals", row_key=["day", "origin"])
@@ -57,7 +57,7 @@ from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, 
 from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.sessions import any_case, opened, parallelism
+from pyomid.spark.sessions import any_case, parallelism
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import FORMAT, checked_choice, checked_level, names_of
 from pyomid.spark.source.read_task import ReadPlan, divided, intersection
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pyomid.spark.database import SparkDatabase
     from pyomid.spark.frames.merge import Merge
 
 R = TypeVar("R")
@@ -480,8 +481,7 @@ class SparkTransaction(LargeTransaction):
 
 
 def transaction(
-    spark: SparkSession,
-    url: str,
+    db: SparkDatabase,
     *,
     transaction_id: str | None = None,
     conflict_level: str | None = None,
@@ -500,7 +500,7 @@ def transaction(
     level = checked_level(conflict_level)
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
         raise Misuse(f"invalid lease_seconds={lease_seconds!r}: give a number of seconds above 0", value=lease_seconds)
-    conn = opened(spark, url)
+    conn = db.opened()
     begun = conn.deployment.tso.begin(not_before=not_before)
     try:
         crash_point("client.begin.after")
@@ -512,7 +512,7 @@ def transaction(
                 start_ts=done.start_ts,
             )
         return SparkTransaction(
-            spark, conn, begun, transaction_id=transaction_id, conflict_level=level, lease_seconds=lease_seconds
+            db.spark, conn, begun, transaction_id=transaction_id, conflict_level=level, lease_seconds=lease_seconds
         )
     except BaseException:
         begun.end()
@@ -520,8 +520,7 @@ def transaction(
 
 
 def run(
-    spark: SparkSession,
-    url: str,
+    db: SparkDatabase,
     function: Callable[[SparkTransaction], R],
     *,
     transaction_id: str | None = None,
@@ -539,7 +538,7 @@ def run(
     check_function(function)
 
     def one_attempt(not_before: int) -> R | AlreadyDone:
-        begin = functools.partial(transaction, spark, url, transaction_id=transaction_id, not_before=not_before)
+        begin = functools.partial(transaction, db, transaction_id=transaction_id, not_before=not_before)
         try:
             begun = begin(conflict_level=conflict_level, lease_seconds=lease_seconds)
         except AlreadyCommitted as done:  # only from this begin: `function` may raise one of another id
@@ -551,7 +550,7 @@ def run(
         result: R | AlreadyDone = yield CallProgram(functools.partial(one_attempt, not_before))
         return result
 
-    conn = opened(spark, url)
+    conn = db.opened()
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
     return conn.driver.run(attempts_steps(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
 

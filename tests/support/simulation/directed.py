@@ -50,6 +50,13 @@ SETTINGS: Final = {
     "write_set_fraction_max": 1.0,
 }
 
+SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {}
+
+
+def _schedule(play: Callable[[Build], None]) -> Callable[[Build], None]:
+    SCHEDULES[play.__name__] = play
+    return play
+
 
 class Schedule:
     """A world in which only what is called by name moves."""
@@ -208,6 +215,12 @@ class Schedule:
     def judge(self) -> None:
         judge(self.world)
 
+    def read_and_judge(self, client: Client) -> None:
+        """A new transaction of this client reads the row of T."""
+        reader = self.do(client, begin(client))
+        self.do(client, reader.get("a", R0))
+        self.judge()
+
 
 # ---------------------------------------------------------------- small transactions
 
@@ -264,6 +277,7 @@ def ignoring(steps: Any) -> Any:
 # ---------------------------------------------------------------- reading: R1 … R7
 
 
+@_schedule
 def a_scan_racing_completion_sees_both_cells(build: Build) -> None:
     """R1. x and y of one commit; T completes between R's fetch and R's look-up."""
     s = Schedule(build)
@@ -280,6 +294,7 @@ def a_scan_racing_completion_sees_both_cells(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_start_that_was_sealed_is_never_decided(build: Build) -> None:
     """R2. R seals T through the TSO, then T's commit request arrives; puts are not conditional."""
     s = Schedule(build, plain_puts=True)
@@ -287,11 +302,10 @@ def a_start_that_was_sealed_is_never_decided(build: Build) -> None:
     tx = s.do(t, written(t, "a", R0))
     s.do(r, r.ask(req.Seal((tx.start_ts,))))
     s.do(t, tx.commit())
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_mark_placed_by_another_hand_wins(build: Build) -> None:
     """R2. A Java client fences T's start in the commit table while T's entry is on its way."""
     s = Schedule(build)
@@ -301,19 +315,16 @@ def a_mark_placed_by_another_hand_wins(build: Build) -> None:
     assert s.world.disk.commits.seal(tx.start_ts).placed
     release()
     s.finish(committing)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def an_old_reader_that_seals_after_completion(build: Build) -> None:
     """R3. R misses T, T's flush outlives its TSO, T learns it from the next and completes; then R's seal is placed."""
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
     tx = s.do(t, written(t, "a", R0))
-    s.hold(ins.Flush)
-    committing = s.start(t, tx.commit())
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, _ = with_its_flush_held(s, t, tx.commit())
     s.fail_over()
     reader = s.do(r, begin(r))
     reading = s.start(r, reader.get("a", R0))
@@ -350,6 +361,19 @@ def _pass_by(s: Schedule, tx: Tx) -> None:
         raise Stuck("the horizon did not pass T")
 
 
+def _look_up(s: Schedule, tx: Tx) -> Task:
+    """The client of T, started again, asks for T's outcome without the TSO."""
+    again = s.client("T again")
+    own = {"a": tuple(tx.written["a"])}
+    return s.start(again, ignoring(again.run(s.world.build.commit.outcome_steps(tx.start_ts, (), own))))
+
+
+def _finish_look_up(s: Schedule, tx: Tx, asking: Task) -> None:
+    if (outcome := s.finish(asking)) is not None:
+        s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
+
+
+@_schedule
 def a_zombie_flush_below_h_is_not_believed(build: Build) -> None:
     """R4, T7. It lands when H has passed T, its mark is gone and its cells are dropped; then T asks again."""
     s = Schedule(build)
@@ -360,22 +384,21 @@ def a_zombie_flush_below_h_is_not_believed(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_retry_that_arrives_below_h_is_not_answered(build: Build) -> None:
     """T7. T asks the new TSO again; the request arrives when H has passed T and the old flush has landed."""
     s = Schedule(build)
     t = s.client("T")
     tx, committing = _outlived_by_its_flush(s, t)
     late = s.until_call(committing, CommitRequest, is_retry=True)
-    compact(s)
-    sanitise(s)
-    if s.world.disk.leader_state.read().horizon <= tx.start_ts:
-        raise Stuck("the horizon did not pass T")
+    _pass_by(s, tx)
     s.land(s.sent(ins.Flush, zombie=True))
     s.land(late)
     s.finish(committing)
     s.judge()
 
 
+@_schedule
 def a_lost_answer_below_h_is_unknown(build: Build) -> None:
     """R4. The same, and T cannot reach the TSO: it looks into the commit table itself."""
     s = Schedule(build)
@@ -384,14 +407,10 @@ def a_lost_answer_below_h_is_unknown(build: Build) -> None:
     s.universe.kill(t.process)
     assert not committing.finished
     s.land(s.sent(ins.Flush, zombie=True))
-    again = s.client("T again")
-    own = {"a": tuple(tx.written["a"])}
-    steps = again.run(build.commit.outcome_steps(tx.start_ts, (), own))
-    outcome = s.do(again, ignoring(steps))
-    if outcome is not None:
-        s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
+    _finish_look_up(s, tx, _look_up(s, tx))
 
 
+@_schedule
 def a_cell_that_lands_late_below_h_is_not_visible(build: Build) -> None:
     """R4. Entry and cell of T both land below H: only a shadow cell counts there."""
     s = Schedule(build)
@@ -406,6 +425,7 @@ def a_cell_that_lands_late_below_h_is_not_visible(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def an_entry_that_lands_below_h_during_a_read_is_not_believed(build: Build) -> None:
     """R4. R fetched T's cell and is about to look T up; H passes T, then the flush of T's dead TSO lands."""
     s = Schedule(build)
@@ -421,6 +441,7 @@ def an_entry_that_lands_below_h_during_a_read_is_not_believed(build: Build) -> N
     s.judge()
 
 
+@_schedule
 def h_may_pass_between_the_look_up_and_its_read(build: Build) -> None:
     """R4. R found T's entry; before it reads H, T completes and H passes it: the shadow cell decides."""
     s = Schedule(build)
@@ -439,21 +460,18 @@ def h_may_pass_between_the_look_up_and_its_read(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_lost_answer_below_h_that_passes_meanwhile_is_unknown(build: Build) -> None:
     """R4. T, told nothing, is about to look itself up; H passes it, then the flush of its dead TSO lands."""
     s = Schedule(build)
     t = s.client("T")
     tx, _ = _outlived_by_its_flush(s, t)
     s.universe.kill(t.process)
-    again = s.client("T again")
-    steps = again.run(build.commit.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
-    asking = s.start(again, ignoring(steps))
+    asking = _look_up(s, tx)
     s.until_call(asking, effects.LookupThenWatermarks)
     _pass_by(s, tx)
     s.land(s.sent(ins.Flush, zombie=True))
-    outcome = s.finish(asking)
-    if outcome is not None:
-        s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
+    _finish_look_up(s, tx, asking)
 
 
 def _with_an_entry_to_sanitise(build: Build) -> Schedule:
@@ -468,6 +486,7 @@ def _with_an_entry_to_sanitise(build: Build) -> Schedule:
     return s
 
 
+@_schedule
 def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
     """R4. Two sanitisers (or one that asks again): the second must not delete while the first's H is on its way."""
     s = _with_an_entry_to_sanitise(build)
@@ -484,6 +503,7 @@ def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
     s.finish(second)
 
 
+@_schedule
 def what_a_dead_tso_left_below_h_goes_the_next_time(build: Build) -> None:
     """R4. The TSO ends when H is durable and nothing below it has gone; W stands still when somebody asks again."""
     s = _with_an_entry_to_sanitise(build)
@@ -502,6 +522,7 @@ def what_a_dead_tso_left_below_h_goes_the_next_time(build: Build) -> None:
         raise Stuck("; ".join(left))
 
 
+@_schedule
 def a_branch_that_another_hand_sealed_is_kept(build: Build) -> None:
     """R8. R finds J's branch sealed; before it reads W, J commits, which replaces the seal, and W passes the branch."""
     s = Schedule(build)
@@ -523,6 +544,7 @@ def a_branch_that_another_hand_sealed_is_kept(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_deleted_row_stays_deleted_when_both_vanish(build: Build) -> None:
     """R5. K drops value and tombstone together, between R's fetch and R's look-up."""
     s = Schedule(build)
@@ -542,6 +564,7 @@ def a_deleted_row_stays_deleted_when_both_vanish(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_miss_is_not_remembered(build: Build) -> None:
     """R6. One process reads before and after T's commit."""
     s = Schedule(build)
@@ -556,11 +579,13 @@ def a_miss_is_not_remembered(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_reader_below_w_is_told(build: Build) -> None:
     """R7. R without a lease reads on after compaction passed it."""
     _reads_below_w(Schedule(build))
 
 
+@_schedule
 def a_reader_below_w_of_the_same_state_is_told(build: Build) -> None:
     """R7. The same over a store that reads rows and W from one state."""
     _reads_below_w(Schedule(build, settled_reads=True))
@@ -580,6 +605,7 @@ def _reads_below_w(s: Schedule) -> None:
     s.judge()
 
 
+@_schedule
 def a_settled_read_during_a_commit_sees_all_of_it_or_nothing(build: Build) -> None:
     """R1, R4. T committed two rows; R reads one before T's shadow cells are there, the other afterwards."""
     s = Schedule(build, settled_reads=True)
@@ -602,6 +628,7 @@ def a_settled_read_during_a_commit_sees_all_of_it_or_nothing(build: Build) -> No
 # ---------------------------------------------------------------- the TSO: T1 … T15
 
 
+@_schedule
 def a_begin_during_a_held_flush_sees_no_half_commit(build: Build) -> None:
     """T1. R begins while T's flush is on its way, reads before and after it lands."""
     s = Schedule(build)
@@ -616,6 +643,7 @@ def a_begin_during_a_held_flush_sees_no_half_commit(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def w_waits_for_the_commit_in_flight(build: Build) -> None:
     """T2. LWM passes T by age while T's flush is held; W must not."""
     s = Schedule(build)
@@ -630,6 +658,7 @@ def w_waits_for_the_commit_in_flight(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w(build: Build) -> None:
     """T15. T's flush is held while the TSO draws a start for its age; nobody asks for anything afterwards."""
     s = Schedule(build)
@@ -646,6 +675,7 @@ def a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w(build: Build
     s.judge()
 
 
+@_schedule
 def a_new_tso_starts_above_the_old_ceiling(build: Build) -> None:
     """T3. Begin, fail over, begin: no timestamp twice, whatever the wall clock says."""
     s = Schedule(build)
@@ -656,6 +686,7 @@ def a_new_tso_starts_above_the_old_ceiling(build: Build) -> None:
         s.fail_over()
 
 
+@_schedule
 def no_timestamp_leaves_above_the_ceiling(build: Build) -> None:
     """T3. The ceiling's write is held while many begin; the TSO dies; the next one starts at the durable ceiling."""
     s = Schedule(build, ceiling_step=2_000, ceiling_renew_remaining=1_000, window_starts=1)
@@ -687,6 +718,7 @@ def _is_of(s: Schedule, move: Move, process: Process) -> bool:
     return kind in ("resume", "apply", "answer") and not held and what.process in (process, s.first.process)
 
 
+@_schedule
 def a_leader_without_its_lease_answers_no_begin(build: Build) -> None:
     """T4. O1 cannot renew its lease, O2 leads and commits T; a begin that reaches O1 is not answered."""
     s = Schedule(build)
@@ -707,14 +739,13 @@ def a_leader_without_its_lease_answers_no_begin(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_flush_that_outlives_its_leader_is_not_acknowledged(build: Build) -> None:
     """T5. O1's clock is wrong and it believes in its lease; O2 tells R "not committed"; then O1's flush lands."""
     s = Schedule(build, plain_puts=True, stall_s_max=FOREVER_S)
     t, r = s.client("T"), s.client("R")
     tx = s.do(t, written(t, "a", R0))
-    s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
     flush = s.sent(ins.Flush)
     old = s.first
     old.feed(ins.LeaseRenewed(FOREVER_S))
@@ -731,15 +762,14 @@ def a_flush_that_outlives_its_leader_is_not_acknowledged(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_version_of_a_dead_tso_is_sealed(build: Build) -> None:
     """T6. A lease holds W back; R of the new epoch meets T, whose flush has outlived its TSO and lands later."""
     s = Schedule(build)
     t, r, old = s.client("T"), s.client("R"), s.client("L")
     s.do(old, begin(old, lease=True))
     tx = s.do(t, written(t, "a", R0))
-    s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
     s.fail_over()
     reader = s.do(r, begin(r))
     s.do(r, reader.get("a", R0))
@@ -749,6 +779,7 @@ def a_version_of_a_dead_tso_is_sealed(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_retry_that_finds_nothing_is_sealed(build: Build) -> None:
     """T7. T asks O2 again, is told aborted; then O1's flush lands."""
     s = Schedule(build)
@@ -756,11 +787,10 @@ def a_retry_that_finds_nothing_is_sealed(build: Build) -> None:
     _, committing = _outlived_by_its_flush(s, t)
     s.finish(committing)
     s.land(s.sent(ins.Flush, zombie=True))
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_begin_after_a_fence_lies_above_it(build: Build) -> None:
     """T8. Who begins after a fence was answered must not abort by it."""
     s = Schedule(build)
@@ -777,6 +807,7 @@ def a_begin_after_a_fence_lies_above_it(build: Build) -> None:
         raise Stuck(f"T8: begin {after.start_ts} after fence {reply.fence_ts} lies below it")
 
 
+@_schedule
 def the_most_negative_id_is_an_id(build: Build) -> None:
     """T10. −2⁶³ is kept like any other, and conflicts like any other."""
     s = Schedule(build)
@@ -789,6 +820,7 @@ def the_most_negative_id_is_an_id(build: Build) -> None:
     assert not reply.committed, "two overlapping commits on id −2⁶³"
 
 
+@_schedule
 def w_waits_for_an_unfinished_job(build: Build) -> None:
     """T12. LWM passed a job whose lease is lost; D, which is moved with W, did not. So the job, which goes by tables,
     commits, and W is due while its branches' entries are on their way."""
@@ -812,6 +844,7 @@ def w_waits_for_an_unfinished_job(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_lease_is_granted_only_above_the_w_that_was_sent(build: Build) -> None:
     """T12. W is on its way to the leader state when the lease is asked for."""
     s = Schedule(build)
@@ -831,15 +864,14 @@ def a_lease_is_granted_only_above_the_w_that_was_sent(build: Build) -> None:
 # ---------------------------------------------------------------- clients: C3, C4
 
 
+@_schedule
 def rolled_back_is_not_said_without_a_seal(build: Build) -> None:
     """C3. T cannot reach the TSO that decides; its flush is on its way; T looks its outcome up."""
     s = Schedule(build, stall_s_max=FOREVER_S)
     s.first.feed(ins.LeaseRenewed(FOREVER_S))
     t, r = s.client("T"), s.client("R")
     tx = s.do(t, written(t, "a", R0))
-    s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
     flush = s.sent(ins.Flush)
     s.universe.now_s += actors.RETRY_BOUND_S + 1.0
     call = committing.call
@@ -849,11 +881,10 @@ def rolled_back_is_not_said_without_a_seal(build: Build) -> None:
     s.land(flush)
     s._held.clear()
     s.finish(committing)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_looked_up_commit_is_seen_by_later_begins(build: Build) -> None:
     """C10. T's entry is durable behind a batch whose flush is slow; T's answer is lost, and T looks itself up."""
     s = Schedule(build, stall_s_max=FOREVER_S, max_transaction_age_s=FOREVER_S)
@@ -867,6 +898,7 @@ def a_looked_up_commit_is_seen_by_later_begins(build: Build) -> None:
     _look_up_and_begin(s, t, tx, release)
 
 
+@_schedule
 def a_looked_up_job_is_seen_by_later_begins(build: Build) -> None:
     """C10. T's decision is durable, its branches' entries are on their way; T's answer is lost, T looks itself up."""
     s = Schedule(build, stall_s_max=FOREVER_S, max_transaction_age_s=FOREVER_S)
@@ -901,6 +933,7 @@ def _asks(task: Task, kind: type) -> bool:
     return call is not None and isinstance(call.effect, kind)
 
 
+@_schedule
 def an_outcome_without_evidence_is_unknown(build: Build) -> None:
     """C3, C7. T's answer was lost; others overwrite its cell, K drops it, Z takes the entry; then T asks."""
     s = Schedule(build)
@@ -918,16 +951,13 @@ def an_outcome_without_evidence_is_unknown(build: Build) -> None:
     sanitise(s)
     if s.world.disk.leader_state.read().horizon <= tx.start_ts or tx.start_ts not in s.world.truth.commits:
         raise Stuck("T did not commit, or the horizon did not pass it")
-    again = s.client("T again")
-    steps = again.run(build.commit.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
-    outcome = s.do(again, ignoring(steps))
-    if outcome is not None:
-        s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
+    _finish_look_up(s, tx, _look_up(s, tx))
 
 
 # ---------------------------------------------------------------- compaction and sanitising: K1 … K7
 
 
+@_schedule
 def a_reader_between_two_commits_keeps_its_version(build: Build) -> None:
     """K1. v1 (c ≤ W), v2 (start ≤ W < c): R between them needs v1."""
     s = Schedule(build)
@@ -946,6 +976,7 @@ def a_reader_between_two_commits_keeps_its_version(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_flush_that_lands_after_compaction_is_refused(build: Build) -> None:
     """K2. K drops T's cells; then T's flush, which has outlived its TSO, lands."""
     s = Schedule(build)
@@ -954,11 +985,10 @@ def a_flush_that_lands_after_compaction_is_refused(build: Build) -> None:
     compact(s)
     s.land(s.sent(ins.Flush, zombie=True))
     s.finish(committing)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def compaction_racing_completion_loses_nothing(build: Build) -> None:
     """K2. T completes between K's fetch and K's look-up."""
     s = Schedule(build)
@@ -971,19 +1001,16 @@ def compaction_racing_completion_loses_nothing(build: Build) -> None:
     release()
     s.finish_all(t)
     s.finish(compacting)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def compaction_racing_a_late_commit_loses_nothing(build: Build) -> None:
     """K2. K misses T, T's flush outlives its TSO, T learns it from the next and completes; then K's seal is placed."""
     s = Schedule(build)
     t, r, k = s.client("T"), s.client("R"), s.client("K")
     tx = s.do(t, written(t, "a", R0))
-    s.hold(ins.Flush)
-    committing = s.start(t, tx.commit())
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, _ = with_its_flush_held(s, t, tx.commit())
     s.fail_over()
     compacting = s.start(k, actors.compact_all(k, lazy=False))
     s.until_call(compacting, req.Seal)
@@ -992,11 +1019,10 @@ def compaction_racing_a_late_commit_loses_nothing(build: Build) -> None:
     s.finish_all(t)
     s.settle_tsos()
     s.finish(compacting)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_tombstone_goes_only_after_what_it_hides(build: Build) -> None:
     """K3. Put, delete, compact: the deleted value does not come back."""
     s = Schedule(build)
@@ -1006,11 +1032,10 @@ def a_tombstone_goes_only_after_what_it_hides(build: Build) -> None:
     s.finish_all(t)
     s.pass_time(10.0)
     compact(s)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_tombstone_stays_while_it_hides_a_later_commit(build: Build) -> None:
     """K3. Conflict-free writes: value (start 100, commit 400) under a tombstone (start 200, commit 250), W = 300."""
     s = Schedule(build)
@@ -1030,6 +1055,7 @@ def a_tombstone_stays_while_it_hides_a_later_commit(build: Build) -> None:
         raise Stuck(f"K3: the deleted value is back: {row}")
 
 
+@_schedule
 def the_record_names_the_w_that_was_gone_by(build: Build) -> None:
     """K4. W moves on while K works; what K records is what it cleaned by."""
     s = Schedule(build)
@@ -1047,6 +1073,7 @@ def the_record_names_the_w_that_was_gone_by(build: Build) -> None:
     sanitise(s)
 
 
+@_schedule
 def a_region_without_a_record_holds_back_the_horizon(build: Build) -> None:
     """K5. The table is split; only one region was compacted."""
     s = Schedule(build)
@@ -1062,6 +1089,7 @@ def a_region_without_a_record_holds_back_the_horizon(build: Build) -> None:
     sanitise(s)
 
 
+@_schedule
 def a_restored_table_starts_from_nothing(build: Build) -> None:
     """K5. A copy from before the healing is put back, under a new generation."""
     s = Schedule(build)
@@ -1077,6 +1105,7 @@ def a_restored_table_starts_from_nothing(build: Build) -> None:
     sanitise(s)
 
 
+@_schedule
 def a_table_nobody_registered_stops_the_sanitiser(build: Build) -> None:
     """K6. A Java client commits to a table of its own; its entry is all that knows of it."""
     s = Schedule(build)
@@ -1109,6 +1138,7 @@ def _demand_entry(s: Schedule, tx: Tx, why: str) -> None:
         raise Stuck(f"K6: the entry of {tx.start_ts} was sanitised: {why}")
 
 
+@_schedule
 def a_table_registered_between_two_looks_is_not_forgotten(build: Build) -> None:
     """K6. Z has looked at one of marks and tables; a registration that takes the mark away, as those of earlier
     versions did, comes before it looks at the other."""
@@ -1133,6 +1163,7 @@ def a_table_registered_between_two_looks_is_not_forgotten(build: Build) -> None:
     _demand_entry(s, tx, "its table was in neither list")
 
 
+@_schedule
 def a_table_that_others_made_again_is_marked_anew(build: Build) -> None:
     """K6. The TSO knows the table; it is dropped, a Java client makes another of its name and commits to that."""
     s = Schedule(build)
@@ -1149,6 +1180,7 @@ def a_table_that_others_made_again_is_marked_anew(build: Build) -> None:
     _demand_entry(s, tx, "its table was taken for one that is registered")
 
 
+@_schedule
 def a_promised_lease_survives_its_tso(build: Build) -> None:
     """K7. The TSO dies between the lease's promise and its row."""
     s = Schedule(build)
@@ -1163,6 +1195,7 @@ def a_promised_lease_survives_its_tso(build: Build) -> None:
     s.universe.kill(r.process)
 
 
+@_schedule
 def a_lease_holds_w_through_a_fail_over(build: Build) -> None:
     """K7. The new TSO finds the lease, and W stays below it."""
     s = Schedule(build)
@@ -1193,6 +1226,7 @@ def _history(s: Schedule, between: Callable[[], object]) -> None:
     s.judge()
 
 
+@_schedule
 def history_that_is_kept_can_be_read(build: Build) -> None:
     """T17. LWM passed the start long ago."""
     s = Schedule(build, retention_s=1000.0)
@@ -1201,12 +1235,14 @@ def history_that_is_kept_can_be_read(build: Build) -> None:
         raise Stuck("LWM stands with W")
 
 
+@_schedule
 def history_is_kept_through_a_fail_over(build: Build) -> None:
     """T17. All that is older than the new TSO is decided, and still kept."""
     s = Schedule(build, retention_s=1000.0)
     _history(s, s.fail_over)
 
 
+@_schedule
 def a_shared_lease_is_kept_for_its_last_sharer(build: Build) -> None:
     """K7. Two loads share a lease; the term of the first is over, that of the second is not."""
     s = Schedule(build)
@@ -1225,6 +1261,7 @@ def a_shared_lease_is_kept_for_its_last_sharer(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def a_start_shares_no_lease_above_it(build: Build) -> None:
     """K7. The younger of two loads was leased first."""
     s = Schedule(build)
@@ -1237,6 +1274,7 @@ def a_start_shares_no_lease_above_it(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def an_owners_end_leaves_the_lease_to_its_sharers(build: Build) -> None:
     """K7. Somebody reads at the start of a transaction, which ends."""
     s = Schedule(build)
@@ -1249,6 +1287,7 @@ def an_owners_end_leaves_the_lease_to_its_sharers(build: Build) -> None:
     s.pass_time(50.0)
 
 
+@_schedule
 def a_shared_lease_is_promised_once_its_row_is_durable(build: Build) -> None:
     """K7. The row of a lease is on its way; another start is to share it, and the TSO dies."""
     s = Schedule(build)
@@ -1280,6 +1319,7 @@ def _job(client: Client, rows: Iterable[bytes]) -> Any:
     return tx
 
 
+@_schedule
 def a_job_is_whole_whenever_its_tso_dies(build: Build) -> None:
     """S1. The TSO is killed after each of the commit's writes; readers see the whole job or nothing of it."""
     for after in range(14):
@@ -1335,6 +1375,7 @@ def _loses(s: Schedule, client: Client, tx: Tx) -> None:
     s.judge()
 
 
+@_schedule
 def a_commit_meets_the_ids_of_a_job_that_committed(build: Build) -> None:
     """T20. T began before the job's commit and wrote one of its cells."""
     s = Schedule(build)
@@ -1349,6 +1390,7 @@ def a_commit_meets_the_ids_of_a_job_that_committed(build: Build) -> None:
     _loses(s, t, small)
 
 
+@_schedule
 def a_job_meets_commits_to_its_cells(build: Build) -> None:
     """T20. T commits a cell that the job has written, and reported, but not committed."""
     s = Schedule(build)
@@ -1358,6 +1400,7 @@ def a_job_meets_commits_to_its_cells(build: Build) -> None:
     _loses(s, job, tx)
 
 
+@_schedule
 def a_job_with_many_ids_meets_commits_to_its_cells(build: Build) -> None:
     """T20. As before, of a job that searches for the map's later ids instead of looking up its own."""
     s = Schedule(build, conflict_map_entries=1)
@@ -1367,6 +1410,7 @@ def a_job_with_many_ids_meets_commits_to_its_cells(build: Build) -> None:
     _loses(s, job, tx)
 
 
+@_schedule
 def two_jobs_meet(build: Build) -> None:
     """T20. Both reported a cell that both wrote."""
     s = Schedule(build)
@@ -1377,6 +1421,7 @@ def two_jobs_meet(build: Build) -> None:
     _loses(s, two, second)
 
 
+@_schedule
 def a_job_whose_ids_the_tso_lacks_does_not_commit(build: Build) -> None:
     """T20. Its lease ended, so the TSO forgot its ids. T, which began before the job, committed one of its cells."""
     s = Schedule(build)
@@ -1389,6 +1434,7 @@ def a_job_whose_ids_the_tso_lacks_does_not_commit(build: Build) -> None:
     _loses(s, job, tx)
 
 
+@_schedule
 def ids_that_go_raise_lwm(build: Build) -> None:
     """T20. The second job's ids take the room of the first one's. T began before the first one's commit."""
     s = Schedule(build, reported_ids_max=130)
@@ -1402,6 +1448,7 @@ def ids_that_go_raise_lwm(build: Build) -> None:
     _loses(s, t, small)
 
 
+@_schedule
 def a_job_below_lwm_is_decided_by_its_tables(build: Build) -> None:
     """T20. Evictions raised LWM above the job: the map may have forgotten a commit to one of its cells."""
     for row, table in ((R1, "a"), (R1, "b")):
@@ -1420,6 +1467,7 @@ def a_job_below_lwm_is_decided_by_its_tables(build: Build) -> None:
 # ---------------------------------------------------------------- taking over, the leader state
 
 
+@_schedule
 def a_ceiling_moved_during_take_over_is_not_handed_out_again(build: Build) -> None:
     """T3. O2 has read the leader state; O1, still leading by its own lights, moves the ceiling and uses it."""
     s = Schedule(build, ceiling_step=2_000, ceiling_renew_remaining=1_000, window_starts=1, stall_s_max=FOREVER_S)
@@ -1439,6 +1487,7 @@ def a_ceiling_moved_during_take_over_is_not_handed_out_again(build: Build) -> No
             s.do(client, client.ask(req.Begin()))
 
 
+@_schedule
 def a_late_change_of_the_leader_state_changes_nothing(build: Build) -> None:
     """Decision 0004. W is sent, its answer lost, sent again, then a higher W; the first one lands last."""
     s = Schedule(build)
@@ -1466,6 +1515,7 @@ def carrying(client: Client, table: str, row: bytes) -> Any:
     return tx
 
 
+@_schedule
 def cells_of_a_deposed_tso_never_land(build: Build) -> None:
     """T19. T's cells are on their way when O2 takes over. R, who began under O2, reads, they land, R reads again."""
     s = Schedule(build, one_step_bytes_max=1 << 18)
@@ -1481,6 +1531,7 @@ def cells_of_a_deposed_tso_never_land(build: Build) -> None:
     s.judge()
 
 
+@_schedule
 def cells_of_a_sealed_start_never_land(build: Build) -> None:
     """T19. A Java client fences T's start while T's cells are on their way, and T is told that it aborted."""
     s = Schedule(build, one_step_bytes_max=1 << 18)
@@ -1490,11 +1541,10 @@ def cells_of_a_sealed_start_never_land(build: Build) -> None:
     assert s.world.disk.commits.seal(tx.start_ts).placed
     release()
     s.finish(committing)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing(build: Build) -> None:
     """T19. O1 dies within the step that writes T's cells; T looks its outcome up; R reads."""
     s = Schedule(build, one_step_bytes_max=1 << 18)
@@ -1504,11 +1554,10 @@ def a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing(build: Build) -> N
     s.universe.make(("apply", s.sent(ins.Flush)))
     s.fail_over()
     s.finish(committing)
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
+    s.read_and_judge(r)
 
 
+@_schedule
 def a_lost_answer_to_a_commit_that_carried_its_cells_is_found(build: Build) -> None:
     """T19. O1 dies behind the step and before its answer. The next TSO finds T's entry for T's retry."""
     s = Schedule(build, one_step_bytes_max=1 << 18)
@@ -1519,88 +1568,7 @@ def a_lost_answer_to_a_commit_that_carried_its_cells_is_found(build: Build) -> N
     s.fail_over()
     s.finish(committing)
     assert tx.record.commit_ts
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    s.judge()
-
-
-# ----------------------------------------------------------------
-
-SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
-    schedule.__name__: schedule
-    for schedule in (
-        cells_of_a_deposed_tso_never_land,
-        cells_of_a_sealed_start_never_land,
-        a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing,
-        a_lost_answer_to_a_commit_that_carried_its_cells_is_found,
-        a_scan_racing_completion_sees_both_cells,
-        a_start_that_was_sealed_is_never_decided,
-        a_mark_placed_by_another_hand_wins,
-        an_old_reader_that_seals_after_completion,
-        a_zombie_flush_below_h_is_not_believed,
-        a_retry_that_arrives_below_h_is_not_answered,
-        a_lost_answer_below_h_is_unknown,
-        a_cell_that_lands_late_below_h_is_not_visible,
-        an_entry_that_lands_below_h_during_a_read_is_not_believed,
-        h_may_pass_between_the_look_up_and_its_read,
-        a_lost_answer_below_h_that_passes_meanwhile_is_unknown,
-        h_is_durable_before_the_first_entry_goes,
-        what_a_dead_tso_left_below_h_goes_the_next_time,
-        a_branch_that_another_hand_sealed_is_kept,
-        a_deleted_row_stays_deleted_when_both_vanish,
-        a_miss_is_not_remembered,
-        a_reader_below_w_is_told,
-        a_reader_below_w_of_the_same_state_is_told,
-        a_settled_read_during_a_commit_sees_all_of_it_or_nothing,
-        a_begin_during_a_held_flush_sees_no_half_commit,
-        w_waits_for_the_commit_in_flight,
-        a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w,
-        a_new_tso_starts_above_the_old_ceiling,
-        no_timestamp_leaves_above_the_ceiling,
-        a_leader_without_its_lease_answers_no_begin,
-        a_flush_that_outlives_its_leader_is_not_acknowledged,
-        a_version_of_a_dead_tso_is_sealed,
-        a_retry_that_finds_nothing_is_sealed,
-        a_begin_after_a_fence_lies_above_it,
-        the_most_negative_id_is_an_id,
-        w_waits_for_an_unfinished_job,
-        a_lease_is_granted_only_above_the_w_that_was_sent,
-        rolled_back_is_not_said_without_a_seal,
-        a_looked_up_commit_is_seen_by_later_begins,
-        a_looked_up_job_is_seen_by_later_begins,
-        an_outcome_without_evidence_is_unknown,
-        a_reader_between_two_commits_keeps_its_version,
-        a_flush_that_lands_after_compaction_is_refused,
-        compaction_racing_completion_loses_nothing,
-        compaction_racing_a_late_commit_loses_nothing,
-        a_tombstone_goes_only_after_what_it_hides,
-        a_tombstone_stays_while_it_hides_a_later_commit,
-        the_record_names_the_w_that_was_gone_by,
-        a_region_without_a_record_holds_back_the_horizon,
-        a_restored_table_starts_from_nothing,
-        a_table_nobody_registered_stops_the_sanitiser,
-        a_table_registered_between_two_looks_is_not_forgotten,
-        a_table_that_others_made_again_is_marked_anew,
-        a_promised_lease_survives_its_tso,
-        a_lease_holds_w_through_a_fail_over,
-        history_that_is_kept_can_be_read,
-        history_is_kept_through_a_fail_over,
-        a_shared_lease_is_kept_for_its_last_sharer,
-        a_start_shares_no_lease_above_it,
-        an_owners_end_leaves_the_lease_to_its_sharers,
-        a_shared_lease_is_promised_once_its_row_is_durable,
-        a_job_is_whole_whenever_its_tso_dies,
-        a_commit_meets_the_ids_of_a_job_that_committed,
-        a_job_meets_commits_to_its_cells,
-        a_job_with_many_ids_meets_commits_to_its_cells,
-        two_jobs_meet,
-        a_job_whose_ids_the_tso_lacks_does_not_commit,
-        ids_that_go_raise_lwm,
-        a_job_below_lwm_is_decided_by_its_tables,
-        a_ceiling_moved_during_take_over_is_not_handed_out_again,
-        a_late_change_of_the_leader_state_changes_nothing,
-    )
-}
+    s.read_and_judge(r)
 
 
 def run_directed(name: str, build: Build | None = None) -> str | None:

@@ -2,8 +2,8 @@
 
 Each row: the rule of hazards.md, the function or method that embodies it, what stands there without it, and what must
 go red: the random universes from `first_seed` on (the first of `seeds` that does ends the row), or a directed
-schedule of `directed` by its name. A rule that lives outside the core (sockets, processes, Spark, a store) names the
-test that catches it instead; `ELSEWHERE` lists those.
+schedule of `directed` by its name. Mutants of rules outside the core (clients, Spark, stores) are in
+`tests/simulation/shipped_mutants.py`; `ELSEWHERE` lists the rules that no hook can take out.
 
     python -m simulation.mutants            every row, and where its first red run is
     python -m simulation.mutants R4 T1      some
@@ -737,233 +737,38 @@ MUTANTS: Final = (
 
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
-    "T16": (
-        "tests/core/test_open_starts.py::test_t16_a_start_on_its_way_holds_lwm",
-        "tests/core/test_open_starts.py::test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays",
-        "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
-        "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
-        "tests/core/test_open_starts.py::test_t16_the_end_of_one_process_frees_what_no_other_held",
-        "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_nothing_that_is_open",
-    ),
-    "E6": (
-        "tests/core/test_expiry.py::test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did",
-        "tests/core/test_time_points.py::test_e6_what_a_killed_tso_committed_last_is_as_old_as_the_last_change_of_its_store",
-        "tests/core/test_time_points.py::test_e6_what_was_committed_before_a_tso_was_stopped_is_as_old_as_it_is",
-        "tests/process/test_tso_dies_under_clients.py::"
-        "test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_due",
-        "tests/process/test_tso_dies_under_clients.py::test_e6_a_value_whose_tso_was_stopped_is_gone_when_it_is_due",
-    ),
     "T19": (
         "tests/simulation/test_directed.py::test_t19_cells_are_written_only_while_their_tso_leads",
         "tests/simulation/test_directed.py::test_t19_cells_of_a_sealed_start_are_not_written",
         "tests/simulation/test_directed.py::test_t19_cells_and_entry_are_one_step",
     ),
-    "T18": (
-        "tests/core/test_time_points.py::test_no_commit_is_missing_that_was_acknowledged_by_the_time_that_is_asked_for",
-        "tests/core/test_time_points.py::test_who_asks_while_a_note_is_on_its_way_sees_what_was_acknowledged_before",
-        "tests/client/test_client_past.py::test_a_snapshot_of_a_time_has_what_was_acknowledged_by_then",
-    ),
-    "R9": (
-        "tests/core/test_visibility.py::test_needed_versions_say_what_the_whole_row_says",
-        "tests/storage/test_embedded.py::test_a_read_stops_above_no_column_of_another_process",
-        "tests/storage/test_embedded_pages.py::test_a_scan_by_a_reader_leaves_out_nothing_that_it_sees",
-    ),
-    "T9": (
-        "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone",
-        "tests/spark/test_spark_dataframes.py::test_two_conflict_levels_never_meet_on_one_table",
-    ),
-    "T11": (
-        "tests/tso/test_service.py::test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices",
-        "tests/core/test_tso_machine.py::test_t11_bad_input_is_refused_by_name_and_nobody_else_notices",
-        "tests/core/test_tso_machine.py::test_t11_a_machine_is_dead_behind_an_unforeseen_error",
-        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_ends_the_tso",
-        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_of_a_peers_bytes_is_its_own",
-    ),
-    "T13": ("tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",),
     "T14": (
         "tests/tso/test_ondemand.py::test_t14_a_start_storm_ends_with_one_tso",
         "tests/tso/test_ondemand.py::test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live",
     ),
-    "C1": ("tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",),
-    "C2": (
-        "tests/core/test_visibility.py::test_own_writes_overlay_with_their_greatest_version",
-        "tests/golden/test_golden.py::test_script",
-    ),
     "C5": (
-        "tests/process/test_client_races.py::"
-        "test_forked_children_under_load_connect_anew_and_neither_side_gets_the_others_answers",
+        "tests/process/test_client_races.py::test_forked_children_under_load_connect_anew_and_neither_side_gets_the_others_answers",
     ),
     "C6": (
-        "tests/process/test_client_stops.py::"
-        "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
+        "tests/process/test_client_stops.py::test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
     "B1": (
         "tests/storage/test_backup.py::test_half_a_transaction_is_in_no_backup",
         "tests/storage/test_backup.py::test_commits_of_the_moment_are_in_the_backup",
         "tests/process/test_backup_kills.py::test_a_backup_beside_writers_is_one_moment",
     ),
-    "B2": (
-        "tests/storage/test_backup.py::test_a_folder_that_is_not_whole_is_refused",
-        "tests/process/test_backup_kills.py::test_what_a_killed_backup_left_is_no_backup",
-    ),
-    "K9": ("tests/client/test_expired_keys.py::test_an_id_that_expired_never_commits_again",),
-    "B4": (
-        "tests/storage/test_backup.py::test_a_copy_of_the_files_is_refused",
-        "tests/storage/test_backup.py::test_files_that_the_note_does_not_name_are_refused",
-    ),
     "B6": (
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
-        "tests/hbase/test_backup_restore.py::test_what_others_do_between_two_snapshots_is_not_in_it",
-        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_is_none",
-    ),
-    "B7": (
-        "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
-        "tests/hbase/test_backup_restore.py::test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all",
-    ),
-    "B3": ("tests/storage/test_backup.py::test_a_restored_folder_is_another_database",),
-    "B5": (
-        "tests/storage/test_incremental_backup.py::test_whatever_changed_is_restored_to_the_byte",
-        "tests/storage/test_incremental_backup.py::test_a_chain_without_one_of_its_links_is_refused",
-        "tests/storage/test_incremental_backup.py::test_a_damaged_link_is_neither_restored_nor_gone_on_from",
-    ),
-    "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
-    "C11": (
-        "tests/hbase/test_deadlines.py::test_a_call_ends_in_time_while_others_are_answered",
-        "tests/hbase/test_deadlines.py::test_a_read_that_fails_at_one_place_each_time_ends",
-    ),
-    "C12": (
-        "tests/client/test_client_claims.py::test_of_two_that_overlap_a_claim_meets_a_write_and_a_claim",
-        "tests/simulation/test_front_ends.py::test_who_claims_what_it_reads_is_serializable",
-    ),
-    "C13": (
-        "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has",
-        "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others",
-    ),
-    "C14": (
-        "tests/client/test_client_savepoints.py::"
-        "test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else",
-        "tests/client/test_client_savepoints.py::"
-        "test_what_was_taken_back_is_gone_from_the_store_before_the_commit_request",
-        "tests/golden/test_golden.py::test_script",
-    ),
-    "C15": (
-        "tests/client/test_open_reads.py::test_a_read_that_has_begun_shows_own_writes_as_of_its_begin",
-        "tests/golden/test_golden.py::test_script",
-    ),
-    "C9": (
-        "tests/interrupts/test_writer_interrupts.py::"
-        "test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others",
-        "tests/interrupts/test_commit_table_interrupts.py::test_an_interrupted_put_is_whole_or_not_there",
-        "tests/interrupts/test_session_interrupts.py::test_an_interrupted_reader_leaves_its_neighbours_answers_to_them",
-        "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
-        "tests/interrupts/test_local_tso_interrupts.py::test_an_interrupted_commit_leaves_a_tso_that_goes_on",
-    ),
-    "K8": (
-        "tests/client/test_client_catalog.py::test_a_new_table_never_shows_rows_older_than_itself",
-        "tests/client/test_client_catalog.py::test_a_dropper_that_slept_drops_no_later_table",
-        "tests/client/test_client_catalog.py::test_a_drop_that_took_effect_drops_no_later_table",
-        "tests/client/test_client_catalog.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
-    ),
-    "X1": (
-        "tests/client/test_client_columns.py::test_a_name_given_anew_brings_no_old_cells_back",
-        "tests/client/test_client_columns.py::test_a_row_is_made_once_beside_a_dropped_column",
-        "tests/client/test_client_columns.py::test_any_sequence_of_changes_reads_as_its_model",
-    ),
-    "X2": ("tests/client/test_client_columns.py::test_who_begins_after_a_change_goes_by_it",),
-    "X3": (
-        "tests/client/test_client_indexes.py::test_of_two_who_change_a_rows_indexed_columns_one_aborts",
-        "tests/client/test_client_indexes.py::test_an_index_has_its_rows_after_any_history",
-    ),
-    "X4": (
-        "tests/client/test_client_indexes.py::test_who_writes_beside_a_build_is_in_it_or_aborts",
-        "tests/client/test_client_indexes.py::test_a_snapshot_older_than_an_index_does_not_read_it",
-        "tests/client/test_client_indexes.py::test_a_dropped_index_is_read_by_nobody_who_sees_later_rows",
-    ),
-    "C8": (
-        "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
-        "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
-        "tests/tso/test_folder_is_replaced.py::test_no_commit_is_promised_in_files_that_are_gone",
-    ),
-    "E1": ("tests/client/test_client_ttl.py::test_e1_a_snapshot_sees_the_same_before_and_after",),
-    "E2": (
-        "tests/core/test_expiry.py::test_e2_compaction_goes_by_a_floor_that_w_has_passed",
-        "tests/client/test_client_ttl.py::test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew",
-    ),
-    "E3": (
-        "tests/core/test_expiry.py::test_e3_a_commit_finds_rows_without_what_expired",
-        "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert",
-    ),
-    "E4": (
-        "tests/core/test_expiry.py::test_e4_late_clocks_expire_nothing_early",
-        "tests/client/test_client_ttl.py::test_e4_by_a_late_clock_nothing_expires_early",
-    ),
-    "E5": (
-        "tests/core/test_expiry.py::test_e3_a_commit_finds_rows_without_what_expired",
-        "tests/client/test_client_ttl.py::test_e5_the_feed_tells_who_renewed_a_row",
-    ),
-    "F6": (
-        "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place",
-        "tests/client/test_client_watch.py::test_f6_a_place_that_was_given_is_leased_at_once",
-        "tests/client/test_client_watch.py::test_f6_changes_after_an_error_are_never_told_as_their_end",
-    ),
-    "F7": (
-        "tests/client/test_client_watch.py::test_f7_a_place_that_was_read_is_kept_until_a_later_one",
-        "tests/client/test_client_watch.py::test_f7_a_table_that_rests_does_not_hold_w",
-        "tests/client/test_client_watch.py::test_f7_a_place_is_renewed_while_nobody_asks",
-    ),
-    "F1": ("tests/core/test_change_feed.py::test_f1_a_commit_counts_on_one_side_of_each_place",),
-    "F2": ("tests/core/test_change_feed.py::test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",),
-    "F3": ("tests/core/test_change_feed.py::test_f3_changes_that_may_be_gone_are_refused_by_name",),
-    "F4": (
-        "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
-        "tests/spark/test_streams.py::test_f4_no_query_ends_the_lease_of_anothers_place",
-        "tests/spark/test_streams.py::test_f4_each_task_of_a_batch_renews_what_it_reads_by",
-    ),
-    "F5": (
-        "tests/client/test_client_changes.py::test_f5_a_table_that_is_dropped_while_it_is_read_is_told",
-        "tests/spark/test_streams.py::test_f5_a_batch_of_a_table_that_was_made_anew_is_refused",
+        "tests/hbase/test_backup_restore.py::test_changes_between_two_snapshots_are_not_in_the_backup",
+        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_fails",
     ),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
         "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",
-        "tests/spark/test_spark_faults.py::"
-        "test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repeats_nothing",
-    ),
-    "S3": (
-        "tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",
-        "tests/spark/test_spark_faults.py::test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once",
-        "tests/spark/test_runs_in_runs.py::test_a_sink_never_takes_anothers_commit_for_its_batch",
-    ),
-    "S4": (
-        "tests/spark/test_sink_claims.py::test_a_second_function_is_refused_while_and_after_the_first",
-        "tests/spark/test_sink_claims.py::test_a_second_frame_is_refused_while_and_after_the_first",
-        "tests/spark/test_spark_streaming.py::test_two_named_sinks_of_one_query_both_count_once",
-        "tests/spark/test_spark_streaming.py::test_each_batch_is_one_transaction_and_a_replayed_one_counts_once",
-        "tests/spark/test_spark_streaming.py::test_two_drivers_that_are_handed_the_same_batch_count_it_once",
-        "tests/spark/test_spark_streaming.py::test_of_two_drivers_of_one_checkpoint_a_sink_counts_once",
-        "tests/spark/test_spark_streams.py::test_of_two_drivers_of_one_checkpoint_each_change_counts_once",
-        "tests/spark/test_streams.py::test_a_batch_counts_once_for_each_life_of_its_table",
-        "tests/spark/test_spark_streaming.py::"
-        "test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once",
-    ),
-    "S6": (
-        "tests/spark/test_writer.py::test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged",
-        "tests/spark/test_writer.py::test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
-    ),
-    "S7": ("tests/spark/test_writer.py::test_a_failed_tries_own_table_hides_no_rows",),
-    "S8": ("tests/spark/test_writer.py::test_a_failure_behind_the_answer_does_not_say_not_committed",),
-    "S9": (
-        "tests/spark/test_schema_races.py::test_who_lost_the_making_of_a_table_must_fit_it",
-        "tests/spark/test_schema_races.py::test_two_columns_added_at_once_never_share_a_place",
-    ),
-    "S5": (
-        "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
-        "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
-        "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
-        "tests/hbase/test_meta_pages.py::test_a_server_that_brings_few_rows_is_asked_for_the_others",
+        "tests/spark/test_spark_faults.py::test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repeats_nothing",
     ),
 }
-"""Rules that live outside the core: the tests that go red without them, as file::name."""
+"""Rules without a mutant, here or in `shipped_mutants`: the tests that fail without them, as file::name."""
 
 
 @dataclass(frozen=True, slots=True)

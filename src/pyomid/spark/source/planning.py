@@ -262,7 +262,7 @@ class Planner:
 
     def _refuse_past(self) -> None:
         if self._past() is not None:
-            raise Misuse("versionAsOf and timestampAsOf are for reads; to restore a table use pyomid.spark.restore")
+            raise Misuse("versionAsOf and timestampAsOf are for reads; to restore a table use SparkDatabase.restore")
 
     # The start
 

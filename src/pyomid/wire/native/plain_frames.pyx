@@ -24,6 +24,7 @@ cpdef enum:
     COMMIT_REPLY = 2
 
 cdef enum:
+    SHORT_BYTES_MAX = 5  # protobuf refuses tags and lengths with more bytes
     FIELDS_BYTES_MAX = 8 * (2 + VARINT_BYTES_MAX)  # Of all tags, numbers and lengths of a commit except its ids.
 
 
@@ -71,6 +72,11 @@ def commit_request(int64_t start_ts, bint is_retry, tuple cell_ids, tuple table_
     return message[:at]
 
 
+cdef int64_t read_short(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
+    """`read_varint`, for a tag or a length."""
+    return read_varint(data, at, min(end, at + SHORT_BYTES_MAX), number)
+
+
 def plain_answer(bytes payload):
     """Return (kind, request id, three numbers) of a `Response`: for a begin its start, epoch and newest fence, for a
     commit its start, its commit timestamp and 0. None for every other message."""
@@ -79,10 +85,10 @@ def plain_answer(bytes payload):
     cdef int64_t numbers[3]
     cdef int64_t tag = 0, number = 0, request_id = 0, length = 0
     cdef int kind, seen = 0, place
-    at = read_varint(data, 0, stop, &tag)
+    at = read_short(data, 0, stop, &tag)
     if at < 0:
         return None
-    at = read_varint(data, at, stop, &length)
+    at = read_short(data, at, stop, &length)
     if at < 0 or not 0 <= length <= stop - at:
         return None
     if tag == (RESPONSE_TIMESTAMP_RESPONSE << 3 | BYTES):
@@ -94,7 +100,7 @@ def plain_answer(bytes payload):
     end = at + length
     numbers[0] = numbers[1] = numbers[2] = 0
     while at < end:
-        at = read_varint(data, at, end, &tag)
+        at = read_short(data, at, end, &tag)
         if at < 0 or tag & 7 != VARINT:
             return None
         at = read_varint(data, at, end, &number)
@@ -110,7 +116,7 @@ def plain_answer(bytes payload):
     if seen & 3 != 3:
         return None
     if at < stop:
-        at = read_varint(data, at, stop, &tag)
+        at = read_short(data, at, stop, &tag)
         if at < 0 or tag != (RESPONSE_REQUEST_ID << 3 | VARINT):
             return None
         at = read_varint(data, at, stop, &request_id)
