@@ -119,7 +119,7 @@ def test_a_higher_ceiling_in_the_other_store_is_refused(cluster: Cluster, table_
     in_zookeeper = ZooKeeperCeiling(cluster.zookeeper, path=f"/omid-test/{table_name}")
     assert in_hbase.compare_and_set(0, 1000)
     chosen = ChosenCeiling(in_zookeeper, {"hbase": in_hbase})
-    with pytest.raises(Misuse, match=r"hbase holds a timestamp ceiling of 1000.*ceiling=hbase"):
+    with pytest.raises(Misuse, match=r"hbase holds the timestamp ceiling 1000.*ceiling=hbase"):
         chosen.read()
     assert chosen.move_here() == 1000
     assert chosen.read() == in_zookeeper.read() == 1000

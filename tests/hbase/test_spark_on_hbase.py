@@ -41,7 +41,7 @@ from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
-from pyomid.spark.databases import close_connections, connection
+from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster

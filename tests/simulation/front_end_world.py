@@ -22,7 +22,7 @@ from green_threads import drive, simulated, spawn, this_green, wait
 import pyomid.client.async_client
 import pyomid.client.background
 import pyomid.client.session.lease_keeper
-import pyomid.spark.databases
+import pyomid.spark.connections
 import pyomid.spark.transactions
 from conformance import put_entry
 from pyomid.client.database import Database
@@ -42,7 +42,7 @@ MODULES: Final[list[Any]] = [
     pyomid.client.background,
     pyomid.client.session.lease_keeper,
     pyomid.client.async_client,
-    pyomid.spark.databases,
+    pyomid.spark.connections,
     pyomid.spark.transactions,
 ]
 """Those whose threads, clocks and pools are the simulation's."""
@@ -112,7 +112,7 @@ class FrontWorld(World):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While it lasts the front ends' threads are the universe's."""
-        with simulated(MODULES), patch.object(pyomid.spark.databases, "open_deployment", _parts_here):
+        with simulated(MODULES), patch.object(pyomid.spark.connections, "open_deployment", _parts_here):
             try:
                 yield
             finally:
@@ -121,7 +121,7 @@ class FrontWorld(World):
                     green_threads.bury(process)
                 for database in self.databases:
                     database._core.abandon()
-                pyomid.spark.databases._open.clear()
+                pyomid.spark.connections._open.clear()
 
 
 class FrontProcess:

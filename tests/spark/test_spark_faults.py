@@ -137,7 +137,7 @@ def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) ->
         import pyarrow
         from pyspark import TaskContext
 
-        from pyomid.spark.databases import connection
+        from pyomid.spark.connections import connection
 
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None and changing else 0

@@ -19,11 +19,11 @@ from spark_sessions import run_driver, url_of
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.sessions import workers_fault
 from pyomid.spark.source.options import Options
-from pyomid.spark.supported_pyspark import check_pyspark
+from pyomid.spark.source.supported_pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,7 @@ from pyspark.sql import functions as f
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
-from pyomid.spark import SparkTransaction
-from pyomid.spark.frames import merge
+from pyomid.spark import SparkTransaction, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

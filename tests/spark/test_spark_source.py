@@ -15,7 +15,7 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,6 +11,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
+from pyomid import crashpoints
 from pyomid.errors import Misuse, OmidError
 
 if TYPE_CHECKING:
@@ -173,6 +174,66 @@ class TestTables:
         changed(spark, url, "DROP TABLE made")
         changed(spark, url, "DROP TABLE IF EXISTS made")
         assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
+
+
+class TestWithoutATransaction:
+    def test_a_query_reads_all_tables_at_one_snapshot_however_late(
+        self, spark: SparkSession, url: str, stock: str
+    ) -> None:
+        db = pyomid.spark.connect(spark, url)
+        pairs = db.sql("SELECT a.count AS one, b.count AS two FROM stock a JOIN stock b USING (item, shop)")
+        limited = db.sql("SELECT item FROM stock WHERE item >= :least", {"least": "b"})
+        db.sql("UPDATE stock SET count = count + 1")
+        db.sql("DELETE FROM stock WHERE item = 'c'")
+        db.compact("stock")
+        assert sorted(tuple(row) for row in pairs.collect()) == [(10, 10), (20, 20), (30, 30)]
+        assert sorted(row.item for row in limited.collect()) == ["b", "c"]
+        assert [row[0] for row in db.sql("SELECT count FROM stock ORDER BY item").collect()] == [11, 21]
+
+    def test_a_change_that_lost_is_performed_again(self, spark: SparkSession, url: str, stock: str) -> None:
+        db = pyomid.spark.connect(spark, url)
+
+        def other() -> None:
+            crashpoints.disarm()
+            db.sql("UPDATE stock SET count = 100 WHERE item = 'a'")
+
+        crashpoints.arm_action("spark.commit.before", other)
+        try:
+            done = db.sql("UPDATE stock SET count = count + :more WHERE shop = 1", {"more": 5})
+        finally:
+            crashpoints.disarm()
+        assert done.rows == 2
+        assert [row[2] for row in rows(spark, url)] == [105, 25, 30]
+
+    def test_it_answers_as_in_a_transaction(self, spark: SparkSession, url: str, stock: str) -> None:
+        db = pyomid.spark.connect(spark, url)
+        arrivals = spark.createDataFrame([("a", 1, 7), ("d", 1, 1)], "item string, shop int, count long")
+        text = (
+            "MERGE INTO stock USING {db} AS s ON stock.item = s.item AND stock.shop = s.shop WHEN MATCHED THEN UPDATE "
+            "SET count = s.count WHEN NOT MATCHED THEN INSERT (item, shop, count) VALUES (s.item, s.shop, s.count)"
+        )
+        done = db.sql(text, db=arrivals)
+        assert (done.updated, done.inserted) == (1, 1)
+        assert db.sql("CREATE TABLE alone (id INT PRIMARY KEY)") is None
+        assert "alone" in [row.tableName for row in db.sql("SHOW TABLES").collect()]
+        assert [row.col_name for row in db.sql("DESCRIBE alone").collect()] == ["id"]
+        assert db.sql("DROP TABLE alone") is None
+
+    @pytest.mark.parametrize(
+        ("statement", "message"),
+        [
+            ("SELECT 1; SELECT 2", "2 SQL statements were given"),
+            ("SELECT 1", "names no table of the database"),
+            ("SELECT nope FROM stock", "nope"),
+            ("TRUNCATE TABLE stock", "none of the statements"),
+            ("UPDATE stok SET count = 1", "did you mean 'stock'"),
+        ],
+    )
+    def test_what_a_transaction_refuses_is_refused(
+        self, spark: SparkSession, url: str, stock: str, statement: str, message: str
+    ) -> None:
+        with pytest.raises(OmidError, match=message):
+            pyomid.spark.connect(spark, url).sql(statement)
 
 
 MERGE = "MERGE INTO stock t USING stock s ON t.item = s.item AND t.shop = s.shop"

@@ -395,7 +395,7 @@ def test_a_transaction_that_cannot_be_is_refused_with_its_value(
 @pytest.mark.long
 def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
-    from pyomid.spark.databases import connection
+    from pyomid.spark.connections import connection
 
     write(spark, url, "limits", ("kept", 1, None))
     limits = connection(url).deployment.store.limits

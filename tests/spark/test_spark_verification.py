@@ -11,7 +11,7 @@ import pyomid
 import pyomid.spark
 from pyomid.client.database import Database
 from pyomid.client.upkeep.verification import TableReport, Verification
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.stream_reader import OmidStreamReader
 

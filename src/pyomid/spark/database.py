@@ -16,7 +16,7 @@ from pyomid.client import change_feed
 from pyomid.config import parse_url
 from pyomid.errors import MisuseType
 from pyomid.spark import frame_schema, loads, maintenance, run_outcome, streaming, transactions
-from pyomid.spark.databases import Connection, close_connections, connection
+from pyomid.spark.connections import Connection, close_connections, connection
 from pyomid.spark.sessions import check_same_machine, register
 from pyomid.types import Bookmark, TableInfo
 
@@ -47,6 +47,7 @@ class SparkDatabase:
     look_up_run = run_outcome.look_up_run
     stream_sink = streaming.stream_sink
 
+    sql = loads.sql
     read = loads.read
     changes = loads.changes
     views = loads.views

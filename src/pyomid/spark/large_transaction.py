@@ -47,7 +47,7 @@ from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.frame_schema import WriteOptions, extended, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.run_outcome import find_run, is_committed

@@ -23,7 +23,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.import_table import RangeImported, import_range_steps
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.jobs import item_results, job_named
 from pyomid.spark.sessions import parallelism
 from pyomid.spark.source.read_task import divided
