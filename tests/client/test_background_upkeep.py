@@ -16,7 +16,7 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.drive import Run
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.folder import (
     GAIN_MIN,
     PATIENCE_MAX,
@@ -395,15 +395,15 @@ def test_a_floor_that_could_not_be_moved_is_moved_later(
     raised.create_table("expires", families=["f"], ttl_seconds=1000)
     with raised.begin() as tx:
         tx.table("expires").put(b"r", {VALUE: b"v"})
-    clock, tried, move = [0.0], list[float](), expiry.move_floor
+    clock, tried, move = [0.0], list[float](), expire.move_floor
 
-    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
         tried.append(clock[0])
         if len(tried) == 1:
             raise Misuse("it cannot be written now")
         return move(database, table, **options)
 
-    monkeypatch.setattr(expiry, "move_floor", moves)
+    monkeypatch.setattr(expire, "move_floor", moves)
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._commits = lambda: 7
     upkeep.round()
