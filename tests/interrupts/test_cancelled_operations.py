@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction
 
 import pyomid.aio
 from portions import first
+from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction
 from pyomid.client.transaction import State
 from pyomid.errors import TransactionEnded
 from pyomid.protocol.effects import Effect
