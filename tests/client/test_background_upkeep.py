@@ -303,11 +303,11 @@ def test_sanitizing_that_fails_each_time_does_not_block_compaction(
         def __getattr__(self, name: str) -> object:
             if name == "entries":
                 raise error
-            return getattr(raised.deployment.commit_table, name)
+            return getattr(raised._core.deployment.commit_table, name)
 
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._open = lambda: replace(raised.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
+    upkeep._open = lambda: replace(raised._core.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
     for _ in range(3):
         clock[0] += SANITIZE_EVERY_S  # the wait after an error is as long
         with suppress(Unavailable):
@@ -343,7 +343,7 @@ def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_p
         tried.clear()
         records[0] += 10 * GAIN_MIN
         publish(raised)
-        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda: (watermark, watermark)
         upkeep.round()
 
