@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import pyomid.spark
 from portions import first
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.spark.databases import connection
+from waiting import until_w_passes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,19 +190,12 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
         snapshot = holder.start_ts
         append(spark, url, "dated", ("a", 2, None))
         assert rows(load(spark, url, "dated", snapshotTimestamp=str(snapshot))) == [("a", 1, None)]
-    wait_for_watermark(url, snapshot)
+    until_w_passes(connection(url).deployment.leader_state, snapshot)
     with pytest.raises(PySparkException) as raised:
         load(spark, url, "dated", snapshotTimestamp=str(snapshot)).collect()
     found = refusal(raised)
     assert isinstance(found, SnapshotTooOld)
     assert str(snapshot) in str(found)
-
-
-def wait_for_watermark(url: str, target: int) -> None:
-    deadline_s = time.monotonic() + 60
-    while connection(url).deployment.leader_state.read_watermarks()[0] < target:
-        assert time.monotonic() < deadline_s, f"W never passed {target}"
-        time.sleep(0.1)
 
 
 # Concurrent writers
