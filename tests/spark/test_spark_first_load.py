@@ -102,23 +102,6 @@ def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSe
     assert rows(spark, small_url, "beside") == 3_001
 
 
-@pytest.mark.parametrize(("level", "count"), [("cell", 100), ("row", 3_000)])
-def test_a_given_level_with_too_many_ids_is_refused(
-    spark: SparkSession, small_url: str, level: str, count: int
-) -> None:
-    table = f"given_{level}"
-    with (
-        pytest.raises(Misuse, match=r"ids, but this TSO accepts at most 1000 .* give 'auto'"),
-        pyomid.spark.transaction(spark, small_url) as tx,
-    ):
-        tx.write(wide(spark, count), table, row_key="k", conflict_level=level)
-    with pytest.raises(Exception, match="ids, but this TSO accepts at most 1000"):
-        write(wide(spark, count), small_url, table, conflictLevel=level)
-    assert rows(spark, small_url, table) == 0
-    write(wide(spark, 1 if level == "cell" else 50), small_url, table)
-    assert level_of(small_url, table) == level
-
-
 def test_the_level_of_a_new_table_is_the_one_that_was_asked_for(spark: SparkSession, url: str) -> None:
     write(wide(spark, 3), url, "as_cell", conflictLevel="cell")
     with pyomid.spark.transaction(spark, url) as tx:
@@ -204,15 +187,6 @@ def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> Non
         assert tx.read("alone", columns="c1").columns == ["c1"]
     assert [each.table for each in pyomid.spark.compact(spark, url, "alone").tables] == ["alone"]
     assert pyomid.spark.verify(spark, url, "alone").ok
-
-
-def test_the_two_zeros_are_one_key(spark: SparkSession, url: str) -> None:
-    zeros = spark.createDataFrame([(-0.0, 1), (0.0, 2)], "x double, n int").coalesce(1)
-    with pytest.raises(Misuse, match=r"row key x=-?0.0 \(0.0 and -0.0 are one key\)"):
-        pyomid.spark.run(spark, url, lambda tx: tx.write(zeros, "zeros", row_key="x"))
-    pyomid.spark.run(spark, url, lambda tx: tx.write(zeros, "zeros", row_key="x", duplicates="last"))
-    (found,) = spark.read.format("omid").option("url", url).option("table", "zeros").load().collect()
-    assert (str(found["x"]), found["n"]) == ("0.0", 2)
 
 
 # Refused by name
