@@ -23,10 +23,9 @@ from benchmarks.spark.reads import write as write_flights
 from benchmarks.spark.writes import write, write_plainly
 
 import pyomid
-import pyomid.spark
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.row_codec.schema import DEFAULT_FAMILY
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -99,7 +98,7 @@ def divided_table(at: Setting, regions: int) -> str:
     with pyomid.connect(at.url) as db:
         cuts = [keys[len(keys) * cut // regions] for cut in range(1, regions)]
         db.create_table(name, [DEFAULT_FAMILY], split_keys=cuts)
-    with pyomid.spark.transaction(at.spark, at.url, conflict_level="table") as tx:
+    with at.db.transaction(conflict_level="table") as tx:
         tx.write(at.flights, name, row_key=KEY, duplicates="last")
     assert len(store.regions(name)) == regions
     return name

@@ -6,6 +6,7 @@ usage: python -m benchmarks.service.batch URL NOTES SECONDS-BETWEEN
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,9 +19,10 @@ from benchmarks.service.bank import ACCOUNTS, TOTAL, note
 
 
 def main(url: str, notes: Path, between_s: float) -> None:
-    pyomid.spark.use_this_python()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master("local[1]").appName("statements").config("spark.ui.enabled", "false")
     spark = session.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    db = pyomid.spark.connect(spark, url)
     while True:
         began = time.monotonic()
 
@@ -32,7 +34,7 @@ def main(url: str, notes: Path, between_s: float) -> None:
             made = F.lit(time.strftime("%H:%M:%S"))
             tx.write(accounts.withColumn("made", made), "statements", row_key=["name"])
 
-        pyomid.spark.run(spark, url, state)
+        db.run(state)
         note(notes, "round", f"{time.monotonic() - began:.3f}")
         time.sleep(between_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyomid.spark
+from pyomid.spark import SparkDatabase
+from pyomid.spark.connections import close_connections
+from pyomid.spark.sessions import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,11 +40,15 @@ class Setting:
     """Cached by Spark: reading the source is no part of what is measured."""
     rows: int = ROWS
 
+    @property
+    def db(self) -> SparkDatabase:
+        return pyomid.spark.connect(self.spark, self.url)
+
 
 @contextmanager
 def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60", *, url: str = "") -> Iterator[Setting]:
     """`url`: a database that runs already; otherwise an embedded one with these options."""
-    pyomid.spark.use_this_python()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     from pyspark.sql import SparkSession
 
@@ -56,13 +64,13 @@ def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60", *, url
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    pyomid.spark.register(spark)
+    register(spark)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR"), ignore_cleanup_errors=True) as name:
         folder = Path(name)
         flights = spark.read.csv(unpacked(folder), schema=DDL, header=True, nullValue="NA").repartition(PARTS).cache()
         assert flights.count() == ROWS
         yield Setting(spark, folder, url or f"omid://{folder}/db?{options}", flights)
-        pyomid.spark.close_connections()
+        close_connections()
         spark.stop()
 
 

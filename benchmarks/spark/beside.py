@@ -22,7 +22,6 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS, Setting, setting
 
 import pyomid
-import pyomid.spark
 from pyomid.errors import ConflictError
 
 FAMILY_COLUMN = b"d:v"
@@ -68,7 +67,7 @@ def beside_a_service(report: Report, at: Setting, rows: int) -> None:
 
 def one_load(at: Setting, rows: int, level: str) -> None:
     frame = at.spark.range(rows, numPartitions=PARTS).selectExpr("id AS k", "id AS v")
-    with pyomid.spark.transaction(at.spark, at.url, conflict_level=level) as tx:
+    with at.db.transaction(conflict_level=level) as tx:
         tx.write(frame, "loaded", row_key="k")
 
 

@@ -17,7 +17,6 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS, Setting, setting
 
 import pyomid
-import pyomid.spark
 
 COLUMNS = 8
 GOAL_S = 1.0
@@ -47,7 +46,7 @@ def measure(report: Report, at: Setting, db: pyomid.Database, rows: int, changed
 
     def by_spark(starting: pyomid.Bookmark | int) -> Callable[[], None]:
         def count() -> None:
-            found = pyomid.spark.changes(at.spark, at.url, TABLE, starting=starting).groupBy("_change_type").count()
+            found = at.db.changes(TABLE, starting=starting).groupBy("_change_type").count()
             counted = {row["_change_type"]: row["count"] for row in found.collect()}
             assert counted == {"update_preimage": changed, "update_postimage": changed}, counted
 
@@ -57,7 +56,7 @@ def measure(report: Report, at: Setting, db: pyomid.Database, rows: int, changed
         assert sum(change.kind == "update" for change in db.changes(TABLE, since)) == changed
 
     def whole() -> None:
-        assert pyomid.spark.read(at.spark, at.url, TABLE).count() == rows
+        assert at.db.read(TABLE).count() == rows
 
     works = {
         "Spark, changes since a bookmark": by_spark(since),
@@ -85,7 +84,7 @@ def wait_for_watermark(db: pyomid.Database, commit_ts: int) -> None:
 def write(at: Setting, value: int, rows: int, step: int) -> int:
     columns = (f"id * {number} + {value} AS c{number}" for number in range(COLUMNS))
     frame = at.spark.range(0, rows * step, step, numPartitions=PARTS * 4).selectExpr("id AS k", *columns)
-    with pyomid.spark.transaction(at.spark, at.url, lease_seconds=600) as tx:
+    with at.db.transaction(lease_seconds=600) as tx:
         tx.write(frame, TABLE, row_key="k")
     assert tx.commit_ts is not None
     return tx.commit_ts

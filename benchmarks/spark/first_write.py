@@ -16,6 +16,7 @@ start is no part of it. Steps take turns; figures are medians, in seconds.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS
 
 import pyomid.spark
+from pyomid.spark.connections import close_connections
+from pyomid.spark.sessions import register
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,18 +55,18 @@ def libraries(rows: DataFrame, _url: str) -> None:
 
 
 def folder(rows: DataFrame, url: str) -> None:
-    with pyomid.spark.transaction(rows.sparkSession, url):
+    with pyomid.spark.connect(rows.sparkSession, url).transaction():
         pass
     rows.mapInArrow(_same_with_libraries, DDL).collect()
 
 
 def write(rows: DataFrame, url: str) -> None:
-    with pyomid.spark.transaction(rows.sparkSession, url) as tx:
+    with pyomid.spark.connect(rows.sparkSession, url).transaction() as tx:
         tx.write(rows, "first", row_key=["id"])
 
 
 def arrow(rows: DataFrame, url: str) -> None:
-    with pyomid.spark.transaction(rows.sparkSession, url) as tx:
+    with pyomid.spark.connect(rows.sparkSession, url).transaction() as tx:
         tx.write(rows.toArrow(), "first", row_key=["id"])
 
 
@@ -103,7 +106,7 @@ def main() -> int:
 
 def taken_s(step: str) -> tuple[float, float]:
     """Of one step, in this process's only session: the first time, and the median of later ones."""
-    pyomid.spark.use_this_python()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = _session()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         rows = spark.createDataFrame([(number, f"name {number}", number / 2) for number in range(ROWS)], DDL)
@@ -112,7 +115,7 @@ def taken_s(step: str) -> tuple[float, float]:
             began = time.perf_counter()
             STEPS[step](rows, f"omid://{name}/db?tsoIdleExitSeconds=1")
             taken.append(time.perf_counter() - began)
-        pyomid.spark.close_connections()
+        close_connections()
         spark.stop()
     return taken[0], statistics.median(taken[1 + WARM_UP :])
 
@@ -122,7 +125,7 @@ def _session() -> SparkSession:
 
     builder = SparkSession.builder.master(f"local[{PARTS}]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
-    pyomid.spark.register(spark)
+    register(spark)
     return spark
 
 

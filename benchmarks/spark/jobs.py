@@ -13,7 +13,6 @@ from benchmarks._report import Report, Sample, timed
 from benchmarks.spark._setting import PARTS, ROWS, Setting, setting
 from benchmarks.spark.reads import settle, write
 
-import pyomid.spark
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.types import TIMESTAMP_STEP
 
@@ -27,12 +26,12 @@ def main() -> int:
     with setting("maxTransactionAgeSeconds=1&leaseSeconds=60") as at:
         write(at, at.flights)
         settle(at)
-        cells = pyomid.spark.verify(at.spark, at.url).cells
+        cells = at.db.verify().cells
         healing = [heal(at) for _ in range(RUNS)]
         report.show(Sample("compaction, every cell healed, half of them old", tuple(healing), 2 * cells, "cells"))
         works = {
-            "compaction, nothing to do": lambda: pyomid.spark.compact(at.spark, at.url),
-            "verification": lambda: pyomid.spark.verify(at.spark, at.url),
+            "compaction, nothing to do": lambda: at.db.compact(),
+            "verification": lambda: at.db.verify(),
         }
         report.measure_together(works, items=cells, unit="cells", runs=RUNS)
         sanitising = [sanitise(at, number) for number in range(RUNS)]

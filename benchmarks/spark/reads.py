@@ -19,8 +19,7 @@ from benchmarks.spark._peers import Prebuilt, Raw, write_prebuilt
 from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 from pyspark.sql import functions as f
 
-import pyomid.spark
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +49,7 @@ def prepare(at: Setting) -> None:
 
 
 def write(at: Setting, frame: DataFrame) -> None:
-    with pyomid.spark.transaction(at.spark, at.url, conflict_level="table") as tx:
+    with at.db.transaction(conflict_level="table") as tx:
         tx.write(frame, "flights", row_key=KEY, duplicates="last")
 
 
@@ -62,7 +61,7 @@ def settle(at: Setting) -> float:
     target = conn.deployment.tso.begin().start_ts
     while conn.deployment.leader_state.read_watermarks()[0] < target:
         time.sleep(0.2)
-    return pyomid.spark.compact(at.spark, at.url).seconds
+    return at.db.compact().seconds
 
 
 def compare(report: Report, at: Setting, state: str, table: str, *, raw: bool = True) -> None:

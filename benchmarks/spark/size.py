@@ -25,7 +25,6 @@ from unittest.mock import patch
 from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS, Setting, setting
 
-import pyomid.spark
 from pyomid.spark.source.write_task import BranchReport, WritePlan
 from pyomid.spark.transactions import SparkTransaction
 
@@ -84,7 +83,7 @@ def told(tx: SparkTransaction, table: str, frame: DataFrame, duplicates: str) ->
 def writes(at: Setting, report: Report) -> Callable[[str, int, Callable[[SparkTransaction], int]], None]:
     def write(name: str, rows: int, work: Callable[[SparkTransaction], int]) -> None:
         began = time.monotonic()
-        with most_memory(at.folder) as most, pyomid.spark.transaction(at.spark, at.url) as tx:
+        with most_memory(at.folder) as most, at.db.transaction() as tx:
             size = work(tx)
         seconds = time.monotonic() - began
         memory = [most.get(kind, 0) // MB for kind in ("driver", "jvm", "worker", "tso")]

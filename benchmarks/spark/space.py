@@ -23,7 +23,7 @@ from benchmarks.spark._setting import KEY, ROWS, Setting, setting
 from benchmarks.spark.reads import settle, write
 from pyspark.sql import functions as f
 
-import pyomid.spark
+from pyomid.spark.connections import close_connections
 from pyomid.storage.embedded.layout import CELLS, DATABASES
 from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES, decode_cells, key_row
 
@@ -96,7 +96,7 @@ def main() -> int:
             write(at, at.flights.orderBy(f.xxhash64(*KEY)).limit(UPSERT_ROWS))
         found["upserted"] = of_folder(at)
         settle(at)
-        pyomid.spark.sanitize(at.spark, at.url)
+        at.db.sanitize()
         found["after upkeep"] = of_folder(at)
     for name, size in plain.items():
         report.note(f"{name:<70} {size / 1e6:>7.1f} MB")
@@ -124,7 +124,7 @@ def as_files(table: pa.Table, folder: Path) -> dict[str, int]:
 
 def of_folder(at: Setting) -> Space:
     """Of one state, by a reader of its own."""
-    pyomid.spark.close_connections()
+    close_connections()
     folder = at.folder / "db"
     found = Space()
     with lmdb.open(os.fspath(folder / "data"), readonly=True, max_dbs=len(DATABASES)) as opened:

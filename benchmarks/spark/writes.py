@@ -16,10 +16,10 @@ import pyarrow as pa
 from benchmarks._report import Report
 from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 
-import pyomid.spark
+import pyomid
 from pyomid.row_codec.encode import Duplicates, RowEncoder
 from pyomid.row_codec.schema import row_key_parts, schema_of
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table
 
 _numbers = itertools.count()
@@ -45,7 +45,7 @@ def main() -> int:
 
 def write(at: Setting, level: str, duplicates: str) -> None:
     table = f"{level}_{next(_numbers)}"
-    with pyomid.spark.transaction(at.spark, at.url, conflict_level=level) as tx:
+    with at.db.transaction(conflict_level=level) as tx:
         tx.write(at.flights, table, row_key=KEY, duplicates=duplicates)
     drop(at, table)
 

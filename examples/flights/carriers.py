@@ -81,7 +81,7 @@ def started(spark: SparkSession, since: str) -> StreamingQuery:
         done = add(tx, changes)
         note(LANE, "written", start_ts=tx.start_ts, branches=tx.branches, rows=[done.updated, done.inserted])
 
-    sink = pyomid.spark.stream_sink(url(), count, conflict_level=CONFLICT_LEVEL)
+    sink = pyomid.spark.connect(spark, url()).stream_sink(count, conflict_level=CONFLICT_LEVEL)
     numbers: list[int] = []
 
     def noted(changes: DataFrame, number: int) -> None:

@@ -85,7 +85,7 @@ def compare(spark: SparkSession, tx: SparkTransaction, corrections: list[list[An
 
 def compare_changes(spark: SparkSession, since: pyomid.Bookmark, corrections: list[list[Any]]) -> list[Comparison]:
     """Compare the change feed of flights: it must have each insert once, and each correction with both images."""
-    changes = pyomid.spark.changes(spark, url(), FLIGHTS, starting=since)
+    changes = pyomid.spark.connect(spark, url()).changes(FLIGHTS, since)
     counted = changes.groupBy("_change_type").agg(
         f.count(f.lit(1)).alias("rows"), f.count("dep_time").alias("departed"), f.countDistinct("_commit_version")
     )

@@ -20,7 +20,7 @@ from examples.flights.snapshots import SnapshotReader
 import pyomid
 import pyomid.spark
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, Verification
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import table_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,8 +91,8 @@ def load_small_tables(run: Run, spark: SparkSession) -> None:
         months.create_tables(tx, data.flights(spark, 1))
         return rows
 
-    begun = time.time()
-    rows = pyomid.spark.run(spark, url(), load, transaction_id="small-tables", conflict_level=CONFLICT_LEVEL)
+    begun, db = time.time(), pyomid.spark.connect(spark, url())
+    rows = db.run(load, transaction_id="small-tables", conflict_level=CONFLICT_LEVEL)
     note("demo", "small tables", seconds=time.time() - begun)
     run.say(f"four tables in one transaction: {rows}")
 
@@ -144,7 +144,7 @@ def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
         noted_s = time.monotonic() if shown > before else noted_s
         for name, process in list(pipelines.items()):
             if process.ended and process.killed:
-                pipelines[name] = restarted(run, name)
+                pipelines[name] = restarted(run, spark, name)
         if stream.ended and stream.killed:
             stream = restarted_stream(run, since)
         is_in = all(p.ended for p in pipelines.values()) and corrections is not None and corrections.ended
@@ -198,14 +198,14 @@ def start_corrections(run: Run) -> faults.Process:
     return faults.start("corrections", "examples.flights.corrections", str(path))
 
 
-def restarted(run: Run, name: str) -> faults.Process:
+def restarted(run: Run, spark: SparkSession, name: str) -> faults.Process:
     """Look up the open month of a pipeline whose driver was killed, and start the same program again."""
     fault = run.faults["driver" if name == "A" else "answer"]
     fault.hit = faults.was_hit(fault.name)
     note(name, "killed")
     dead = faults.unfinished(name)
     if dead is not None:
-        found = faults.outcome(dead.values["month"])
+        found = faults.outcome(spark, dead.values["month"])
         at = f" at {found.commit_ts}" if found.commit_ts else ""
         fault.outcome = f"month {dead.values['month']} (start {dead.values['start_ts']}): {found.state.value}{at}"
         fault.branches = written_by(name, dead.values["start_ts"])
@@ -281,16 +281,17 @@ def show_progress(run: Run, shown: int) -> int:
 
 def clean(run: Run, spark: SparkSession) -> None:
     wait_for_watermark(run)
-    run.before = timed("verify", lambda: pyomid.spark.verify(spark, url()))
+    db = pyomid.spark.connect(spark, url())
+    run.before = timed("verify", db.verify)
     run.say(f"before compaction\n{run.before}")
     attribute_orphans(run, run.before)
-    run.compaction = timed("compact", lambda: pyomid.spark.compact(spark, url()))
+    run.compaction = timed("compact", db.compact)
     run.say(f"compaction\n{run.compaction}")
     run.say(f"sanitizing waits for the longest commit retry, {settings.COMMIT_RETRY_SECONDS} s")
     time.sleep(settings.COMMIT_RETRY_SECONDS + 0.5)
-    run.sanitising = timed("sanitize", lambda: pyomid.spark.sanitize(spark, url()))
+    run.sanitising = timed("sanitize", db.sanitize)
     run.say(f"sanitizing\n{run.sanitising}")
-    run.after = timed("verify", lambda: pyomid.spark.verify(spark, url()))
+    run.after = timed("verify", db.verify)
     run.say(f"after sanitizing\n{run.after}")
     run.require(run.before.ok and run.after.ok, "verification found no torn commit and no violation")
     run.require(run.after.orphans == 0, f"no orphans are left: {run.after.orphans}")
@@ -335,7 +336,7 @@ def timed(what: str, job: Callable[[], T]) -> T:
 
 
 def compare_all(run: Run, spark: SparkSession) -> None:
-    with pyomid.spark.transaction(spark, url()) as tx:
+    with pyomid.spark.connect(spark, url()).transaction() as tx:
         run.comparisons += compare(spark, tx, run.corrections)
     for comparison in run.comparisons:
         run.require(comparison.equal, f"{comparison.what}: {comparison.source}, not {comparison.database}")

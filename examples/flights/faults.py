@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from examples.flights.again import again
 from examples.flights.events import Event, all_events, note
@@ -25,6 +26,9 @@ from examples.flights.settings import FOLDER, LOGS, transaction_id, url
 
 import pyomid.spark
 from pyomid.spark import RunOutcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUIET_SECONDS = 0.5
 """The clients of a frozen TSO are considered idle after this long without an event."""
@@ -140,7 +144,7 @@ def unfinished(lane: str) -> Event | None:
     return None if ended else begun
 
 
-def outcome(month: int) -> RunOutcome:
+def outcome(spark: SparkSession, month: int) -> RunOutcome:
     """Return the outcome of the dead driver's run, by the month's idempotency key; a run that is open is sealed."""
-    look_up = partial(pyomid.spark.look_up_run, url(), transaction_id(month), settle=True)
+    look_up = partial(pyomid.spark.connect(spark, url()).look_up_run, transaction_id(month), settle=True)
     return again(look_up, lambda error: note("demo", "interrupted", error=type(error).__name__))

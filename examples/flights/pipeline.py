@@ -40,9 +40,7 @@ def ingest_month(spark: Any, name: str, month: int) -> None:
         return rows
 
     run = partial(
-        pyomid.spark.run,
-        spark,
-        url(),
+        pyomid.spark.connect(spark, url()).run,
         ingest,
         transaction_id=transaction_id(month),
         conflict_level=CONFLICT_LEVEL,

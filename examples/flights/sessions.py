@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.flights.settings import FOLDER
+from examples.flights.settings import FOLDER, url
 
 import pyomid.spark
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def session(name: str, *, master: str = "local[2,4]", **settings: str) -> SparkSession:
-    pyomid.spark.use_this_python()
     from pyspark.sql import SparkSession
 
     builder = (
@@ -33,5 +32,5 @@ def session(name: str, *, master: str = "local[2,4]", **settings: str) -> SparkS
         builder = builder.config(key.replace("__", "."), value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    pyomid.spark.register(spark)
+    pyomid.spark.connect(spark, url())  # from here on workers run this Python, and `format("omid")` is known
     return spark

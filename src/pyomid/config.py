@@ -57,16 +57,14 @@ class CommonSettings:
     """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
 
     max_transaction_age_seconds: float = 600.0
-    """Older transactions without a lease cannot commit. An open transaction, or one of a stopped process, keeps history
-    at most this long."""
+    """An older transaction without a lease cannot commit, and keeps no history any more."""
 
     commit_retry_seconds: float = 60.0
     """How long a client retries a commit whose reply was lost, before it raises `OutcomeUnknown`; other requests wait
-    as long for a TSO. Must exceed a TSO's failover (about 12 s). Sanitizing waits at least this long."""
+    as long for a TSO. Must exceed a TSO's failover (about 12 s)."""
 
     request_seconds: float = 5.0
-    """A request without a reply is sent again after this time. Over HBase, after one silent second the client also asks
-    ZooKeeper for another TSO."""
+    """A request without a reply is sent again after this time."""
 
     tso_idle_exit_seconds: float = 60.0
     """A folder's TSO exits this long after its last connection and lease ended."""
@@ -76,19 +74,17 @@ class CommonSettings:
     million."""
 
     flush_bytes: int = 4 << 20
-    """Size of the write buffer. A full one goes to the store as one batch. In a folder, a transaction of at most 256
-    KiB that never flushed sends its writes with its commit."""
+    """Size of the write buffer. A full one goes to the store as one batch."""
 
     scan_batch_rows: int = 1_000
     """Rows that a scan fetches at once."""
 
     retries: int = 200
-    """Maximum reruns by `run`, `run_once` and `transactional`. One of many writers of a row may lose dozens of
-    times."""
+    """Maximum reruns by `run`, `run_once` and `transactional`."""
 
     retry_backoff_ms: float = 2.0
-    """Minimum unit of the back-off; the unit is the run's shortest attempt. A back-off is random, up to 2, 4, 8, 16, 32
-    units, and shrinks from the fifth conflict on, so that old runs precede young ones."""
+    """Minimum unit of the random back-off; the unit is the run's shortest attempt. A back-off lasts up to 32 units, and
+    old runs wait less."""
 
     retry_backoff_ms_max: float = 1_000.0
     """Maximum length of one back-off."""
@@ -110,24 +106,22 @@ class CommonSettings:
 
     folder_access: str = "owner"
     """Embedded: `owner`: only its owner may use the folder. `group`: a new folder is created for its group too, and
-    another user's folder of this kind is accepted. The first of these users starts the TSO for all."""
+    another user's folder of this kind is accepted."""
 
     map_size_gib: float = 64.0
-    """Embedded: maximum size of the folder's data, as address space. Above 64, give all clients the same value: the TSO
-    uses that of the client that started it."""
+    """Embedded: maximum size of the folder's data, as address space. Above 64, give all clients the same value."""
 
     retention: str = ""
     """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
     last value; a folder's TSO applies it from its next start on. Over HBase only the URL of the TSO has it."""
 
     transaction_id_days: float = 30.0
-    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start. The id never commits
-    again; 0 keeps everything. A folder uses the value of the client that started its TSO, HBase that of the client that
-    calls `expire` or `compact`."""
+    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result; 0: for ever. The id never
+    commits again. A folder uses the value of the client that started its TSO, HBase that of the client that calls
+    `expire` or `compact`."""
 
     upkeep_share: float = 0.1
-    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep; 0 turns it off. A
-    tenth cleans some ten thousand versions a second."""
+    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep; 0 turns it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +130,15 @@ class Settings(CommonSettings):
 
     ceiling: str = "hbase"
     """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
-    `zookeeper` (a znode). `pyomid init` moves it."""
+    `zookeeper` (a znode)."""
 
     durability: str = "table"
     """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
     memory of the log's replicas. `fsync`: on their disks, at the cost of a disk flush per write."""
 
     others_seal: bool = False
-    """HBase, for a TSO: set it if other clients write invalidation markers in its epoch, as Java clients do that call
-    `fence()` or read in low-latency mode. Costs one more round trip per flush."""
+    """HBase: for a TSO. Set it if other clients write invalidation markers in its epoch, as Java clients do that call
+    `fence()` or read in low-latency mode."""
 
     store_retry_seconds: float = 60.0
     """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, before it raises
@@ -160,7 +154,7 @@ class Settings(CommonSettings):
     """HBase: key file, if `tlsCert` does not contain the key."""
 
     hbase_tls_ca: str = ""
-    """HBase 2.6: CA certificate (PEM file) of HBase's servers; turns on TLS to all of them."""
+    """HBase: CA certificate (PEM file) of HBase's servers (2.6); turns on TLS to all of them."""
 
     hbase_tls_cert: str = ""
     """HBase: certificate (PEM file) for HBase's servers."""
@@ -183,29 +177,28 @@ class Settings(CommonSettings):
 
     authentication: str = "simple"
     """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
-    which an unsecured server does not verify. `kerberos`: by a ticket."""
+    unverified. `kerberos`: by a ticket."""
 
     principal: str = ""
     """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""
 
     keytab: str = ""
-    """`kerberos`: file with the key of `principal`, from which the client gets and renews tickets. Without it the
-    client uses the ticket cache (KRB5CCNAME)."""
+    """`kerberos`: file with the key of `principal`. Without it the client uses the ticket cache (KRB5CCNAME)."""
 
     hbase_principal: str = "hbase/_HOST"
     """`kerberos`: principal of HBase's servers (`hbase.regionserver.kerberos.principal`); `_HOST` stands for each
-    server's name. Without a realm, krb5.conf supplies it."""
+    server's name."""
 
     zookeeper_principal: str = "zookeeper/_HOST"
     """`kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
 
     rpc_protection: str = ""
     """`kerberos`: `authentication`, `integrity` or `privacy`, which HBase must offer (`hbase.rpc.protection`). By
-    default the strongest that HBase offers."""
+    default the strongest that it offers."""
 
     run_as: str = ""
-    """`kerberos`: the user on whose behalf HBase performs this client's calls. HBase must allow it
-    (`hadoop.proxyuser`); ZooKeeper sees `principal` only."""
+    """`kerberos`: the user on whose behalf HBase performs this client's calls (`hadoop.proxyuser`); ZooKeeper sees
+    `principal` only."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -3,6 +3,8 @@ another writes."""
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 import ssl
@@ -199,10 +201,15 @@ class TlsSocket:
         socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:
-        self._sock.close()
+        """Close the socket once no other thread is inside OpenSSL, which keeps the descriptor's number: the next file
+        or socket of this process may get it."""
+        with self._lock:
+            self._sock.close()
 
     def _wait(self, event: int) -> None:
+        if (descriptor := self._sock.fileno()) < 0:  # closed by another thread
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         poll = select.poll()
-        poll.register(self._sock.fileno(), event)
+        poll.register(descriptor, event)
         if not poll.poll(None if self._timeout_s is None else self._timeout_s * 1000):
             raise TimeoutError("timed out")

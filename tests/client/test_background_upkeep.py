@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.drive import Run
+from pyomid.client.upkeep import expiry
 from pyomid.client.upkeep.folder import (
     GAIN_MIN,
     PATIENCE_MAX,
@@ -26,6 +28,7 @@ from pyomid.client.upkeep.folder import (
 )
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.service import Stopped
+from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
@@ -71,7 +74,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
 ) -> None:
     """A connection for what it asked before, or knows, would keep the process of an idle folder for ever."""
     monkeypatch.setattr("pyomid.client.upkeep.folder.ENTRIES_MIN", 0)
-    tso, asked = raised.deployment.tso, []
+    tso, asked = raised._core.deployment.tso, []
 
     class Asked:
         def __getattr__(self, name: str) -> object:
@@ -85,7 +88,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     raised.compact()
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._open = lambda: replace(raised.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
+    upkeep._open = lambda: replace(raised._core.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
     upkeep._retry_s = 0.0
     upkeep._timestamps = lambda: (0, 0)  # no pass: it would record a later W, and H would move again
     asked_by_look = []
@@ -150,13 +153,13 @@ def raised(memory_url: str) -> Iterator[Database]:
 
 
 def publish(db: Database) -> None:
-    leader_state = db.deployment.leader_state
+    leader_state = db._core.deployment.leader_state
     watermark = db.begin().start_ts
     leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
 
 
 def stored(db: Database) -> int:
-    return sum(len(batch.rec_version) for batch in db.deployment.store.scan("t", KeyRange()))
+    return sum(len(batch.rec_version) for batch in db._core.deployment.store.scan("t", KeyRange()))
 
 
 def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float] | None = None) -> FolderUpkeep:
@@ -167,10 +170,10 @@ def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float]
         return now[0]
 
     upkeep = FolderUpkeep(
-        folder, lambda: replace(db.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
+        folder, lambda: replace(db._core.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
         clock=tick,
     )  # fmt: skip
-    watermark, _ = db.deployment.leader_state.read_watermarks()
+    watermark, _ = db._core.deployment.leader_state.read_watermarks()
     upkeep._timestamps = lambda: (watermark, watermark)
     return upkeep
 
@@ -210,7 +213,9 @@ def test_a_pass_that_was_stopped_is_done_by_the_next_process(
     with pytest.raises(Stopped):
         upkeep.round()
     assert stored(raised) > ROWS
-    assert not raised.deployment.catalog.region_watermarks("t"), "a region that is half clean is recorded as clean"
+    assert not raised._core.deployment.catalog.region_watermarks("t"), (
+        "a region that is half clean is recorded as clean"
+    )
     upkeep = upkeep_of(raised, tmp_path)
     upkeep._is_whole = True  # what is left may be too little to be worth it
     upkeep.round()
@@ -229,7 +234,7 @@ def test_the_next_process_cleans_what_a_stopped_pass_left(
     upkeep._stop = Rests(clock, stops_after=1)
     with pytest.raises(Stopped):
         upkeep.round()
-    assert raised.deployment.catalog.region_watermarks("still")
+    assert raised._core.deployment.catalog.region_watermarks("still")
     again, cleaned = upkeep_of(raised, tmp_path), []
     compact = again._compact
 
@@ -256,7 +261,7 @@ def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path:
                 tx.table("t").put(b"%d" % row, {VALUE: b"more"})
     assert raised.drain(10)
     publish(raised)
-    watermark, _ = raised.deployment.leader_state.read_watermarks()
+    watermark, _ = raised._core.deployment.leader_state.read_watermarks()
     again._timestamps = lambda: (watermark, watermark)
     again.round()
     assert stored(raised) == ROWS
@@ -283,10 +288,130 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
     for number in range(2):
         records[0] = ROWS + number * GAIN_MIN
         publish(raised)
-        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
         upkeep.round()
         assert upkeep.report.passes == 1 + number
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("error", [Corruption("an entry is malformed"), Unavailable("the disk is full")])
+def test_sanitizing_that_fails_each_time_does_not_block_compaction(
+    raised: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: OmidError
+) -> None:
+    class Malformed:
+        def __getattr__(self, name: str) -> object:
+            if name == "entries":
+                raise error
+            return getattr(raised.deployment.commit_table, name)
+
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._open = lambda: replace(raised.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
+    for _ in range(3):
+        clock[0] += SANITIZE_EVERY_S  # the wait after an error is as long
+        with suppress(Unavailable):
+            upkeep.round()
+    assert stored(raised) == ROWS
+    assert caplog.text.count("sanitizing failed") == (0 if isinstance(error, Unavailable) else 1)
+
+
+def failing_merges_of_still(db: Database, error: OmidError) -> tuple[list[str], Callable[[], None]]:
+    """Let merges of the table "still", which comes first, fail. Return the tables of the merges that were tried, and
+    what lets all succeed."""
+    merge, is_mended, tried = db._core.deployment.store.flush_and_merge, threading.Event(), list[str]()
+
+    def merges(table: str, region: KeyRange) -> None:
+        tried.append(table)
+        if table == "still" and not is_mended.is_set():
+            raise error
+        merge(table, region)
+
+    db._core.deployment.store.flush_and_merge = merges  # type: ignore[method-assign]
+    return tried, is_mended.set
+
+
+@pytest.mark.fast
+def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_path: Path) -> None:
+    """However many versions are written meanwhile: each attempt reads the table as far as the error."""
+    tried, mend = failing_merges_of_still(raised, Misuse("permission denied"))
+    clock, records = [0.0], [stored(raised)]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._records = lambda: records[0]
+
+    def round_after_writes() -> None:
+        tried.clear()
+        records[0] += 10 * GAIN_MIN
+        publish(raised)
+        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        upkeep._timestamps = lambda: (watermark, watermark)
+        upkeep.round()
+
+    round_after_writes()
+    assert tried == ["still", "t"]
+    round_after_writes()
+    assert tried == ["t"]
+    mend()
+    clock[0] += upkeep.after_error_s
+    round_after_writes()
+    assert tried == ["still", "t"]
+
+
+@pytest.mark.fast
+def test_a_table_at_which_a_pass_breaks_off_comes_last_in_the_next_one(raised: Database, tmp_path: Path) -> None:
+    """The disk is full: compaction of another table may free pages."""
+    tried, _ = failing_merges_of_still(raised, Unavailable("the disk is full"))
+    upkeep = upkeep_of(raised, tmp_path)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            upkeep.round()
+    assert tried == ["still", "t", "still", "still"]
+    assert stored(raised) == ROWS
+
+
+@pytest.mark.fast
+def test_an_emptied_table_whose_pass_failed_is_cleaned_later(raised: Database, tmp_path: Path) -> None:
+    """No write makes its parts due."""
+    tried, mend = failing_merges_of_still(raised, Misuse("permission denied"))
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._expires.emptied["still"] = 1
+    upkeep.round()
+    tried.clear()
+    upkeep.round()
+    assert tried == [], "it is not time yet"
+    mend()
+    clock[0] += upkeep.after_error_s
+    upkeep.round()
+    assert tried == ["still"]
+    assert not upkeep._expires.emptied
+
+
+@pytest.mark.fast
+def test_a_floor_that_could_not_be_moved_is_moved_later(
+    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a further commit: the values that are there would never expire."""
+    raised.create_table("expires", families=["f"], ttl_seconds=1000)
+    with raised.begin() as tx:
+        tx.table("expires").put(b"r", {VALUE: b"v"})
+    clock, tried, move = [0.0], list[float](), expiry.move_floor
+
+    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+        tried.append(clock[0])
+        if len(tried) == 1:
+            raise Misuse("it cannot be written now")
+        return move(database, table, **options)
+
+    monkeypatch.setattr(expiry, "move_floor", moves)
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._commits = lambda: 7
+    upkeep.round()
+    for _ in range(20):
+        clock[0] += upkeep.after_error_s / 10
+        upkeep.round()
+    assert len(tried) >= 2
+    assert tried[1] - tried[0] >= upkeep.after_error_s
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ import pytest
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError
 from pyomid.types import CommitReply, CommitRequest
@@ -30,7 +30,7 @@ class Recorded:
     def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.db = db
         self.requests: list[CommitRequest] = []
-        session: Any = type(db.deployment.tso)
+        session: Any = type(db._core.deployment.tso)
         commit: Callable[[Any, CommitRequest], CommitReply] = session.commit
 
         def recording(tso: Any, request: CommitRequest) -> CommitReply:
@@ -53,7 +53,7 @@ class Recorded:
             return dict(tx.table(table).scan())
 
     def versions(self, table: str = "t") -> int:
-        cells = (batch.cells for batch in self.db.deployment.store.scan(table, pyomid.types.KeyRange()))
+        cells = (batch.cells for batch in self.db._core.deployment.store.scan(table, pyomid.types.KeyRange()))
         return sum(cells)
 
 

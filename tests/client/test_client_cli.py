@@ -58,7 +58,7 @@ def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys
         _, listed, _ = run(capsys, "tables", memory_url)
         assert f"its drop is unfinished and blocks sanitizing; to finish it: pyomid tables {memory_url}" in listed
         assert run(capsys, "tables", memory_url, "drop", "orders", "--yes")[0] == 0
-        assert db.deployment.catalog.entry("orders") is None
+        assert db._core.deployment.catalog.entry("orders") is None
     assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
 
 
@@ -132,7 +132,7 @@ def test_a_reader_that_goes_away_is_no_failure_of_ours() -> None:
 
 def test_a_folder_that_holds_no_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
-        ["status", f"omid://{tmp_path}/slip", "--no-create"],
+        ["status", f"omid://{tmp_path}/slip"],
         ["tables", f"omid://{tmp_path}/slip?create=false"],
     ):
         code, _, said = run(capsys, *arguments)

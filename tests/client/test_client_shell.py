@@ -182,7 +182,7 @@ def test_the_page_shows_what_the_shell_says(
             return line
 
         with Session(database, Output(as_json=False, verbose=True)) as session:
-            session.talk(read_line)
+            session.run_interactively(read_line)
     _, *said, _ = capsys.readouterr().out.splitlines()
     assert without_timestamps(said) == without_timestamps(shown)
 
@@ -202,7 +202,7 @@ class Told(Output):
         self.said.append(text)
 
 
-def talk(shop: Database, *lines: str | type[BaseException]) -> list[str]:
+def run_interactively(shop: Database, *lines: str | type[BaseException]) -> list[str]:
     """A session in which these are typed; an error is what the terminal raises then."""
     typed = iter([*lines, EOFError])
 
@@ -214,7 +214,7 @@ def talk(shop: Database, *lines: str | type[BaseException]) -> list[str]:
 
     told = Told()
     with Session(shop, told) as session:
-        assert session.talk(read_line) == 0
+        assert session.run_interactively(read_line) == 0
     crashpoints.disarm()
     return told.said
 
@@ -229,7 +229,7 @@ def ctrl_c(times: int) -> Callable[[], None]:
 
 
 def test_ctrl_c_at_the_prompt_leaves_a_transaction_open(shop: Database) -> None:
-    said = talk(shop, "begin", "put t k f:a=1", KeyboardInterrupt, "commit", KeyboardInterrupt)
+    said = run_interactively(shop, "begin", "put t k f:a=1", KeyboardInterrupt, "commit", KeyboardInterrupt)
     assert "stays open: commit or rollback" in said[2]
     assert said[3].startswith("committed ")
     assert said[4] == "interrupted; no transaction is open"
@@ -239,7 +239,7 @@ def test_ctrl_c_at_the_prompt_leaves_a_transaction_open(shop: Database) -> None:
 @pytest.mark.parametrize("lines", [("begin", "put t k f:a=1", "commit"), ("put t k f:a=1",)])
 def test_ctrl_c_in_a_commit_waits_for_its_answer(shop: Database, lines: tuple[str, ...]) -> None:
     crashpoints.arm_action("client.commit.before", ctrl_c(1))
-    assert talk(shop, *lines)[-1].startswith("committed ")
+    assert run_interactively(shop, *lines)[-1].startswith("committed ")
     assert row(shop) == {b"f:a": b"1"}
 
 
@@ -257,7 +257,7 @@ def test_a_second_ctrl_c_tells_the_true_outcome(
 ) -> None:
     crashpoints.arm_action(point, ctrl_c(2))
     with pyomid.connect(f"{shop.url}?flushBytes=1") as flushing:  # otherwise the commit carries what was put
-        said = talk(flushing if point == "client.flush.before" else shop, *lines)
+        said = run_interactively(flushing if point == "client.flush.before" else shop, *lines)
     assert any(each.startswith("interrupted; transaction ") and any(t in each for t in truth) for each in said), said
 
 
@@ -281,6 +281,6 @@ def test_a_conflict_ends_the_transaction_and_not_the_shell(shop: Database, capsy
     told = Between()
     typed = iter(["begin", "put t k f:a=ours", "commit", "put t k f:a=again", "exit"])
     with Session(shop, told) as session:
-        assert session.talk(lambda prompt: next(typed)) == 0
+        assert session.run_interactively(lambda prompt: next(typed)) == 0
     assert "OMID-CONFLICT" in capsys.readouterr().err
     assert row(shop) == {b"f:a": b"again"}

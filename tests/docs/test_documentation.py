@@ -12,7 +12,7 @@ import pytest
 import pyomid.errors
 from pyomid.cli import _modules, tso
 from pyomid.config import _OF_HBASE, camel_case, option_name
-from pyomid.server import metric_families as metrics
+from pyomid.server import metrics
 from pyomid.spark.source import options as spark_options
 from pyomid.types import AbortReason
 
@@ -148,19 +148,16 @@ def test_every_option_of_a_url_that_is_shown_exists(page: Path) -> None:
             option_name(pair.split("=")[0])
 
 
-def test_the_operator_s_page_has_every_option_of_hbase() -> None:
+def test_the_runbook_has_every_option_of_hbase() -> None:
     for option in _OF_HBASE:
-        assert f"`{camel_case(option)}`" in text_of("docs/hbase.md")
         assert f"`{camel_case(option)}`" in text_of("deploy/hbase/README.md")
 
 
-def test_the_table_of_spark_s_options_is_that_of_the_data_source() -> None:
+def test_the_list_of_spark_s_options_is_that_of_the_data_source() -> None:
     every = {**spark_options.COMMON, **spark_options.READING, **spark_options.WRITING}
     known = {name: text for name, text in every.items() if not re.search("; set by |^Spark's option", text)}
-    listed = dict(
-        re.findall(r"^\| `(\w+)` \| (?:both|read|write) \| (.*) \|$", text_of("docs/options.md"), re.MULTILINE)
-    )
-    assert listed == known
+    section = text_of("docs/options.md").split("## Of the Spark data source")[1]
+    assert dict(re.findall(r"^- `(\w+)`: (.*)$", section, re.MULTILINE)) == known
     assert len(every) - len(known) == 6
 
 

@@ -12,6 +12,8 @@ from typing import cast
 import pytest
 import yaml
 
+from pyomid.spark import SparkDatabase
+
 pytestmark = pytest.mark.fast
 
 REPOSITORY = Path(__file__).parents[2]
@@ -81,6 +83,12 @@ def test_the_members_that_a_page_lists_are_all_that_programs_may_use(name: str, 
     public, _, _ = inspect.getsource(cast(type, found(name))).partition("    # For pyomid's own use")
     defined = set(re.findall(r"^    (?:async )?def ([a-z]\w*)\(", public, re.MULTILINE))
     assert {each for each in defined if not each.endswith("_steps")} <= set(members)
+
+
+def test_the_page_of_spark_shows_every_method_that_is_a_function_of_another_module() -> None:
+    bound = [each for each in vars(SparkDatabase).values() if inspect.isfunction(each) and "." not in each.__qualname__]
+    assert len(bound) > 10
+    assert {f"{each.__module__}.{each.__name__}" for each in bound} <= {name for name, _ in shown()}
 
 
 @pytest.mark.parametrize("package", ["pyomid", "pyomid.aio", "pyomid.spark", "pyomid.observe"])

@@ -1,14 +1,16 @@
 """Spark's clients among those of `elle_workload`, on the same tables: one driver, some threads, four kinds of work.
 
-transaction   reads, writes and reads again in `pyomid.spark.transaction`
-run           the same by `pyomid.spark.run` under a durable id, so that a lost answer is looked up
+transaction   reads, writes and reads again in `SparkDatabase.transaction`
+run           the same by `SparkDatabase.run` under a durable id, so that a lost answer is looked up
 load          one `load()` of the data source, collected twice
 df.write      without reading, under a durable id: registers, or the lists of a group that nobody else appends to
 """
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +45,7 @@ def run(clients: Clients) -> None:
 
 
 def session() -> SparkSession:
-    pyomid.spark.use_this_python()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     settings = {
@@ -60,7 +62,6 @@ def session() -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    pyomid.spark.register(spark)
     return spark
 
 
@@ -71,7 +72,7 @@ def give_schema(spark: SparkSession, clients: Clients) -> None:
     def write(tx: SparkTransaction) -> WriteResult:
         return tx.write(nothing, table_of(clients.order.model), row_key=[KEY], mapping=MAPPING)
 
-    pyomid.spark.run(spark, clients.order.url, write)
+    pyomid.spark.connect(spark, clients.order.url).run(write)
 
 
 class Client:
@@ -96,7 +97,7 @@ class Client:
         before, writes, after = self.intended()
 
         def work(done: MicroOps) -> None:
-            with pyomid.spark.transaction(self.spark, self.order.url) as tx:
+            with pyomid.spark.connect(self.spark, self.order.url).transaction() as tx:
                 self.read_write_read(tx, before, writes, after, done)
 
         self.recorded([*before, *writes, *after], work)
@@ -113,8 +114,8 @@ class Client:
 
         def work(done: MicroOps) -> None:
             try:
-                told = pyomid.spark.run(
-                    self.spark, self.order.url, function, transaction_id=self.durable_id(), retries=TRIES
+                told = pyomid.spark.connect(self.spark, self.order.url).run(
+                    function, transaction_id=self.durable_id(), retries=TRIES
                 )
             except OmidError as error:  # of the last try; of an earlier one the answer may have been lost
                 raise OutcomeUnknown(f"tried {len(runs)} times: {error}") from error

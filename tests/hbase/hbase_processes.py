@@ -1,4 +1,4 @@
-"""TSO processes of a cluster, started as an operator would."""
+"""TSO processes of a cluster, started as an operator starts them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def give_up_the_lease(quorum: str) -> None:
 
 def confirm_tables(database: Database) -> None:
     """As an operator would: Java TSOs lead the same HBase in other tests, and each leaves sanitising shut (K6)."""
-    confirm(database.deployment, database.deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
+    confirm(database._core.deployment, database._core.deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
 
 
 def forget_others(database: Database) -> None:
     """What other tests left in the shared HBase and would hold W or shut sanitising: leases of killed owners, marks of
     tables that are gone, the one of an unconfirmed change of TSO."""
     for start_ts in database.status().tso.leases:
-        database.deployment.tso.end_lease(start_ts)
+        database._core.deployment.tso.end_lease(start_ts)
     confirm_tables(database)
-    catalog = database.deployment.catalog
+    catalog = database._core.deployment.catalog
     for number, nonce in catalog.unknown_tables().items():
         if number != TABLES_UNCONFIRMED:
             catalog.remove_unknown_mark(number, nonce)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import FindServer, Finish, Pause, RegionOperations, SentCall, Start, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse

@@ -1,4 +1,4 @@
-"""A `LoopClient` and its connections, awaited by tasks."""
+"""A `LoopClient` and its connections for tests, awaited by tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from typing import TypeVar
 
-from pyomid.storage.hbase.regions.operations import Answer, Steps
+from pyomid.storage.hbase.regions.steps import Answer, Steps
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address
 from pyomid.storage.hbase.rpc.handshake import Handshake
 from pyomid.storage.hbase.rpc.loop_client import LoopClient, LoopConnection, PendingAnswer

@@ -1,4 +1,4 @@
-"""How often a decoder refuses broken bytes."""
+"""Counts how often a decoder refuses malformed bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table that was written without transactions is adopted: everything in it is seen by every transaction."""
+"""Adopting a table that was written without transactions: afterwards every transaction sees all of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from region_admin import OperatorsAdmin
 Q = Column(b"f", b"q")
 
 
-def test_an_adopted_table_is_seen_whole(url: str, database: Database, store: HBaseStore, table_name: str) -> None:
+def test_transactions_see_every_cell_of_an_adopted_table(
+    url: str, database: Database, store: HBaseStore, table_name: str
+) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     for version in (3, 7):
         store.write_cells(table_name, version, [RowWrite(b"r%d" % row, ((Q, b"%d" % version),)) for row in range(5)])
@@ -40,9 +42,7 @@ def test_an_adopted_table_is_seen_whole(url: str, database: Database, store: HBa
     database.drop_table(table_name)
 
 
-def test_adopting_again_commits_nothing_that_a_transaction_left_undecided(
-    url: str, database: Database, table: str
-) -> None:
+def test_adopting_again_does_not_commit_undecided_cells(url: str, database: Database, table: str) -> None:
     """The table is in the catalog: its cells without shadow cells are transactions' business."""
     writer = database.begin()
     writer.table(table).put(b"r", {b"f:q": b"undecided"})
@@ -53,27 +53,27 @@ def test_adopting_again_commits_nothing_that_a_transaction_left_undecided(
     writer.rollback()
 
 
-def test_a_run_that_is_overtaken_adopts_no_cell_of_a_later_transaction(
+def test_a_slow_adoption_skips_cells_of_later_transactions(
     url: str, database: Database, store: HBaseStore, table_name: str
 ) -> None:
     """One run drew its timestamp and was slow; another finished and registered; then a transaction wrote."""
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 3, [RowWrite(b"r", ((Q, b"old"),))])
-    slow, _ = import_timestamp(database.deployment, table_name, [b"f"])
+    slow, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
     assert main(["adopt", url, table_name, "f"]) == 0
     writer = database.begin()
     writer.table(table_name).put(b"r", {b"f:q": b"undecided"})
     writer.flush()
     with pytest.raises(Misuse, match="newer than the TSO's timestamp"):
-        Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), slow))
+        Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), slow))
     writer.rollback()
     database.drop_table(table_name)
 
 
-def test_cells_that_nobody_would_see_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
+def test_cells_newer_than_every_timestamp_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
-    driver = Driver(database.deployment)
+    driver = Driver(database._core.deployment)
     assert [*driver.run(check_range_steps(table_name, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
     with pytest.raises(Misuse, match="world-time"):
         driver.run(import_range_steps(table_name, KeyRange(), newest_ts=1_000_000))
@@ -87,12 +87,12 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 100, [RowWrite(b"r", ((Q, b"v"),))])
     store.write_shadow_cells(table_name, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
-    newest_ts, _ = import_timestamp(database.deployment, table_name, [b"f"])
+    newest_ts, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
     with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
-        Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
-    catalog = database.deployment.catalog
+        Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
+    catalog = database._core.deployment.catalog
     catalog.mark_unknown_table(table_id(table_name.encode()))
-    _, found = import_timestamp(database.deployment, table_name, [b"f"])
+    _, found = import_timestamp(database._core.deployment, table_name, [b"f"])
     with pytest.raises(Misuse, match="register"):
         refuse(table_name, found)
     catalog.clear_unknown_table(*catalog.unknown_tables().popitem())
@@ -125,7 +125,7 @@ def test_an_empty_value_is_refused_before_anything_changes(
     database.drop_table(table_name)
 
 
-def test_all_that_forbids_an_adoption_is_told_at_once(
+def test_an_adoption_reports_all_problems_at_once(
     url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -178,9 +178,9 @@ def test_a_value_without_qualifier_is_adopted_and_hides_nothing(
         assert seen.get(b"r", columns=[b"f:q"]) == {b"f:q": b"v"}
         assert dict(seen.scan(columns=[b"f:q"])) == {b"r": {b"f:q": b"v"}}
         assert seen.get(b"r", columns=[b"f:"]) == whole
-    generation = database.deployment.catalog.table(table_name).generation
+    generation = database._core.deployment.catalog.table(table_name).generation
     for region in store.regions(table_name):
-        Driver(database.deployment).run(
+        Driver(database._core.deployment).run(
             compact_region_steps(table_name, generation, region, CommitCache(), now_s=0.0, rows_max=100)
         )
     with database.begin() as tx:
@@ -237,14 +237,14 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
         b"\xc2\n\x80",
     ]
     put_plainly(cluster, table_name, *[KeyValue(b"r", b"f", name, 3, bytes(8)) for name in names])
-    newest_ts, _ = import_timestamp(database.deployment, table_name, [b"f"])
-    Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
+    newest_ts, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
+    Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
     assert main(["adopt", url, table_name, "f"]) == 0, "nor does it take its own shadow cells for foreign ones"
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:" + name: bytes(8) for name in names}
     database.drop_table(table_name)
 
 
-def test_a_store_where_nobody_else_writes_has_nothing_to_adopt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_tables_in_hbase_can_be_adopted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", "omid-memory:adoption", "t", "f"]) == 1
     assert "only tables of HBase" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A store that Java's TSO led: nothing it committed is sanitised away, whatever table the runbook forgot (K6)."""
+"""After a Java TSO led a store, sanitizing deletes no commit of a table that nobody registered (K6)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
 
 
 def sanitise(database: Database) -> Sanitized:
-    done: Sanitized = database.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
+    done: Sanitized = database._core.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
     return done
 
 
-def test_a_table_the_runbook_forgot_keeps_its_commits(
+def test_an_unregistered_table_keeps_its_commits(
     forgotten: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with TsoProcess(url, tmp_path / "tso.log") as tso, pyomid.connect(url) as database:
@@ -68,22 +68,22 @@ def test_a_table_the_runbook_forgot_keeps_its_commits(
             sanitise(database)
         assert main(command.replace("LEVEL", "cell").split()[1:]) == 0
         assert main(["tables", url, "confirm", "--yes"]) == 0
-        assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables()
+        assert TABLES_UNCONFIRMED not in database._core.deployment.catalog.unknown_tables()
         assert forgotten in sanitise(database).held_back_by
         with database.begin() as tx:
             assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
         tso.stop()
     with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
         tso.wait_until_leading()
-        assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables(), "only ours led in between"
+        assert TABLES_UNCONFIRMED not in database._core.deployment.catalog.unknown_tables(), "only ours led in between"
         tso.stop()
 
 
-def test_the_mark_of_a_table_that_is_gone_is_forgotten(
+def test_forget_removes_the_mark_of_a_missing_table(
     url: str, database: Database, table_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was made and dropped behind pyomid's back: to register it would be to make it again."""
-    catalog, number = database.deployment.catalog, table_id(table_name.encode())
+    catalog, number = database._core.deployment.catalog, table_id(table_name.encode())
     catalog.mark_unknown_table(number)
     assert main(["tables", url, "discover"]) == 0
     assert str(number) in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Back-ups over HBase: one moment of all tables, whatever happens while their snapshots are taken (decision 0078)."""
+"""Backups over HBase have one moment of all tables, whatever happens between their snapshots (decision 0078)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.hbase.backup import HBaseBackup, HBaseRestore
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Snapshots
+from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Backup, Column, CommitRequest, RowWrite, ShadowWrite
 
@@ -115,24 +115,24 @@ class Shop:
         """The rows of each table, from the back-up, under other names."""
         db = db or self.databases[-1]
         names = {table: f"{table}_back" for table in self.tables}
-        assert restore(db.deployment, HBaseRestore(self.cluster, self.backup_name), names) == list(names.values())
+        assert restore(db._core.deployment, HBaseRestore(self.cluster, self.backup_name), names) == list(names.values())
         with db.snapshot() as tx:
             found = {table: dict(tx.table(new).scan()) for table, new in names.items()}
         for new in names.values():
             for batch in self.made.store.scan(new, pyomid.types.KeyRange()):
                 assert all(cell.commit_ts for cell in batch.all_cells()), "each version has its shadow cell"
-        assert [name for name in Snapshots(self.cluster).tables() if name.startswith("PYOMID_RESTORE")] == []
+        assert [name for name in Admin(self.cluster).tables() if name.startswith("PYOMID_RESTORE")] == []
         return found
 
     def close(self) -> None:
-        snapshots = Snapshots(self.cluster)
-        snapshots.delete([each for each in snapshots.names() if each.startswith(f"{self.backup_name}.")])
+        admin = Admin(self.cluster)
+        admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{self.backup_name}.")])
         indexes = [info.name for info in self.made.catalog.tables() if info.name.startswith(INDEX_TABLES)]
         for db in self.databases:
             db.drain(10)
-        for name in snapshots.tables():
+        for name in admin.tables():
             if name.startswith(self.name) or name in indexes:
-                snapshots.drop_table(name)
+                admin.drop_table(name)
 
 
 def replace_version(key: bytes, version: int) -> pyomid.types.CellVersion:
@@ -150,7 +150,7 @@ def rows(**values: bytes) -> Rows:
     return {key.encode(): {VALUE: value} for key, value in values.items()}
 
 
-def test_a_backup_has_what_committed_before_it_and_nothing_else(shop: Shop) -> None:
+def test_a_backup_has_exactly_the_commits_before_its_moment(shop: Shop) -> None:
     shop.put({b"a": b"1", b"z": b"1", b"gone": b"1"})
     with shop.db.begin() as tx:
         for table in shop.tables:
@@ -169,7 +169,7 @@ def test_a_backup_has_what_committed_before_it_and_nothing_else(shop: Shop) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["hbase.backup.commits", "hbase.backup.table", "hbase.backup.noted"])
-def test_what_others_do_between_two_snapshots_is_not_in_it(shop: Shop, point: str) -> None:
+def test_changes_between_two_snapshots_are_not_in_the_backup(shop: Shop, point: str) -> None:
     """Commits, completions that take entries away, compaction and sanitising, each between any two snapshots."""
     shop.put({b"a": b"1", b"z": b"1"})
     start_ts, commit_ts = shop.half_done(b"b", b"half")
@@ -197,7 +197,7 @@ def test_what_others_do_between_two_snapshots_is_not_in_it(shop: Shop, point: st
 
 
 @pytest.mark.long
-def test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all(shop: Shop) -> None:
+def test_a_late_commit_of_a_dead_tso_is_in_the_backup_whole_or_not_at_all(shop: Shop) -> None:
     """Its flush lands behind the commit table's snapshot; a reader heals one of its rows before that is taken."""
     begun_start_ts = shop.made.tso.begin()
     start_ts = begun_start_ts.start_ts
@@ -217,7 +217,7 @@ def test_a_late_entry_of_a_dead_tso_is_in_it_whole_or_not_at_all(shop: Shop) -> 
 
 
 @pytest.mark.long
-def test_orphans_of_an_earlier_tso_are_not_in_it(shop: Shop) -> None:
+def test_a_backup_has_no_orphans_of_an_earlier_tso(shop: Shop) -> None:
     shop.write(shop.made.tso.begin().start_ts, b"orphan", b"1")
     db = shop.fail_over()
     shop.put({b"a": b"1"}, db)
@@ -226,7 +226,7 @@ def test_orphans_of_an_earlier_tso_are_not_in_it(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_transfers_beside_a_backup_are_in_it_whole_or_not_at_all(shop: Shop) -> None:
+def test_concurrent_transfers_are_in_the_backup_whole_or_not_at_all(shop: Shop) -> None:
     """Each moves an amount from one table to the other, while all is compacted."""
     accounts = [b"%c%d" % (97 + number, number) for number in range(20)]
     shop.put(dict.fromkeys(accounts, b"100"))
@@ -273,7 +273,7 @@ def total(found: Rows) -> int:
 
 
 @pytest.mark.long
-def test_what_had_expired_stays_so_and_indexes_come_with_their_table(shop: Shop, table_name: str) -> None:
+def test_a_restore_keeps_expiry_and_brings_indexes(shop: Shop, table_name: str) -> None:
     expiring, indexed = f"{shop.name}_ttl", f"{shop.name}_indexed"
     shop.db.create_table(expiring, families=["f"], ttl_seconds=3600.0)
     shop.db.create_table(indexed, families=["d"])
@@ -287,7 +287,7 @@ def test_what_had_expired_stays_so_and_indexes_come_with_their_table(shop: Shop,
         tx.table(expiring).put(b"young", {VALUE: b"1"})
     shop.back_up()
     names = {expiring: f"{expiring}_2", indexed: f"{indexed}_2"}
-    restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), names)
+    restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), names)
     with shop.db.snapshot() as tx:
         assert dict(tx.table(f"{expiring}_2").scan()) == rows(young=b"1")
         found = tx.table(f"{indexed}_2", codec=dict).lookup("by_city", "Oslo")
@@ -299,7 +299,7 @@ def test_what_had_expired_stays_so_and_indexes_come_with_their_table(shop: Shop,
 
 def expire_until(db: Database, table: str, commit_ts: int) -> None:
     """As movers of a floor would, a long time later."""
-    from pyomid.client.upkeep.expiry import move_floor
+    from pyomid.client.upkeep.expire import move_floor
 
     for hours in (0.0, 2.0, 4.0):
         moved = move_floor(db, table, wall_clock=lambda hours=hours: 1e9 + 3600.0 * hours, notes=True)
@@ -310,24 +310,24 @@ def expire_until(db: Database, table: str, commit_ts: int) -> None:
 
 
 @pytest.mark.long
-def test_a_restore_over_what_is_there_changes_nothing(shop: Shop) -> None:
+def test_a_restore_over_existing_tables_changes_nothing(shop: Shop) -> None:
     shop.put({b"a": b"1"})
     shop.back_up()
     shop.put({b"a": b"2"})
     one, other = shop.tables
     with pytest.raises(Misuse, match=rf"there is a table '{one}'.*nothing was restored.*--as OLD=NEW"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), None)
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), None)
     with pytest.raises(Misuse, match=rf"there is a table '{other}'"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
-    assert shop.db.deployment.catalog.entry(f"{one}_2") is None
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
+    assert shop.db._core.deployment.catalog.entry(f"{one}_2") is None
     shop.made.store.create_table(pyomid.TableInfo(f"{one}_3", (b"f",)))
     with pytest.raises(Misuse, match="that is not in the catalog"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
     with shop.db.snapshot() as tx:
         assert dict(tx.table(one).scan()) == rows(a=b"2")
 
 
-def test_names_that_name_no_backup_and_no_table_of_one_are_refused(shop: Shop) -> None:
+def test_unknown_backups_and_tables_are_refused(shop: Shop) -> None:
     shop.put({b"a": b"1"})
     for name in ("", "a b", "x.y", "-x", 7, "é"):
         with pytest.raises(Misuse, match="invalid backup name"):
@@ -338,7 +338,7 @@ def test_names_that_name_no_backup_and_no_table_of_one_are_refused(shop: Shop) -
     with pytest.raises(Misuse, match=rf"has no backup 'other'.*{shop.backup_name}"):
         HBaseRestore(shop.cluster, "other")
     with pytest.raises(Misuse, match="the backup has no table 'nobody'"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
 
 
 def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
@@ -346,10 +346,10 @@ def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
     shop.made.catalog.mark_unknown_table(number)
     with pytest.raises(Misuse, match=f"it would lack tables.*{number}.*discover"):
         shop.back_up()
-    assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
+    assert not [each for each in Admin(shop.cluster).snapshots() if each.startswith(shop.backup_name)]
 
 
-def test_a_backup_whose_lease_was_lost_is_none(shop: Shop) -> None:
+def test_a_backup_whose_lease_was_lost_fails(shop: Shop) -> None:
     """W passes its moment while it is taken."""
     shop.put({b"a": b"1"})
 
@@ -361,10 +361,10 @@ def test_a_backup_whose_lease_was_lost_is_none(shop: Shop) -> None:
 
     with meanwhile("hbase.backup.commits", lose), pytest.raises(pyomid.SnapshotTooOld, match="take the backup again"):
         shop.back_up()
-    assert not [each for each in Snapshots(shop.cluster).names() if each.startswith(shop.backup_name)]
+    assert not [each for each in Admin(shop.cluster).snapshots() if each.startswith(shop.backup_name)]
 
 
-def test_a_table_dropped_meanwhile_makes_no_backup(shop: Shop) -> None:
+def test_a_backup_fails_if_a_table_is_dropped_meanwhile(shop: Shop) -> None:
     shop.put({b"a": b"1"})
 
     def remake() -> None:
@@ -376,13 +376,13 @@ def test_a_table_dropped_meanwhile_makes_no_backup(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Cluster, table_name: str) -> None:
+def test_a_younger_database_must_raise_its_timestamps_first(shop: Shop, cluster: Cluster, table_name: str) -> None:
     """Else what was cut away, whose delete markers are still there, would hide what is written."""
     for _ in range(3):
         shop.fail_over()
     db = shop.databases[-1]
     shop.put({b"a": b"1"}, db)
-    begun_opened = db.deployment.tso.begin()
+    begun_opened = db._core.deployment.tso.begin()
     opened = begun_opened.start_ts
     shop.write(opened, b"c", b"open")
     shop.back_up(db)
@@ -391,12 +391,12 @@ def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Clu
         source = HBaseRestore(cluster, shop.backup_name)
         names = {table: f"{table}_in_young" for table in shop.tables}
         with pytest.raises(Misuse, match="pyomid init URL --above-backup"):
-            restore(young.db.deployment, source, names)
+            restore(young.db._core.deployment, source, names)
         newest = source.manifest.newest_ts
         assert newest >= opened
-        while young.databases[-1].deployment.tso.begin().start_ts <= newest:
+        while young.databases[-1]._core.deployment.tso.begin().start_ts <= newest:
             young.fail_over()
-        assert restore(young.databases[-1].deployment, source, names)
+        assert restore(young.databases[-1]._core.deployment, source, names)
         with young.databases[-1].snapshot() as tx:
             assert dict(tx.table(names[shop.tables[0]]).scan()) == rows(a=b"1")
     finally:
@@ -404,21 +404,21 @@ def test_a_younger_database_first_goes_above_the_backup(shop: Shop, cluster: Clu
 
 
 @pytest.mark.long
-def test_a_backup_takes_no_snapshot_of_an_operator_away(shop: Shop) -> None:
+def test_a_backup_deletes_no_snapshot_of_an_operator(shop: Shop) -> None:
     """Whose names begin with the same word, and end as ours do; what an unfinished back-up left goes."""
     own = [f"{shop.backup_name}.{rest}" for rest in ("daily", "20261124.1", "commits", "0a0a0a0a")]
     left = [f"{shop.backup_name}.00c0ffee.{rest}" for rest in ("0", "commits")]
-    snapshots = Snapshots(shop.cluster)
+    admin = Admin(shop.cluster)
     for name in (*own, *left):
-        snapshots.take(name, shop.tables[0])
+        admin.take_snapshot(name, shop.tables[0])
     try:
         made = shop.back_up()
-        assert {each for each in snapshots.names() if each.startswith(f"{shop.backup_name}.")} == {
+        assert {each for each in admin.snapshots() if each.startswith(f"{shop.backup_name}.")} == {
             *made.snapshots,
             *own,
         }
     finally:
-        snapshots.delete(own)
+        admin.delete_snapshots(own)
 
 
 # Two at a time
@@ -426,7 +426,7 @@ def test_a_backup_takes_no_snapshot_of_an_operator_away(shop: Shop) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["hbase.backup.commits", "hbase.backup.table", "hbase.backup.noted"])
-def test_of_two_backups_of_one_name_the_later_one_is_whole(shop: Shop, point: str) -> None:
+def test_of_two_backups_of_one_name_the_later_one_completes(shop: Shop, point: str) -> None:
     """A scheduler that repeats what it takes for lost. The earlier one says that it failed, and takes nothing away."""
     shop.put({b"a": b"1"})
     made: list[Backup] = []
@@ -437,14 +437,14 @@ def test_of_two_backups_of_one_name_the_later_one_is_whole(shop: Shop, point: st
 
     with meanwhile(point, later), pytest.raises(pyomid.ConflictError, match=r"another backup .* began"):
         shop.back_up()
-    assert {each for each in Snapshots(shop.cluster).names() if each.startswith(f"{shop.backup_name}.")} == set(
+    assert {each for each in Admin(shop.cluster).snapshots() if each.startswith(f"{shop.backup_name}.")} == set(
         made[0].snapshots
     )
     assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"2"))
 
 
 @pytest.mark.long
-def test_a_restore_makes_no_table_of_another_ones_copy(shop: Shop) -> None:
+def test_a_restore_never_uses_the_copies_of_another_restore(shop: Shop) -> None:
     """Another one began, and its copies are as they were taken: later commits are in them, and halves of some."""
     shop.put({b"a": b"1"})
     with meanwhile("hbase.backup.commits", lambda: shop.put({b"a": b"2", b"later": b"2"})):
@@ -458,8 +458,8 @@ def test_a_restore_makes_no_table_of_another_ones_copy(shop: Shop) -> None:
 
     first = HBaseRestore(shop.cluster, shop.backup_name)
     with meanwhile("client.create.begun", begin_another), pytest.raises(pyomid.ConflictError, match="another restore"):
-        restore(shop.db.deployment, first, names)
-    assert not any(shop.db.deployment.catalog.entry(name) for name in names.values())
+        restore(shop.db._core.deployment, first, names)
+    assert not any(shop.db._core.deployment.catalog.entry(name) for name in names.values())
     assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"1"))
 
 
@@ -485,7 +485,7 @@ def killed_at(point: str, *arguments: str) -> None:
     ("backup_dies_at", "restore_dies_at"),
     first(1, [("hbase.backup.noted", "hbase.restore.cut"), ("hbase.backup.table", "hbase.restore.cloned")]),
 )
-def test_whoever_was_killed_begins_anew(
+def test_a_killed_backup_or_restore_can_be_rerun(
     clean: Database, url: str, table: str, cluster: Cluster, backup_dies_at: str, restore_dies_at: str
 ) -> None:
     with clean.begin() as tx:
@@ -501,8 +501,8 @@ def test_whoever_was_killed_begins_anew(
     with clean.snapshot() as tx:
         assert dict(tx.table(new).scan()) == rows(a=b"1")
     clean.drop_table(new)
-    snapshots = Snapshots(cluster)
-    snapshots.delete([each for each in snapshots.names() if each.startswith(f"{name}.")])
+    admin = Admin(cluster)
+    admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{name}.")])
 
 
 @pytest.mark.long
@@ -514,11 +514,11 @@ def test_a_table_left_by_a_killed_restore_is_named(
     killed_at("hbase.restore.put", "restore", name, url, "--as", f"{table}={new}")
     assert main(["restore", name, url, "--as", f"{table}={new}"]) == 1
     assert f"HBase has a table '{new}' that is not in the catalog" in capsys.readouterr().err
-    snapshots = Snapshots(cluster)
-    snapshots.drop_table(new)
+    admin = Admin(cluster)
+    admin.drop_table(new)
     assert main(["restore", name, url, "--as", f"{table}={new}"]) == 0
     clean.drop_table(new)
-    snapshots.delete([each for each in snapshots.names() if each.startswith(f"{name}.")])
+    admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{name}.")])
 
 
 @pytest.mark.long

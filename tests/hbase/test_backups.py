@@ -1,4 +1,4 @@
-"""HBase's snapshots of transactional tables: which of them may be restored, and why no other."""
+"""HBase's own snapshots of transactional tables: which may be restored, and why no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
 def restore(cluster: Cluster, snapshot: str, table: str) -> None:
     admin = OperatorsAdmin(cluster)
     admin.disable_table(table)
-    admin.clone(snapshot, table)
+    admin.clone_snapshot(snapshot, table)
     admin.enable_table(table)
 
 
@@ -48,7 +48,7 @@ def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
     database: Cleaned, cluster: Cluster, table_name: str
 ) -> None:
     database.compact(table_name)
-    OperatorsAdmin(cluster).take(f"whole_{table_name}", table_name)
+    OperatorsAdmin(cluster).take_snapshot(f"whole_{table_name}", table_name)
     commit_without_completion(database, table_name, b"later")
     assert database.sanitise() == 1
     restore(cluster, f"whole_{table_name}", table_name)
@@ -57,10 +57,8 @@ def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
     assert found[1] > 0
 
 
-def test_any_other_has_lost_what_the_commit_table_forgot_since(
-    database: Cleaned, cluster: Cluster, table_name: str
-) -> None:
-    OperatorsAdmin(cluster).take(f"early_{table_name}", table_name)
+def test_any_other_snapshot_lacks_commits_completed_since(database: Cleaned, cluster: Cluster, table_name: str) -> None:
+    OperatorsAdmin(cluster).take_snapshot(f"early_{table_name}", table_name)
     database.compact(table_name)
     assert database.sanitise() == 1
     assert commits(database, table_name)[ROW] > 0
@@ -69,7 +67,9 @@ def test_any_other_has_lost_what_the_commit_table_forgot_since(
     assert database.leader_state.read_watermarks()[1] > 0
 
 
-def test_a_table_altered_as_its_refusal_says_is_taken(cluster: Cluster, store: HBaseStore, table_name: str) -> None:
+def test_altering_a_table_as_the_error_says_makes_it_usable(
+    cluster: Cluster, store: HBaseStore, table_name: str
+) -> None:
     admin = OperatorsAdmin(cluster)
     admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3, ttl_s=3600),)))
     with pytest.raises(Misuse, match=r"keeps only 3 versions for 3600 s.*VERSIONS => 2147483647, TTL => 'FOREVER'"):

@@ -1,4 +1,4 @@
-"""Cell blocks: the compiled decoder against its plain twin, and what comes of broken bytes."""
+"""Cell blocks: the compiled decoder equals the reference implementation; malformed bytes raise `Corruption`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def batch_rows(batch: CellBatch | None) -> dict[bytes, list[Cell]]:
 
 
 @given(st.lists(cells, max_size=40))
-def test_compiled_and_plain_decoder_say_the_same(
+def test_the_compiled_decoder_equals_the_reference(
     drawn: Drawn,
 ) -> None:
     # A legacy and a prefixed shadow cell beside one cell never both exist: the later draw of one cell decides.
@@ -78,7 +78,7 @@ def _has_two_shadow_forms(cell: tuple[object, ...], drawn: Drawn) -> bool:
 
 
 @given(st.lists(cells, max_size=30), st.integers(0, 60))
-def test_a_row_cut_between_two_blocks_comes_once_and_whole(drawn: Drawn, cut: int) -> None:
+def test_a_row_in_two_blocks_is_decoded_once_and_whole(drawn: Drawn, cut: int) -> None:
     key_values = stored([cell for cell in drawn if not _has_two_shadow_forms(cell, drawn)])
     cut = min(cut, len(key_values))
     inside = 0 < cut < len(key_values) and key_values[cut - 1].row == key_values[cut].row
@@ -90,7 +90,7 @@ def test_a_row_cut_between_two_blocks_comes_once_and_whole(drawn: Drawn, cut: in
     assert rows | batch_rows(second) == point_rows(key_values)
 
 
-def test_a_name_first_met_as_what_a_shadow_cell_stands_beside_may_be_a_shadow_cells_own() -> None:
+def test_a_data_cells_name_may_itself_be_a_shadow_cells_name() -> None:
     """In one block and in two: no cell of ours has such a name, and other programs' tables are read as they are."""
     odd = b"\x00\xc2\x80"
     key_values = [
@@ -105,7 +105,7 @@ def test_a_name_first_met_as_what_a_shadow_cell_stands_beside_may_be_a_shadow_ce
         assert rows[0] | rows[1] == {b"r2": [Cell(b"r2", b"g", b"\x00", 250, b"value", 300)]} == point_rows(key_values)
 
 
-def test_a_restarted_scan_forgets_the_row_it_had_begun() -> None:
+def test_a_restarted_scan_drops_the_partial_row() -> None:
     begun = [KeyValue(b"r", b"f", b"a", 50, b"1")]
     whole = [*begun, KeyValue(b"r", b"f", b"b", 50, b"2")]
     decoder = BatchDecoder()
@@ -115,7 +115,7 @@ def test_a_restarted_scan_forgets_the_row_it_had_begun() -> None:
     assert batch_rows(batch) == point_rows(whole)
 
 
-def test_more_columns_than_the_table_of_columns_held() -> None:
+def test_the_table_of_columns_grows() -> None:
     key_values = [KeyValue(b"r", b"f", b"%06d" % index, 50, b"v") for index in range(5000)]
     decoder = BatchDecoder()
     batch, _ = decoder.decode(block_of(key_values))
@@ -136,7 +136,7 @@ def test_columns_are_found_again_after_growth() -> None:
     assert batch_rows(batch) == point_rows(key_values)
 
 
-def test_one_record_for_neighbours_of_one_commit() -> None:
+def test_adjacent_cells_of_one_commit_share_a_record() -> None:
     key_values = stored([(b"r", b"f", b"%d" % index, 50, b"v", "beside", False) for index in range(5)])
     batch, _ = BatchDecoder().decode(block_of(key_values))
     assert batch is not None
@@ -144,14 +144,14 @@ def test_one_record_for_neighbours_of_one_commit() -> None:
     assert batch.rec_commit.tolist() == [100]
 
 
-def test_delete_markers_are_no_cells() -> None:
+def test_delete_markers_are_not_decoded_as_cells() -> None:
     key_values = [KeyValue(b"r", b"f", b"a", 50, b"", DELETE_VERSION), KeyValue(b"r", b"f", b"b", 50, b"v", PUT)]
     batch, _ = BatchDecoder().decode(block_of(key_values))
     assert [cell.qualifier for cell in batch.all_cells()] == [b"b"] if batch else False
 
 
 @given(st.lists(cells, min_size=1, max_size=10), st.randoms(use_true_random=False))
-def test_broken_blocks_are_corruption_and_nothing_else(drawn: Drawn, chance: random.Random) -> None:
+def test_malformed_blocks_raise_corruption(drawn: Drawn, chance: random.Random) -> None:
     data = bytearray(b"".join(map(encode, stored(drawn))))
     for _ in range(chance.randint(1, 4)):
         data[chance.randrange(len(data))] = chance.randrange(256)

@@ -1,4 +1,4 @@
-"""Shadow cells and exact deletes in bulk: the compiled encoder against its plain twin."""
+"""Shadow cells and exact deletes in bulk: the compiled encoder equals the reference implementation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def plain(changes: Changes, row: int) -> Iterator[tuple[bytes, bool, KeyValue]]:
 
 
 @given(changed, st.sampled_from(Durability))
-def test_compiled_and_plain_encoder_send_the_same(named: dict[CellVersion, int], durability: Durability) -> None:
+def test_the_compiled_encoder_equals_the_reference(named: dict[CellVersion, int], durability: Durability) -> None:
     changes = changes_of(list(named), list(named.values()))
     for first in range(changes.rows):
         found = list(encoded(changes, first, changes.rows, durability))
@@ -84,7 +84,7 @@ def test_compiled_and_plain_encoder_send_the_same(named: dict[CellVersion, int],
 
 
 @given(changed)
-def test_a_change_says_what_was_asked(named: dict[CellVersion, int]) -> None:
+def test_an_encoded_change_has_the_requested_cells(named: dict[CellVersion, int]) -> None:
     changes = changes_of(list(named), list(named.values()))
     told: dict[CellVersion, set[tuple[bool, int]]] = {}
     for _, _, cell in (each for row in range(changes.rows) for each in plain(changes, row)):

@@ -1,4 +1,4 @@
-"""A TSO of a cluster that asks its clients for TLS, a certificate and a token: the URL's options are what they show."""
+"""A cluster's TSO that requires TLS, a certificate and a token, which clients give as options of the URL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asking(url: str, cluster: Cluster, tmp_path: Path, shown: dict[str, str]) ->
         process.stop()
 
 
-def test_who_shows_what_is_asked_works_and_nobody_else(
+def test_only_clients_with_certificate_and_token_are_served(
     url: str, asking: TsoProcess, shown: dict[str, str], table_name: str
 ) -> None:
     with pyomid.connect(f"{url}?{urlencode(shown)}") as database:

@@ -1,4 +1,4 @@
-"""Calls about commit entries, compiled, beside what plain Python makes of the same regions and the same answers."""
+"""Calls for commit entries: the compiled kernels equal a reference in Python, for the same regions and replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pyomid.storage.hbase.commit_table import _entry, _entry_get, _status
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import Answer, Budget, RegionOperations, SentCall, Start, Steps, ask_steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import Answer, Budget, SentCall, Start, Steps, ask_steps
 from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
 from pyomid.storage.hbase.rpc.requests import Durability, RowGet
@@ -125,9 +126,7 @@ def budget() -> Budget:
 
 @given(distinct_starts, borders, st.sampled_from(Durability))
 @settings(max_examples=examples(300), deadline=None)
-def test_puts_are_what_they_say_each_in_the_action_of_its_region(
-    starts: list[int], keys: list[bytes], durability: Durability
-) -> None:
+def test_each_put_is_in_the_action_of_its_region(starts: list[int], keys: list[bytes], durability: Durability) -> None:
     operations = operations_of(regions_of(keys), durability=durability)
     pairs = [(start, min(start + 7 * index, (1 << 63) - 1)) for index, start in enumerate(starts, 1)]
     entries = np.array(pairs, dtype=np.int64)
@@ -154,9 +153,7 @@ def test_puts_are_what_they_say_each_in_the_action_of_its_region(
 
 @given(distinct_starts, borders, st.data())
 @settings(max_examples=examples(300), deadline=None)
-def test_what_is_got_and_found_is_what_plain_python_asks_and_finds(
-    starts: list[int], keys: list[bytes], data: st.DataObject
-) -> None:
+def test_gets_and_their_results_equal_the_reference(starts: list[int], keys: list[bytes], data: st.DataObject) -> None:
     operations = operations_of(regions_of(keys))
     there = {start: min(data.draw(commits), (1 << 63) - 1 - start) for start in starts}
     asked, found = asked_and_told(
@@ -228,7 +225,7 @@ def actions_of(call: Call) -> list[tuple[bytes, list[bytes]]]:
     st.data(),
 )
 @settings(max_examples=examples(500), deadline=None)
-def test_a_damaged_answer_is_none_or_what_plain_python_reads(
+def test_a_damaged_reply_gives_none_or_the_reference_result(
     starts: list[int], flips: list[tuple[bool, float, int]], cut: float, data: st.DataObject
 ) -> None:
     operations = operations_of(regions_of(commit_table_splits()))
@@ -251,7 +248,7 @@ def test_a_damaged_answer_is_none_or_what_plain_python_reads(
         assert found == expected
 
 
-def test_a_field_without_a_number_is_not_understood() -> None:
+def test_a_field_numbered_zero_is_malformed() -> None:
     """Protocol Buffers has no field 0: an answer with one is damaged, whatever the rest says."""
     operations = operations_of(regions_of([]))
 
@@ -314,7 +311,7 @@ def test_no_rows_and_too_many_are_not_one_call(count: int) -> None:
 @pytest.mark.parametrize("what", ["puts", "gets"])
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("failing", [0, 2, -1])
-def test_a_region_that_its_server_does_not_serve_is_forgotten(what: str, whole: bool, failing: int) -> None:
+def test_a_region_that_its_server_does_not_serve_leaves_the_cache(what: str, whole: bool, failing: int) -> None:
     """And nothing is said about the entries."""
     operations = operations_of(regions_of(commit_table_splits()))
     starts = [start << 1 for start in range(8)]

@@ -1,4 +1,4 @@
-"""Whatever others do: a call ends when its time is up, and a read that gets nowhere ends with its deadline."""
+"""Deadlines: a call ends at its timeout whatever other calls do, and a read without progress at its deadline."""
 
 from __future__ import annotations
 
@@ -22,21 +22,14 @@ from certificates import make_certificates
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.regions import operations as operations_module
 from pyomid.storage.hbase.regions import row_reads
+from pyomid.storage.hbase.regions import steps as steps_module
 from pyomid.storage.hbase.regions.locations import LocationCache
-from pyomid.storage.hbase.regions.operations import (
-    Budget,
-    Pause,
-    RegionOperations,
-    SentCall,
-    Start,
-    Steps,
-    ask_steps,
-)
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, Pause, SentCall, Start, Steps, ask_steps
 from pyomid.storage.hbase.rpc import client as client_module
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
@@ -106,7 +99,7 @@ class TlsEchoServer(EchoServer):
 
 
 @pytest.mark.parametrize("by_tls", [False, True], ids=["plain", "tls"])
-def test_a_server_that_reads_nothing_holds_no_loop_up(by_tls: bool, tmp_path: Path) -> None:
+def test_a_server_that_reads_nothing_does_not_block_the_loop(by_tls: bool, tmp_path: Path) -> None:
     """What its socket does not take is sent later, in the order of the calls."""
     server = TlsEchoServer(make_certificates(tmp_path)) if by_tls else EchoServer()
     tls = trusting(str(tmp_path / "ca.pem")) if by_tls else None
@@ -160,7 +153,7 @@ def echoed(server: EchoServer) -> tuple[Address, Call]:
     return server.address, Call(CLIENT, "Echo", b"call me")
 
 
-def test_threads_share_an_attempt_to_reach_a_server_that_is_gone(
+def test_threads_share_an_attempt_to_connect_to_a_dead_server(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them would wait as many times as long as there are threads, and calls to other servers with them."""
@@ -176,7 +169,7 @@ def test_threads_share_an_attempt_to_reach_a_server_that_is_gone(
     threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
-    until(lambda: gone.attempts == 1 and len(cluster._doors) == 1, "nobody tries")
+    until(lambda: gone.attempts == 1 and len(cluster._attempts) == 1, "nobody tries")
     sent = cluster.run(start_steps(echoed(server)))
     assert sent[0].failure is None, "who calls another server does not wait"
     gone.give_up.set()
@@ -188,7 +181,7 @@ def test_threads_share_an_attempt_to_reach_a_server_that_is_gone(
     cluster.close()
 
 
-def test_a_call_that_goes_to_two_servers_waits_for_none_that_is_connected(
+def test_a_call_to_a_connected_server_does_not_wait_for_another(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = GoneServer()
@@ -233,7 +226,7 @@ def test_operations_of_a_loop_share_an_attempt(server: EchoServer, monkeypatch: 
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
 
 
-def test_a_loop_that_leaves_waits_for_no_connection_and_closes_it_when_it_comes(
+def test_closing_a_loop_client_does_not_wait_for_connecting(
     server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[LoopConnection] = []
@@ -262,7 +255,7 @@ def test_a_loop_that_leaves_waits_for_no_connection_and_closes_it_when_it_comes(
     asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
 
 
-def test_a_call_that_cannot_be_encoded_leaves_nothing_behind(server: EchoServer) -> None:
+def test_a_call_that_cannot_be_encoded_leaves_no_entry(server: EchoServer) -> None:
     line = opened(server)
     with pytest.raises(TypeError):
         line.start(Call(CLIENT, "Echo", object()), timeout_s=1.0)  # type: ignore[arg-type]
@@ -317,7 +310,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Poisoned:
     made = Poisoned(
         {}, cells={row: [KeyValue(row, b"f", b"q%02d" % n, 50, bytes(100)) for n in range(20)] for row in names}
     )
-    monkeypatch.setattr(operations_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
+    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
     return made
 
@@ -359,7 +352,7 @@ FAILURES: dict[str, Callable[[], Reply | ConnectionLost | CallTimedOut]] = {
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("how", FAILURES)
-def test_a_read_that_fails_at_one_place_each_time_ends(rows: Poisoned, read: str, how: str) -> None:
+def test_a_read_that_always_fails_at_one_position_ends(rows: Poisoned, read: str, how: str) -> None:
     """The first answer of a row comes each time, and the second one never: it ends its server, say."""
     rows.how = FAILURES[how]
     with pytest.raises(Unavailable, match=r"within 60 s|after 60 s"):
@@ -369,7 +362,7 @@ def test_a_read_that_fails_at_one_place_each_time_ends(rows: Poisoned, read: str
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("how", FAILURES)
-def test_a_read_that_gets_on_has_its_time_anew(rows: Poisoned, read: str, how: str) -> None:
+def test_a_read_that_makes_progress_gets_a_new_deadline(rows: Poisoned, read: str, how: str) -> None:
     """Each row fails twice, far apart, and then comes: all of it takes longer than one deadline."""
     rows.how, rows.failure_s = FAILURES[how], 25.0
     served = ImitatedRows._page

@@ -1,4 +1,4 @@
-"""Delegation tokens of a real HBase: fetched by a ticket, shown by who has none."""
+"""Delegation tokens of a real HBase: a client with a ticket fetches them, clients without one use them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mutations(first: int) -> list[RowMutation]:
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
-def test_what_is_put_by_token_alone_is_read(secured: HBaseServer, token: TaskToken, protection: Protection) -> None:
+def test_a_token_suffices_to_put_and_read(secured: HBaseServer, token: TaskToken, protection: Protection) -> None:
     cluster = by_token(secured, token, protection)
     written = mutations(100 * protection.value)  # two megabytes: many messages
     cluster.rows("t", written)
@@ -92,7 +92,7 @@ def test_asyncio_does_the_same(secured: HBaseServer, token: TaskToken, protectio
     blocking.close()
 
 
-def test_the_strongest_that_both_have_is_integrity(secured: HBaseServer, token: TaskToken) -> None:
+def test_the_strongest_common_protection_is_integrity(secured: HBaseServer, token: TaskToken) -> None:
     cluster = by_token(secured, token)
     assert cluster.rows("t", [RowGet(b"no row")]) == [[]]
     layers = [connection._layer for connection in cluster._connections.values()]
@@ -100,14 +100,14 @@ def test_the_strongest_that_both_have_is_integrity(secured: HBaseServer, token: 
     assert {layer.protection for layer in layers if layer} == {Protection.INTEGRITY}
 
 
-def test_a_token_names_its_user_and_the_master_takes_it_too(secured: HBaseServer, token: TaskToken) -> None:
+def test_a_token_names_its_user_and_the_master_accepts_it(secured: HBaseServer, token: TaskToken) -> None:
     cluster = by_token(secured, token)
     assert token.user.startswith("alice")
     assert "t" in Admin(cluster).tables()
     cluster.close()
 
 
-def test_who_came_by_token_is_given_none(secured: HBaseServer, token: TaskToken) -> None:
+def test_a_client_with_a_token_gets_no_token(secured: HBaseServer, token: TaskToken) -> None:
     cluster = by_token(secured, token)
     with pytest.raises(Misuse, match="Kerberos"):
         token_keeper(cluster)()
@@ -126,7 +126,7 @@ def changed(token: TaskToken, *, password: bytes | None = None, expires_ms: int 
     return replace(token, secret=given.SerializeToString(), expires_ms=expires_ms or token.expires_ms)
 
 
-def test_an_expired_token_and_one_of_another_cluster_are_named(secured: HBaseServer, token: TaskToken) -> None:
+def test_expired_and_foreign_tokens_have_clear_errors(secured: HBaseServer, token: TaskToken) -> None:
     for wrong, why in (
         (changed(token, expires_ms=1_000), "[Ee]xpired.*hbase.auth.token.max.lifetime"),
         (changed(token, password=b"of another"), "refuses this client.*for the cluster that issued it"),
@@ -138,7 +138,7 @@ def test_an_expired_token_and_one_of_another_cluster_are_named(secured: HBaseSer
         cluster.close()
 
 
-def test_the_newest_token_counts_for_the_next_connection(secured: HBaseServer, token: TaskToken) -> None:
+def test_the_next_connection_uses_the_newest_token(secured: HBaseServer, token: TaskToken) -> None:
     newest = [changed(token, expires_ms=1_000)]
     cluster = opened(secured, HBaseOptions(kerberos=KerberosOptions(), token=lambda: newest[-1]))
     with pytest.raises(Unavailable, match="xpired"):
@@ -148,7 +148,7 @@ def test_the_newest_token_counts_for_the_next_connection(secured: HBaseServer, t
     cluster.close()
 
 
-def test_behind_an_expired_token_comes_a_ticket(secured: HBaseServer, kdc: Kdc, token: TaskToken) -> None:
+def test_a_ticket_replaces_an_expired_token(secured: HBaseServer, kdc: Kdc, token: TaskToken) -> None:
     """The process that commits what tasks wrote for days runs where the driver does."""
     expired = changed(token, expires_ms=1_000)
     cluster = opened(secured, replace(kerberos_options(kdc), token=lambda: expired), deadline_s=30.0)
@@ -161,14 +161,14 @@ def test_behind_an_expired_token_comes_a_ticket(secured: HBaseServer, kdc: Kdc, 
     cluster.close()
 
 
-def test_privacy_by_a_token_is_that_of_tls(secured: HBaseServer, token: TaskToken) -> None:
+def test_privacy_with_a_token_needs_tls(secured: HBaseServer, token: TaskToken) -> None:
     cluster = by_token(secured, token, Protection.PRIVACY)
     with pytest.raises(Unavailable, match="encrypt by TLS"):
         cluster.rows("t", [RowGet(b"r")])
     cluster.close()
 
 
-def test_who_acts_for_another_gives_tokens_of_the_other(secured: HBaseServer, kdc: Kdc) -> None:
+def test_run_as_fetches_tokens_of_that_user(secured: HBaseServer, kdc: Kdc) -> None:
     for_carol = opened(secured, kerberos_options(kdc, run_as="carol"))
     token = token_keeper(for_carol)()
     by_it = by_token(secured, token)
@@ -178,7 +178,7 @@ def test_who_acts_for_another_gives_tokens_of_the_other(secured: HBaseServer, kd
     by_it.close()
 
 
-def test_an_hbase_that_gives_no_tokens_says_so(kdc: Kdc, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_hbase_without_tokens_has_a_clear_error(kdc: Kdc, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who asks for one is refused; tasks are sent none, and come by what they have."""
     with kerberized_hbase(tmp_path, kdc) as server:
         assert main(["init", url_by_keytab(server, kdc), "--commit-table-regions", "1"]) == 0

@@ -1,4 +1,4 @@
-"""The change feed over HBase: rows that changed are found by the time range of their versions."""
+"""The change feed over HBase finds changed rows by the time range of their versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 pytestmark = pytest.mark.hbase
 
 
-def test_a_bookmark_reads_what_is_young_enough(database: Database, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_feed_reads_only_versions_after_its_bookmark(
+    database: Database, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with database.begin() as tx:
         tx.table(table).put(b"old", {b"f:x": b"0"})
         tx.table(table).put(b"a", {b"f:x": b"0"})
@@ -22,7 +24,7 @@ def test_a_bookmark_reads_what_is_young_enough(database: Database, table: str, m
     with database.begin() as tx:
         tx.table(table).delete(b"a")
     ranges = []
-    cluster = database.deployment.store._cluster  # type: ignore[attr-defined]
+    cluster = database._core.deployment.store._cluster  # type: ignore[attr-defined]
     scan = cluster.scan
 
     def noted(spec: ScanSpec) -> object:
@@ -38,7 +40,7 @@ def test_a_bookmark_reads_what_is_young_enough(database: Database, table: str, m
     database.release_bookmark(since)
 
 
-def test_inserts_come_in_batches(database: Database, table: str) -> None:
+def test_the_feed_returns_inserts_in_batches(database: Database, table: str) -> None:
     since = database.bookmark(keep_seconds=60)
     with database.begin() as tx:
         for number in range(300):

@@ -1,4 +1,4 @@
-"""A flush and its epoch in one call (decision 0027): the read comes after the puts, or it is not one call."""
+"""A flush and its epoch in one call (decision 0027): the epoch is read after the puts, or in a second call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flush(cluster: Cluster, names: tuple[str, str], entries: np.ndarray) -> int 
     return None if found is None else row.epoch_of(found)
 
 
-def test_a_flush_brings_the_epoch_of_the_row(cluster: Cluster, names: tuple[str, str]) -> None:
+def test_a_flush_returns_the_epoch(cluster: Cluster, names: tuple[str, str]) -> None:
     row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
     table = HBaseCommitTable(cluster, table=names[0])
     assert flush(cluster, names, entries_from(50, 100)) == 0
@@ -63,7 +63,7 @@ def test_a_flush_brings_the_epoch_of_the_row(cluster: Cluster, names: tuple[str,
     assert table.lookup(starts) == [start + 7 for start in starts]
 
 
-def test_the_read_behind_a_flush_sees_what_the_flush_put(cluster: Cluster, names: tuple[str, str]) -> None:
+def test_the_read_after_a_flush_sees_its_puts(cluster: Cluster, names: tuple[str, str]) -> None:
     """The law stands on this: a server takes the region actions of one call in their order."""
     for round_ in range(300):
         start = 50 + 50 * 16 * round_
@@ -76,13 +76,13 @@ def test_the_read_behind_a_flush_sees_what_the_flush_put(cluster: Cluster, names
         assert [commit_of_value(last, cell.value) for cell in found] == [last + 7]
 
 
-def test_what_is_not_one_call_is_left_to_the_ordinary_way(cluster: Cluster, names: tuple[str, str]) -> None:
+def test_separate_calls_are_used_where_one_does_not_suffice(cluster: Cluster, names: tuple[str, str]) -> None:
     assert flush(cluster, names, entries_from(50, ENTRIES_MAX + 1)) is None
     assert flush(cluster, names, entries_from(50, 0)) is None
     assert HBaseCommitTable(cluster, table=names[0]).lookup([50]) == [NOT_FOUND]
 
 
-def test_a_flush_after_the_regions_moved_is_still_whole(cluster: Cluster, names: tuple[str, str]) -> None:
+def test_a_flush_after_a_region_move_is_complete(cluster: Cluster, names: tuple[str, str]) -> None:
     """What the client believed of the regions is wrong: the answer is None, or it is right."""
     table = HBaseCommitTable(cluster, table=names[0])
     assert flush(cluster, names, entries_from(50, 64)) == 0

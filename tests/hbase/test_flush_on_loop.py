@@ -81,7 +81,9 @@ def check_whole(table: HBaseCommitTable, *flushed: NDArray[np.int64]) -> None:
         assert table.lookup(starts) == [start + 7 for start in starts]
 
 
-def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row: HBaseLeaderState, run: Run) -> None:
+def test_concurrent_flushes_are_complete_and_return_the_epoch(
+    table: HBaseCommitTable, row: HBaseLeaderState, run: Run
+) -> None:
     """Also one that is too large for one call, whose epoch comes from a call of its own."""
     many = [entries_from(50 + 1_000_000 * index, count) for index, count in enumerate((1, 8, 60, 500, ENTRIES_MAX + 1))]
 
@@ -95,7 +97,7 @@ def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row
     check_whole(table, *many)
 
 
-def test_it_goes_where_the_regions_are(
+def test_a_flush_follows_its_regions(
     table: HBaseCommitTable, own_cluster: Cluster, row: HBaseLeaderState, run: Run
 ) -> None:
     """Nothing is known yet; one region is believed elsewhere; a region is split behind the client's back."""
@@ -127,7 +129,7 @@ def through(line: HeldLine, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoopConnection, "__init__", through_the_line)
 
 
-def test_what_a_lost_connection_leaves_open_is_put_again(
+def test_entries_are_put_again_after_a_lost_connection(
     table: HBaseCommitTable, own_cluster: Cluster, row: HBaseLeaderState, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Nobody knows whether the server has it: the same bytes under the same versions go there once more."""
@@ -151,7 +153,7 @@ def test_what_a_lost_connection_leaves_open_is_put_again(
     check_whole(table, first, second, third)
 
 
-def test_whoever_leaves_is_told(table: HBaseCommitTable, run: Run) -> None:
+def test_leaving_the_loop_ends_flushes_with_an_error(table: HBaseCommitTable, run: Run) -> None:
     """What is under way ends with an error of the tree."""
 
     async def scenario() -> None:
@@ -162,7 +164,7 @@ def test_whoever_leaves_is_told(table: HBaseCommitTable, run: Run) -> None:
     run(scenario())
 
 
-def test_where_no_answer_comes_it_ends_at_its_deadline(
+def test_a_flush_without_a_reply_ends_at_its_deadline(
     hbase: HBaseServer, row: HBaseLeaderState, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     hasty = Cluster(ZooKeeper(hbase.quorum), deadline_s=2.0)
@@ -182,7 +184,7 @@ def test_where_no_answer_comes_it_ends_at_its_deadline(
     hasty.close()
 
 
-def test_a_table_that_reads_marks_back_flushes_on_threads(cluster: Cluster, row: HBaseLeaderState, run: Run) -> None:
+def test_a_table_that_checks_for_seals_flushes_on_threads(cluster: Cluster, row: HBaseLeaderState, run: Run) -> None:
     entries = entries_from(50, 64)
     tables = (
         HBaseCommitTable(cluster, table=commits_of(row)),

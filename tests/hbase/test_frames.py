@@ -1,4 +1,4 @@
-"""RPC frames: what is cut from a stream is what was sent, however the stream comes; broken frames are `Corruption`."""
+"""RPC frames: any division of the stream gives the frames that were sent; malformed ones raise `Corruption`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reply_frame(call_id: int, message: bytes = b"", cells: bytes = b"", failure:
     ),
     st.integers(1, 70_000),
 )
-def test_frames_come_out_of_any_stream_as_they_went_in(replies: list[tuple[int, bytes]], chunk: int) -> None:
+def test_frames_survive_any_division_of_the_stream(replies: list[tuple[int, bytes]], chunk: int) -> None:
     frames = [reply_frame(index, message, bytes(size)) for index, (size, message) in enumerate(replies)]
     stream, position = b"".join(frames), 0
     assembler = FrameAssembler()
@@ -57,7 +57,7 @@ def test_frames_come_out_of_any_stream_as_they_went_in(replies: list[tuple[int, 
     assert found == [frame[4:] for frame in frames]
 
 
-def test_a_reply_is_its_message_and_its_cells() -> None:
+def test_a_reply_has_its_message_and_cells() -> None:
     reply = decode_reply(memoryview(bytearray(reply_frame(7, b"message", b"cells")[4:])))
     assert (reply.call_id, bytes(reply.message), bytes(reply.cells), reply.failure) == (7, b"message", b"cells", None)
 
@@ -98,7 +98,7 @@ def test_a_call_is_length_header_parameter_and_cells(size: int) -> None:
     assert frame[position + length :] == varint(9) + b"parameter" + block
 
 
-def test_the_preamble_says_who_and_for_what() -> None:
+def test_the_preamble_names_user_and_service() -> None:
     sent = preamble("ClientService", "someone")
     assert sent[:6] == b"HBas\x00\x50"
     header = ConnectionHeader.FromString(sent[10:])
@@ -106,7 +106,7 @@ def test_the_preamble_says_who_and_for_what() -> None:
     assert (header.service_name, header.user_info.effective_user) == ("ClientService", "someone")
 
 
-def test_a_broken_reply_is_corruption_or_has_a_meaning() -> None:
+def test_a_damaged_reply_raises_corruption_or_decodes() -> None:
     outcomes = outcomes_of(lambda chance: decode_reply(memoryview(broken_reply(chance))), Corruption)
     assert outcomes["survived"] > 0, outcomes
     assert outcomes["refused"] > 100, outcomes
@@ -122,7 +122,7 @@ def broken_reply(chance: random.Random) -> bytearray:
     return frame
 
 
-def test_a_frame_beyond_the_bound_is_refused() -> None:
+def test_a_frame_over_the_limit_is_refused() -> None:
     assembler = FrameAssembler()
     assembler.space()[:4] = b"\xff\xff\xff\xff"
     with pytest.raises(Corruption, match="over the bound"):
@@ -130,5 +130,5 @@ def test_a_frame_beyond_the_bound_is_refused() -> None:
 
 
 @given(st.integers(0, (1 << 64) - 1))
-def test_varints_there_and_back(value: int) -> None:
+def test_varints_round_trip(value: int) -> None:
     assert read_varint(varint(value), 0) == (value, len(varint(value)))

@@ -1,4 +1,4 @@
-"""The golden scripts that need no hand on the clock, over HBase and a real TSO."""
+"""The golden scripts that do not set the clock, over HBase and a real TSO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes of many threads in one call: whose result is whose, and who sends."""
+"""Group commit: each thread gets the results of its own rows, and one thread sends at a time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def held(
     return writers
 
 
-def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
+def test_writes_during_a_call_share_the_next_one() -> None:
     server = HeldServer()
     writers = held(GroupCommit(server.send), server, rows(b"a"), rows(b"b", b"true"), rows(b"true"), rows(b"c"))
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
     assert server.calls == [[b"a"], [b"b", b"true", b"true", b"c"]]
 
 
-def test_a_rows_own_failure_is_that_rows_alone() -> None:
+def test_a_row_failure_affects_only_that_row() -> None:
     server, refused = HeldServer(), RemoteFailure("DoNotRetryIOException", "no")
     server.fails = lambda row: refused if row == b"bad" else None
     writers = held(GroupCommit(server.send), server, rows(b"a"), rows(b"bad"), rows(b"true"))
@@ -87,7 +87,7 @@ def test_a_rows_own_failure_is_that_rows_alone() -> None:
     assert [writer.ended() for writer in writers] == [[False], [refused], [True]]
 
 
-def test_an_error_of_the_sending_is_everybodys_who_went_and_the_next_goes_on() -> None:
+def test_an_error_of_the_call_is_raised_in_every_thread_it_carried() -> None:
     server = HeldServer()
     gatherer = GroupCommit(server.send)
     writers = held(gatherer, server, rows(b"a"))
@@ -99,7 +99,7 @@ def test_an_error_of_the_sending_is_everybodys_who_went_and_the_next_goes_on() -
     assert list(gatherer.write(rows(b"true"))) == [True]
 
 
-def test_a_gathered_call_is_bounded() -> None:
+def test_a_shared_call_is_limited_in_rows() -> None:
     server = HeldServer()
     many = [b"%d" % index for index in range(ROWS_MAX)]
     writers = held(GroupCommit(server.send), server, rows(b"a"), rows(b"b"), rows(*many), rows(b"c"))
@@ -110,7 +110,7 @@ def test_a_gathered_call_is_bounded() -> None:
     assert server.calls == [[b"a"], [b"b"], many, [b"c"]]
 
 
-def test_a_lone_writer_sends_at_once_and_leaves_no_turn_behind() -> None:
+def test_a_lone_writer_sends_at_once_and_stays_no_leader() -> None:
     server = HeldServer()
     gatherer = GroupCommit(server.send)
     for _ in range(3):

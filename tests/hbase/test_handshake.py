@@ -95,7 +95,7 @@ CALL = Call(CLIENT, "Get", b"")
 
 
 @pytest.mark.parametrize("server", [b"ok"], indirect=True)
-def test_a_dialogue_comes_before_the_first_call(server: Server, tls: ssl.SSLContext | None) -> None:
+def test_the_handshake_precedes_the_first_call(server: Server, tls: ssl.SSLContext | None) -> None:
     connection = Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0, tls=tls)
     reply = connection.finish(connection.start(CALL, timeout_s=30.0), timeout_s=30.0)
     connection.close()
@@ -104,7 +104,7 @@ def test_a_dialogue_comes_before_the_first_call(server: Server, tls: ssl.SSLCont
 
 
 @pytest.mark.parametrize("server", [b"ok"], indirect=True)
-def test_the_same_under_asyncio(server: Server, tls: ssl.SSLContext | None) -> None:
+def test_the_handshake_precedes_the_first_call_on_a_loop(server: Server, tls: ssl.SSLContext | None) -> None:
     async def ask() -> bytes:
         connection = await opened_on_loop(server.address, Dialogue(), tls)
         reply = await answer_of(connection.start(CALL, timeout_s=30.0), 30.0)
@@ -128,7 +128,7 @@ def connect(request: pytest.FixtureRequest) -> Callable[[Server, ssl.SSLContext 
 
 
 @pytest.mark.parametrize("server", [b"no"], indirect=True)
-def test_whoever_is_refused_hears_why(
+def test_a_refused_client_gets_the_reason(
     server: Server, tls: ssl.SSLContext | None, connect: Callable[[Server, ssl.SSLContext | None], object]
 ) -> None:
     with pytest.raises(ConnectionLost, match="does not want us"):
@@ -144,7 +144,7 @@ def test_whoever_is_refused_hears_why(
         ("nothing", "ca", "does not speak TLS at this port: correct the port, or omit option hbaseTlsCa"),
     ],
 )
-def test_who_is_not_trusted_hears_so_in_a_sentence(
+def test_an_untrusted_certificate_has_a_clear_error(
     certificates: Path,
     connect: Callable[[Server, ssl.SSLContext | None], object],
     shown: str,
@@ -175,7 +175,7 @@ class _Suspicious(Server):
             super()._serve()
 
 
-def test_a_server_says_what_it_thinks_of_a_certificate(certificates: Path) -> None:
+def test_the_server_reports_a_rejected_certificate(certificates: Path) -> None:
     """After the handshake, so the client looks for it; of a plain client's server one can see that it speaks TLS."""
     context = serving(certificates, "server")
     context.verify_mode = ssl.CERT_REQUIRED
@@ -203,7 +203,7 @@ class _TlsAlone(Server):
                 peer.close()
 
 
-def test_who_speaks_plainly_to_a_port_of_tls_is_told_of_it(certificates: Path) -> None:
+def test_plaintext_to_a_tls_port_has_a_clear_error(certificates: Path) -> None:
     """By the first call, and in a handshake that waits for an answer."""
     server = _TlsAlone(b"", serving(certificates, "server"))
     said = rf"the HBase server {server.address} speaks TLS at this port: set option hbaseTlsCa"
@@ -217,7 +217,7 @@ def test_who_speaks_plainly_to_a_port_of_tls_is_told_of_it(certificates: Path) -
     server.listener.close()
 
 
-def test_who_is_sent_away_by_a_port_without_tls_is_told_no_such_thing() -> None:
+def test_a_refusal_by_a_plaintext_port_does_not_mention_tls() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address("127.0.0.1", listener.getsockname()[1])
 
@@ -234,7 +234,7 @@ def test_who_is_sent_away_by_a_port_without_tls_is_told_no_such_thing() -> None:
     assert not isinstance(found.value, AuthenticationFailed)
 
 
-def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path, tmp_path: Path) -> None:
+def test_an_unusable_tls_file_is_named_with_its_option(certificates: Path, tmp_path: Path) -> None:
     authority, certificate, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "server.key"))
     for files, why in (
         ((str(tmp_path / "gone"),), r"option hbaseTlsCa: .*gone cannot be read: No such file"),
@@ -247,7 +247,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path,
             trusting(*files, names="hbaseTls")
 
 
-def test_simple_authentication_waits_for_nothing() -> None:
+def test_simple_authentication_needs_no_reply() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address("127.0.0.1", listener.getsockname()[1])
         connection = Connection(address, CLIENT, SimpleHandshake("joe"), connect_timeout_s=30.0)

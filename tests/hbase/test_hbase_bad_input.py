@@ -1,4 +1,4 @@
-"""What a person can get wrong with HBase, and what they are told (the rest of the list is in test_regions)."""
+"""Mistakes of users of HBase, and the errors that they get (more of them in test_regions)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOO_LARGE = b"v" * ((10 << 20) + 1)
         ("org.apache.hadoop.hbase.RegionTooBusyException", "t", Unavailable, "RegionTooBusy"),
     ],
 )
-def test_a_server_s_refusal_says_what_to_do(class_name: str, message: str, kind: type[OmidError], said: str) -> None:
+def test_a_server_exception_has_advice(class_name: str, message: str, kind: type[OmidError], said: str) -> None:
     error = RemoteFailure(class_name, message).as_error("writing 3 rows of t")
     assert type(error) is kind
     assert said in error.message
@@ -56,7 +56,7 @@ def test_a_value_over_the_limit_is_refused_before_anything_is_sent(store: HBaseS
     store.drop_table(table_name)
 
 
-def test_a_cell_over_the_server_s_limit_is_told_with_its_setting(
+def test_the_error_for_a_cell_over_the_limit_names_the_setting(
     store: HBaseStore, cluster: Cluster, table_name: str
 ) -> None:
     """The server may have a smaller limit than the one that is known here: both ways of writing tell it."""
@@ -70,7 +70,7 @@ def test_a_cell_over_the_server_s_limit_is_told_with_its_setting(
     store.drop_table(table_name)
 
 
-def test_a_table_of_another_conflict_level_is_not_taken(database: Database, table: str) -> None:
+def test_a_table_of_another_conflict_level_is_refused(database: Database, table: str) -> None:
     with pytest.raises(Misuse, match="conflict level 'cell', not 'row'"):
         database.create_table(table, ["f"], "row", if_not_exists=True)
 
@@ -81,7 +81,7 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     catalog = HBaseCatalog(cluster, table=table_name)
     assert catalog.tables_level() is None
     assert [chosen_level(catalog, wanted) for wanted in (None, "any", None, "row")] == ["cell", "any", "any", "row"]
-    deployment = replace(database.deployment, catalog=catalog)
+    deployment = replace(database._core.deployment, catalog=catalog)
     with pytest.raises(Misuse, match="this deployment's is 'row': requests of Java clients do not name"):
         create_table(deployment, f"{table_name}_data", ["f"], conflict_level="cell")
     made = create_table(deployment, f"{table_name}_data", ["f"])
@@ -91,7 +91,7 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     with pytest.raises(Misuse, match="cannot be the conflict level of all tables"):
         chosen_level(catalog, "cell")
     assert catalog.tables_level() is None, "the table has two by now, so neither is given back"
-    database.deployment.store.drop_table(made.name)
+    database._core.deployment.store.drop_table(made.name)
     Admin(cluster).drop_table(table_name)
 
 
@@ -112,14 +112,14 @@ def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
     database.drop_table(table_name)
 
 
-def test_a_ceiling_kept_elsewhere_is_not_overlooked(cluster: Cluster, table_name: str) -> None:
+def test_a_higher_ceiling_in_the_other_store_is_refused(cluster: Cluster, table_name: str) -> None:
     """Two places, one of them higher: whoever went by the lower would hand out timestamps twice."""
     Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)))
     in_hbase = HBaseCeiling(cluster, table=table_name)
     in_zookeeper = ZooKeeperCeiling(cluster.zookeeper, path=f"/omid-test/{table_name}")
     assert in_hbase.compare_and_set(0, 1000)
     chosen = ChosenCeiling(in_zookeeper, {"hbase": in_hbase})
-    with pytest.raises(Misuse, match=r"hbase holds a timestamp ceiling of 1000.*ceiling=hbase"):
+    with pytest.raises(Misuse, match=r"hbase holds the timestamp ceiling 1000.*ceiling=hbase"):
         chosen.read()
     assert chosen.move_here() == 1000
     assert chosen.read() == in_zookeeper.read() == 1000

@@ -1,4 +1,4 @@
-"""Compaction and sanitising over real regions (K4, K5, T13), and the tables on which they are refused."""
+"""Compaction and sanitizing over real regions (K4, K5, T13), and tables on which they are refused."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def commit_without_completion(cleaned: Cleaned, table: str, row: bytes) -> int:
     return start_ts
 
 
-def test_a_region_that_split_after_compaction_is_not_taken_for_cleaned(
+def test_a_region_that_split_after_compaction_does_not_count_as_compacted(
     cleaned: Cleaned, cluster: Cluster, table_name: str
 ) -> None:
     """K5: new regions lie wholly within the cleaned range, so the record still covers them; a merge with a region

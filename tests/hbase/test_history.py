@@ -1,4 +1,4 @@
-"""History over HBase: kept through a fail-over to a TSO that was not told of it, and by what compaction leaves."""
+"""History over HBase survives a failover to a TSO without that option, and compaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY, COLUMN = b"r", b"f:a"
 
 
 @pytest.mark.long
-def test_history_is_kept_through_a_fail_over(url: str, tmp_path: Path, table_name: str) -> None:
+def test_history_survives_a_failover(url: str, tmp_path: Path, table_name: str) -> None:
     """Three TSOs, one after the other; the last one ends the retention, for the tests behind this one."""
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Ctrl-C at each line in turn: nobody else waits for ever, no half call stays behind, and the next call works."""
+"""Ctrl-C at each line in turn: no other thread waits for ever, no partial frame is left, and the next call works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from on_loop import answer_of, opened_on_loop
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.regions.operations import ask_steps
+from pyomid.storage.hbase.regions.steps import ask_steps
 from pyomid.storage.hbase.rpc import client as cluster
 from pyomid.storage.hbase.rpc import connection, group_commit, loop_client
 from pyomid.storage.hbase.rpc.connection import Connection
@@ -196,7 +196,7 @@ class Asker(threading.Thread):
 
 
 @pytest.mark.parametrize("cells", [b"", LARGE])
-def test_a_call_that_is_interrupted_leaves_no_half_call(server: EchoServer, cells: bytes) -> None:
+def test_an_interrupted_call_leaves_no_partial_frame(server: EchoServer, cells: bytes) -> None:
     """The rest of it would be taken from the next call of whichever thread comes."""
 
     def interrupted_at(nth: int) -> bool:
@@ -213,7 +213,7 @@ def test_a_call_that_is_interrupted_leaves_no_half_call(server: EchoServer, cell
     assert every_line(interrupted_at) > 30
 
 
-def test_who_waits_beside_an_interrupted_reader_gets_its_answer(server: EchoServer) -> None:
+def test_threads_beside_an_interrupted_reader_get_their_replies(server: EchoServer) -> None:
     def interrupted_at(nth: int) -> bool:
         line = opened(server)
         server.answers.clear()
@@ -253,7 +253,7 @@ def _until(holds: Callable[[], bool]) -> None:
         pause.wait(0.005)
 
 
-def test_a_wait_that_is_interrupted_closes_nothing(server: EchoServer) -> None:
+def test_an_interrupted_wait_keeps_the_connection_open(server: EchoServer) -> None:
     """Other threads' calls are on the same line, and writes among them."""
     line = opened(server)
     server.answers.clear()
@@ -277,7 +277,7 @@ def test_a_wait_that_is_interrupted_closes_nothing(server: EchoServer) -> None:
     check_usable(line, server)
 
 
-def test_an_asyncio_call_that_is_interrupted_leaves_no_half_call(server: EchoServer) -> None:
+def test_an_interrupted_loop_call_leaves_no_partial_frame(server: EchoServer) -> None:
     async def interrupted_at(nth: int) -> bool:
         line = await opened_on_loop(server.address, SimpleHandshake("tester"))
         interrupts = Interrupts(nth, loop_client, connection, asyncio.selector_events)
@@ -305,7 +305,7 @@ def test_an_asyncio_call_that_is_interrupted_leaves_no_half_call(server: EchoSer
     assert asyncio.run(at_every_line()) > 10
 
 
-def test_writers_beside_an_interrupted_one_end_and_the_turn_goes_on() -> None:
+def test_writers_beside_an_interrupted_leader_finish() -> None:
     """Theirs went with its call, or it had the turn to send for them."""
 
     def interrupted_at(nth: int) -> bool:
@@ -357,7 +357,7 @@ def test_writers_beside_an_interrupted_one_end_and_the_turn_goes_on() -> None:
     assert every_line(interrupted_at) > 20
 
 
-def test_a_cluster_whose_caller_is_interrupted_is_usable(server: EchoServer) -> None:
+def test_a_cluster_is_usable_after_an_interrupt(server: EchoServer) -> None:
     """While it opens a connection, sends and waits: the next caller finds no lock held, and a whole line."""
 
     class NoZooKeeper:
@@ -376,7 +376,7 @@ def test_a_cluster_whose_caller_is_interrupted_is_usable(server: EchoServer) -> 
                 once(client, b"mine")
         except KeyboardInterrupt:
             pass
-        assert not any(door.lock.locked() for door in client._doors.values())
+        assert not any(attempt.lock.locked() for attempt in client._attempts.values())
         answer = once(client, b"next")
         while isinstance(answer, ConnectionLost):
             answer = once(client, b"next")

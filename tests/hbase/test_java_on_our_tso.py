@@ -1,4 +1,4 @@
-"""Apache Omid's own client on pyomid's TSO, beside a Python one: the same tables, transaction by transaction."""
+"""Apache Omid's own client and a Python client on pyomid's TSO, with the same tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def java(hbase: HBaseServer, tso: TsoProcess) -> Iterator[JavaClient]:
 
 
 def cells_of(database: Database, table: str, row: bytes) -> set[Cell]:
-    return set(database.deployment.store.read_rows(table, [row])[0])
+    return set(database._core.deployment.store.read_rows(table, [row])[0])
 
 
 def test_shadow_cells_have_one_name(java: JavaClient) -> None:
@@ -58,7 +58,7 @@ def test_shadow_cells_have_one_name(java: JavaClient) -> None:
         assert bytes.fromhex(java.ask("shadow", qualifier.hex())) == shadow_qualifier(qualifier)
 
 
-def test_what_java_commits_we_read_cell_by_cell(java: JavaClient, database: Database, table: str) -> None:
+def test_we_read_each_cell_that_java_commits(java: JavaClient, database: Database, table: str) -> None:
     start_ts = java.begin("a")
     java.put("a", table, b"r", b"f", b"q", b"1")
     java.put("a", table, b"r", b"f", b"p", b"2")
@@ -71,7 +71,7 @@ def test_what_java_commits_we_read_cell_by_cell(java: JavaClient, database: Data
         assert tx.table(table).get(b"r") == {b"f:q": b"1", b"f:p": b"2"}
 
 
-def test_what_we_commit_java_reads(java: JavaClient, database: Database, table: str) -> None:
+def test_java_reads_our_commits(java: JavaClient, database: Database, table: str) -> None:
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"1", b"f:p": b"2"})
         tx.table(table).put(b"s", {b"f:q": b"3"})
@@ -99,7 +99,7 @@ def test_deletes_mean_the_same_on_both_sides(java: JavaClient, database: Databas
     java.rollback("b")
 
 
-def test_the_first_of_two_committers_wins_whoever_it_is(java: JavaClient, database: Database, table: str) -> None:
+def test_the_first_committer_wins_java_or_python(java: JavaClient, database: Database, table: str) -> None:
     java.begin("loses")
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"ours"})
@@ -126,7 +126,7 @@ def test_we_heal_what_a_dead_java_client_committed(java: JavaClient, database: D
         assert tx.table(table).get(b"r") == {b"f:q": b"1"}
     assert database.drain(120.0)
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
-    assert database.deployment.commit_table.lookup([start_ts]) == [commit_ts], "a healer never deletes the entry"
+    assert database._core.deployment.commit_table.lookup([start_ts]) == [commit_ts], "a healer never deletes the entry"
 
 
 def test_java_heals_what_a_dead_client_of_ours_committed(
@@ -149,14 +149,14 @@ def test_java_heals_what_a_dead_client_of_ours_committed(
     finally:
         crashpoints.disarm()
     with pyomid.connect(url) as database:
-        (commit_ts,) = database.deployment.commit_table.lookup([transaction.start_ts])
+        (commit_ts,) = database._core.deployment.commit_table.lookup([transaction.start_ts])
         assert commit_ts > transaction.start_ts
         assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", transaction.start_ts, b"1", 0)}
         java.begin("a")
         assert java.get("a", table, b"r") == {b"f:q": b"1"}
         java.rollback("a")
         assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", transaction.start_ts, b"1", commit_ts)}
-    dying.abandon()
+    dying._core.abandon()
 
 
 def test_a_java_transaction_that_died_before_its_commit_is_never_seen(
@@ -220,7 +220,7 @@ def answers_commit_of(start_ts: int) -> Callable[[Passed], bool]:
     return wanted
 
 
-def test_a_retry_of_java_is_answered_with_the_first_tries_outcome(
+def test_a_java_retry_gets_the_first_attempts_outcome(
     proxied: JavaClient, proxy: FrameProxy, database: Database, tso: TsoProcess, table: str
 ) -> None:
     """T7: the TSO stands still for longer than the client waits; both tries arrive, one commit is there."""
@@ -243,7 +243,7 @@ def test_a_retry_of_java_is_answered_with_the_first_tries_outcome(
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["the same connection", "a new connection"])
-def test_an_answer_that_java_never_got_is_told_to_its_retry(
+def test_a_java_retry_gets_the_reply_that_was_lost(
     proxied: JavaClient, proxy: FrameProxy, database: Database, table: str, cut: bool
 ) -> None:
     """T7: the answer is lost on the way, or together with the connection."""
@@ -263,9 +263,9 @@ def test_an_answer_that_java_never_got_is_told_to_its_retry(
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
 
 
-def test_a_job_whose_branch_a_java_fence_sealed_is_whole(java: JavaClient, database: Database, table: str) -> None:
+def test_a_job_with_a_branch_sealed_by_java_is_complete(java: JavaClient, database: Database, table: str) -> None:
     """T13: between the tasks and the commit Java fences another table, and reads a branch by that fence."""
-    tso, column = database.deployment.tso, Column(b"f", b"q")
+    tso, column = database._core.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
     database.create_table(other, ["f"])
     begun_start_ts = tso.begin()
@@ -274,10 +274,10 @@ def test_a_job_whose_branch_a_java_fence_sealed_is_whole(java: JavaClient, datab
     rows = (b"a", b"b", b"c")
     branches = tuple(tso.begin().start_ts for _ in rows)
     for branch, row in zip(branches, rows, strict=True):
-        database.deployment.store.write_cells(table, branch, [RowWrite(row, ((column, b"v"),))])
+        database._core.deployment.store.write_cells(table, branch, [RowWrite(row, ((column, b"v"),))])
     java.ask("fence", other, "fence")
     assert java.get("fence", table, b"b") == {}
-    commit_table = database.deployment.commit_table
+    commit_table = database._core.deployment.commit_table
     assert commit_table.lookup(branches) == [NOT_FOUND, SEALED, NOT_FOUND], "Java sealed what it met"
     ids = tuple(cell_id(table.encode(), row, *column) for row in rows)
     reply = tso.commit(CommitRequest(start_ts, ids, (table_id(table.encode()),), branches))
@@ -302,19 +302,17 @@ def test_a_fence_of_java_aborts_writers_that_began_before(java: JavaClient, data
         tx.table(table).put(b"r", {b"f:q": b"2"})
 
 
-def test_a_commit_whose_start_a_java_fence_sealed_is_told_aborted(
-    java: JavaClient, database: Database, table: str
-) -> None:
+def test_a_commit_sealed_by_a_java_fence_is_reported_aborted(java: JavaClient, database: Database, table: str) -> None:
     """R2: whoever reads by Java's fence seals what it meets undecided; the mark wins, so nobody is told committed."""
-    tso, column = database.deployment.tso, Column(b"f", b"q")
+    tso, column = database._core.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
     database.create_table(other, ["f"])
     begun_start_ts = tso.begin()
     start_ts = begun_start_ts.start_ts
-    database.deployment.store.write_cells(table, start_ts, [RowWrite(b"r", ((column, b"v"),))])
+    database._core.deployment.store.write_cells(table, start_ts, [RowWrite(b"r", ((column, b"v"),))])
     java.ask("fence", other, "fence")
     assert java.get("fence", table, b"r") == {}
-    assert database.deployment.commit_table.lookup([start_ts]) == [SEALED]
+    assert database._core.deployment.commit_table.lookup([start_ts]) == [SEALED]
     name = table.encode()
     reply = tso.commit(CommitRequest(start_ts, (cell_id(name, b"r", *column),), (table_id(name),)))
     assert not reply.committed
@@ -337,7 +335,7 @@ def test_at_conflict_level_cell_two_columns_of_a_row_do_not_conflict(
         assert tx.table(table).get(b"r") == {b"f:p": b"java's", b"f:q": b"ours"}
 
 
-def test_at_conflict_level_row_they_do_whoever_comes_first(
+def test_at_conflict_level_row_two_columns_of_a_row_conflict(
     hbase: HBaseServer, database: Database, tso: TsoProcess, table_name: str
 ) -> None:
     """T9: two columns of one row conflict, because both sides name rows."""
@@ -362,20 +360,18 @@ def test_at_conflict_level_row_they_do_whoever_comes_first(
     database.drop_table(table_name)
 
 
-def test_a_table_that_java_made_and_nobody_registered_stops_the_sanitiser(
-    java: JavaClient, database: Database, table_name: str
-) -> None:
+def test_an_unregistered_java_table_stops_the_sanitizer(java: JavaClient, database: Database, table_name: str) -> None:
     """K6: its commits leave a mark before their answer; registering the table is the cure."""
     java.ask("create", table_name, "f")
     java.begin("a")
     java.put("a", table_name, b"r", b"f", b"q", b"1")
     java.commit("a")
     number = table_id(table_name.encode())
-    assert number in database.deployment.catalog.unknown_tables()
+    assert number in database._core.deployment.catalog.unknown_tables()
     with pytest.raises(Misuse, match=str(number)):
-        database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     database.create_table(table_name, ["f"])
-    database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:q": b"1"}
     database.drop_table(table_name)
@@ -388,7 +384,7 @@ def test_java_finds_commit_entries_of_ours_and_we_find_java_s(java: JavaClient, 
         starts[java.begin(name, dying=True)] = name
         java.put(name, table, name.encode(), b"f", b"q", b"1")
     commits = {start: java.commit(name) for start, name in starts.items()}
-    entries = dict(database.deployment.commit_table.entries())
+    entries = dict(database._core.deployment.commit_table.entries())
     assert commits.items() <= entries.items()
-    batches = database.deployment.store.scan(table, KeyRange(), [Column(b"f", b"q")])
+    batches = database._core.deployment.store.scan(table, KeyRange(), [Column(b"f", b"q")])
     assert {cell.version for batch in batches for cell in batch.all_cells()} == starts.keys()

@@ -1,4 +1,4 @@
-"""Apache Omid's own client and ours over TLS on one TSO that asks for certificates."""
+"""Apache Omid's own client and ours over TLS, on one TSO that requires certificates."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def java_client(hbase: HBaseServer, trusting: Path, key_store: str) -> JavaClien
     return JavaClient(SOURCES, "127.0.0.1", port, hbase.quorum, through_zookeeper=True, stores=stores)
 
 
-def test_java_does_not_check_the_host_a_certificate_names(
-    hbase: HBaseServer, url: str, certificates: Path, tmp_path: Path
-) -> None:
+def test_java_does_not_verify_host_names(hbase: HBaseServer, url: str, certificates: Path, tmp_path: Path) -> None:
     """The TSO shows one that names no address of this machine. It leads alone: this test is the first of the file."""
     given = {"cert": "client.pem", "key": "client.key", "client-ca": "ca.pem"}
     options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
@@ -110,7 +108,7 @@ def test_java_begins_nothing_with_a_tso_of_another_authority(
         java.begin("a")
 
 
-def test_an_hbase_without_tls_is_told_as_such_at_once(hbase: HBaseServer, certificates: Path) -> None:
+def test_an_hbase_without_tls_has_a_clear_error_at_once(hbase: HBaseServer, certificates: Path) -> None:
     by_tls = Cluster(ZooKeeper(hbase.quorum), tls=trusting(str(certificates / "ca.pem")))
     with pytest.raises(Unavailable, match=r"the HBase server .* does not speak TLS at this port"):
         by_tls.regions("t")

@@ -60,7 +60,7 @@ def mutations(first: int) -> list[RowMutation]:
 
 
 @pytest.mark.parametrize("protection", Protection)
-def test_what_is_put_is_read_under_each_protection(
+def test_puts_are_readable_under_each_protection(
     secured: HBaseServer, table: str, kdc: Kdc, protection: Protection
 ) -> None:
     cluster = opened(secured, kerberos_options(kdc, protection))
@@ -90,7 +90,7 @@ def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, prote
     blocking.close()
 
 
-def test_zookeeper_knows_who_its_client_is(secured: HBaseServer, kdc: Kdc) -> None:
+def test_zookeeper_authenticates_its_client(secured: HBaseServer, kdc: Kdc) -> None:
     cluster = opened(secured, kerberos_options(kdc))
     ask = cluster.zookeeper.ask
     ask("create", "/alice", b"hers", acl=CREATOR_ALL_ACL)
@@ -99,14 +99,14 @@ def test_zookeeper_knows_who_its_client_is(secured: HBaseServer, kdc: Kdc) -> No
     assert (acl.id.scheme, acl.id.id) == ("sasl", ALICE)
 
 
-def test_without_a_ticket_nobody_is_served(secured: HBaseServer, table: str) -> None:
+def test_a_client_without_a_ticket_is_refused(secured: HBaseServer, table: str) -> None:
     cluster = Cluster(ZooKeeper(secured.quorum), user="alice", deadline_s=30.0)
     with pytest.raises(Misuse, match="add the option authentication=kerberos"):
         cluster.rows(table, [RowGet(b"r")])
     cluster.close()
 
 
-def test_in_whose_name_is_for_hbase_to_grant(secured: HBaseServer, table: str, kdc: Kdc) -> None:
+def test_hbase_decides_whom_a_user_may_run_as(secured: HBaseServer, table: str, kdc: Kdc) -> None:
     for_carol, for_bob = (opened(secured, kerberos_options(kdc, run_as=name)) for name in ("carol", "bob"))
     assert for_carol.rows(table, [RowGet(b"no row")]) == [[]]
     with pytest.raises(Misuse, match="not allowed to impersonate"):
@@ -115,7 +115,7 @@ def test_in_whose_name_is_for_hbase_to_grant(secured: HBaseServer, table: str, k
     for_bob.close()
 
 
-def test_an_old_ticket_ends_no_connection(
+def test_an_expired_ticket_keeps_connections_open(
     secured: HBaseServer, table: str, kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kdc.kinit(ALICE, kdc.folder / f"{ALICE}.keytab", tmp_path / "cache", lifetime="2s")
@@ -140,7 +140,7 @@ def test_an_old_ticket_ends_no_connection(
     late.close()
 
 
-def test_what_fails_for_good_is_told_at_once(secured: HBaseServer, table: str, kdc: Kdc) -> None:
+def test_permanent_failures_are_not_retried(secured: HBaseServer, table: str, kdc: Kdc) -> None:
     """Within a deadline that the test itself does not reach."""
 
     def said(chosen: HBaseOptions) -> str:
@@ -171,7 +171,7 @@ def test_what_fails_for_good_is_told_at_once(secured: HBaseServer, table: str, k
         kdc.start()
 
 
-def test_a_kdc_that_is_down_is_named_and_waited_for(
+def test_a_kdc_that_is_down_is_named_and_retried(
     secured: HBaseServer, table: str, kdc: Kdc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kdc.stop()

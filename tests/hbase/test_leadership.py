@@ -1,4 +1,4 @@
-"""Two TSOs over HBase: one leads, the other takes over; whatever the old one still believes (T3 … T5)."""
+"""Two TSOs over HBase: one leads, the other takes over, even if the old one still believes that it leads (T3 … T5)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
             writer.start()
             while len(acknowledged) < 20:
                 stop.wait(0.01)
-            first_epoch = database.deployment.leader_state.read().epoch
+            first_epoch = database._core.deployment.leader_state.read().epoch
             one.kill()
             before = len(acknowledged)
             two.wait_until_leading()
@@ -61,7 +61,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
                 stop.wait(0.01)
             stop.set()
             writer.join()
-            assert database.deployment.leader_state.read().epoch > first_epoch
+            assert database._core.deployment.leader_state.read().epoch > first_epoch
             with database.begin() as tx:
                 found = {int(row) for row, _ in tx.table(table_name).scan()}
             assert set(acknowledged) <= found
@@ -70,9 +70,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
 
 
 @pytest.mark.long
-def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
-    url: str, tmp_path: Path, table_name: str
-) -> None:
+def test_a_leader_stopped_past_its_lease_sends_no_reply(url: str, tmp_path: Path, table_name: str) -> None:
     """T4: SIGSTOP for longer than the lease; the other leads; on waking the old one dies without a reply."""
     with TsoProcess(url, tmp_path / "one.log", lease_s=LEASE_S) as one:
         address = one.wait_until_leading()
@@ -155,7 +153,7 @@ def test_clients_held_by_a_stopped_leader_go_to_the_next_one(url: str, tmp_path:
 
 
 @pytest.mark.long
-def test_an_orderly_end_hands_over_at_once(url: str, tmp_path: Path) -> None:
+def test_a_normal_shutdown_hands_over_at_once(url: str, tmp_path: Path) -> None:
     """The standby would wait ten minutes for the lease to run out, longer than this test may last."""
     lease_s = 600.0
     with TsoProcess(url, tmp_path / "one.log", lease_s=LEASE_S) as one:
@@ -249,4 +247,4 @@ def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso
     zookeeper.close()
     assert announced.address == tso.address
     with pyomid.connect(url) as database:
-        assert database.status().tso.epoch == database.deployment.leader_state.read().epoch == announced.epoch
+        assert database.status().tso.epoch == database._core.deployment.leader_state.read().epoch == announced.epoch

@@ -132,7 +132,7 @@ def leading(url: str, log: Path) -> TsoProcess:
 def half_done(database: Database, table: str) -> None:
     """Committed, and its client died: an entry, no shadow cell. Who reads it looks it up, who compacts it heals it:
     W has passed it."""
-    deployment = database.deployment
+    deployment = database._core.deployment
     begun = deployment.tso.begin()
     start_ts = begun.start_ts
     deployment.store.write_cells(table, start_ts, [RowWrite(b"half", ((Column(b"f", b"q"), b"v"),))])
@@ -159,9 +159,9 @@ def lead(url: str, log: Path, user: str) -> None:
                 tx.table("first").put(b"r", {b"f:q": b"v"})
             start_ts = tx.start_ts
             database.drain()
-            while database.deployment.tso.status().watermark <= start_ts:
+            while database._core.deployment.tso.status().watermark <= start_ts:
                 pass  # the TSO moves it
-            database.deployment.tso.advance_horizon(start_ts)
+            database._core.deployment.tso.advance_horizon(start_ts)
         assert leader.stop() == 0
 
 
@@ -222,7 +222,7 @@ WORK: Final[dict[str, Callable[[str], None]]] = {
 
 
 @pytest.mark.parametrize("lacks", [each for each in LACKING if each[0] in WORK], ids=" ".join)
-def test_without_a_right_one_is_told_which(
+def test_the_error_names_the_missing_right(
     url: str,
     tso: TsoProcess,
     lacks: tuple[str, str, str],
@@ -251,7 +251,7 @@ def test_each_role_does_its_work_with_its_rights(
     assert "denied" not in caplog.text
 
 
-def test_the_page_knows_each_role() -> None:
+def test_the_page_lists_each_role() -> None:
     assert set(ROLES) == {TSO, *WORK}
 
 

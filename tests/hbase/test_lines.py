@@ -1,4 +1,4 @@
-"""The two networks of these tests: one sees and drops frames, one holds back what was sent; both deliver the rest."""
+"""The two proxies of these tests: one inspects and drops frames, one delays them; both deliver the rest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def echo() -> Iterator[Echo]:
     made.close()
 
 
-def test_what_is_held_back_arrives_after_its_sender_is_gone(echo: Echo) -> None:
+def test_held_frames_arrive_after_their_sender_died(echo: Echo) -> None:
     with HeldLine(echo.port) as line:
         to = int(line.python[1].split("of, to = ")[1].split("\n")[0].split(",")[1])
         with socket.create_connection(("127.0.0.1", to)) as sender:

@@ -96,12 +96,12 @@ def test_entries_marks_and_watermarks_come_together(table: HBaseCommitTable, row
     assert table.lookup_then_watermarks(starts) == (expected, 450, 300)
 
 
-def test_the_watermarks_are_read_behind_the_entries(table: HBaseCommitTable, row: HBaseLeaderState) -> None:
+def test_the_watermarks_are_read_after_the_entries(table: HBaseCommitTable, row: HBaseLeaderState) -> None:
     """The law stands on this: a server takes the region actions of one call in their order."""
     check_no_h_is_older_than_the_entries(in_one_call(table), table, row)
 
 
-def test_in_two_calls_they_are_read_behind_the_entries_too(
+def test_separate_calls_read_the_watermarks_after_the_entries(
     own_cluster: Cluster, table: HBaseCommitTable, row: HBaseLeaderState
 ) -> None:
     apart = HBaseCommitTable(own_cluster, table=commits_of(row))
@@ -109,13 +109,13 @@ def test_in_two_calls_they_are_read_behind_the_entries_too(
     check_no_h_is_older_than_the_entries(look_up_by_client(own_cluster, apart, row), table, row)
 
 
-def test_what_is_not_one_call_is_left_to_the_ordinary_way(table: HBaseCommitTable) -> None:
+def test_separate_calls_are_used_where_one_does_not_suffice(table: HBaseCommitTable) -> None:
     assert table.lookup_then_watermarks([]) is None
     assert table.lookup_then_watermarks(range(50, 50 * (MULTI_ROWS_MAX + 2), 50)) is None
     assert table.lookup_then_watermarks(range(50, 50 * (MULTI_ROWS_MAX + 1), 50)) is not None
 
 
-def test_regions_on_other_servers_are_asked_in_two_calls(
+def test_regions_on_two_servers_need_two_calls(
     own_cluster: Cluster, table: HBaseCommitTable, row: HBaseLeaderState
 ) -> None:
     """The client believes that one of the regions, or the leader state's, lies elsewhere."""
@@ -132,7 +132,7 @@ def test_regions_on_other_servers_are_asked_in_two_calls(
         assert look_up(STARTS[:64]) == ([start + 7 for start in STARTS[:64]], 70, 60)
 
 
-def test_look_ups_follow_regions_that_split(
+def test_lookups_follow_regions_that_split(
     table: HBaseCommitTable, own_cluster: Cluster, row: HBaseLeaderState
 ) -> None:
     """What the client believed of a region is wrong, whichever of the call's regions it is."""

@@ -1,4 +1,4 @@
-"""Tables of a real HBase, made and given up by command."""
+"""Tables of a real HBase, created and unregistered by the command line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_split_keys_say_where_regions_begin(url: str, database: Database, store:
     database.drop_table(table_name)
 
 
-def test_a_table_unregistered_keeps_its_rows(
+def test_unregistering_a_table_keeps_its_rows(
     url: str, database: Database, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K6: sanitizing waits until the table is registered again; then its commits are as they were."""
@@ -48,7 +48,7 @@ def test_a_table_unregistered_keeps_its_rows(
     assert main(["tables", url, "unregister", table]) == 0
     assert database.status().unregistered == {table_id(table.encode()): table}
     with pytest.raises(Misuse, match="discover"):
-        database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     assert main(["tables", url, "register", table, "f"]) == 1, "a wrong level would overlook conflicts"
     assert "cannot be registered without its conflict level" in capsys.readouterr().err
     assert main(["tables", url, "register", f"{table}_misspelt", "f", "--conflict-level", "cell"]) == 1
@@ -59,15 +59,13 @@ def test_a_table_unregistered_keeps_its_rows(
         assert tx.table(table).get(b"r") == {b"f:q": b"v"}
 
 
-def test_without_its_namespace_no_table_is_made(
-    url: str, database: Database, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_needs_its_namespace(url: str, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", url, "create", "nowhere:t", "f"]) == 1
     assert "create_namespace" in capsys.readouterr().err
     assert "nowhere:t" not in [info.name for info in database.tables()]
 
 
-def test_a_table_of_a_namespace_is_as_any_other(
+def test_a_table_in_a_namespace_works_like_any_other(
     url: str, database: Database, own_cluster: Cluster, table_name: str
 ) -> None:
     OperatorsAdmin(own_cluster).create_namespace(f"ns_{table_name}")
@@ -84,7 +82,7 @@ def test_a_table_of_a_namespace_is_as_any_other(
     assert name not in OperatorsAdmin(own_cluster).tables()
 
 
-def test_a_level_changes_while_transactions_go_on(url: str, database: Database, table: str) -> None:
+def test_the_conflict_level_changes_during_transactions(url: str, database: Database, table: str) -> None:
     """Who began before aborts; from then on two columns of a row conflict."""
     before = database.begin()
     before.table(table).put(b"r", {b"f:a": b"v"})

@@ -1,4 +1,4 @@
-"""A long list of regions comes in pages of hbase:meta: whatever happens between, all is listed once."""
+"""A long list of regions comes in pages of hbase:meta: each region is listed once, even if regions split in between."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ from pyomid.errors import Unavailable, UnknownTable
 from pyomid.spark.source.read_task import divided
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions import operations as operations_module
+from pyomid.storage.hbase.regions import steps as steps_module
 from pyomid.storage.hbase.regions.locations import LocationCache
-from pyomid.storage.hbase.regions.operations import (
-    Budget,
-    FindServer,
-    Finish,
-    Pause,
-    RegionOperations,
-    SentCall,
-    Start,
-    Steps,
-)
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import RegionInfo, ScanRequest, ScanResponse
 from pyomid.types import KeyRange
@@ -111,7 +104,7 @@ def _one_page_of_ten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("regions", [1, 9, 10, 11, 25])
-def test_a_list_of_many_pages_is_whole(regions: int) -> None:
+def test_a_list_of_many_pages_is_complete(regions: int) -> None:
     meta = Meta(regions)
     assert len(regions_of(meta)) == regions
     assert meta.pages == regions // 10 + 1
@@ -127,7 +120,7 @@ def test_a_region_that_splits_between_two_pages_is_listed_once() -> None:
     assert key(9) + b"m" in {part.start for part in parts}
 
 
-def test_a_server_that_brings_few_rows_is_asked_for_the_others() -> None:
+def test_a_short_page_is_followed_by_another_request() -> None:
     meta = Meta(25, page_rows_max=4)
     ranges = regions_of(meta)
     check_whole(ranges)
@@ -135,9 +128,9 @@ def test_a_server_that_brings_few_rows_is_asked_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3, 8])
-def test_a_table_with_a_hole_is_refused_when_time_is_up(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_gap_between_regions_raises_at_the_deadline(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     meta = Meta(9)
-    monkeypatch.setattr(operations_module, "time", SimpleNamespace(monotonic=lambda: meta.now_s))
+    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: meta.now_s))
     del meta.rows[b"t,%b,%d.h%d." % (key(number), number + 1, number + 1)]
     with pytest.raises(Unavailable, match=f"with a gap or an overlap at {key(number)!r}"):
         regions_of(meta)

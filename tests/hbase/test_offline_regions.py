@@ -22,7 +22,7 @@ from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.codec.layout import COMMIT_TABLE, META_TABLE
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.client import Cluster
-from region_admin import OperatorsAdmin
+from region_admin import OperatorsAdmin, encoded_name
 
 FOR_EVER_S = 3600.0
 """A wait of so long ends these tests, unless it is cut short."""
@@ -82,7 +82,7 @@ WORKS = (get, put, scan, scan_from_the_end)
 
 @pytest.mark.long
 @pytest.mark.parametrize("table", [COMMIT_TABLE, META_TABLE])
-def test_a_tso_goes_on_when_a_region_of_its_is_back(
+def test_a_tso_resumes_when_its_region_is_back(
     table: str, url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:
     options = ("--store-retry", str(FOR_EVER_S))
@@ -96,7 +96,7 @@ def test_a_tso_goes_on_when_a_region_of_its_is_back(
         put(database, table_name)
         with offline(cluster, table) as regions:
             committed = threads.submit(put, database, table_name)
-            names = "|".join(re.escape(each.encoded_name.decode()) for each in regions)
+            names = "|".join(re.escape(encoded_name(each).decode()) for each in regions)
             waiting = threading.Event()
             while not re.search(rf"waiting for .*{table},.*({names})", tso.log.read_text()):
                 waiting.wait(0.02)
@@ -108,7 +108,7 @@ def test_a_tso_goes_on_when_a_region_of_its_is_back(
 
 
 @pytest.mark.long
-def test_a_leader_whose_region_stays_away_ends_and_says_so(
+def test_a_leader_whose_region_stays_offline_exits_with_an_error(
     url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:
     """What it acknowledged is there under the next one, what it did not is unknown until then."""
@@ -124,7 +124,7 @@ def test_a_leader_whose_region_stays_away_ends_and_says_so(
             with offline(cluster, COMMIT_TABLE) as regions:
                 committed = threads.submit(put, database, table_name)
                 assert one.process.wait() == DOUBT_EXIT_CODE
-                assert any(each.encoded_name.decode() in one.log.read_text() for each in regions)
+                assert any(encoded_name(each).decode() in one.log.read_text() for each in regions)
             with TsoProcess(url, tmp_path / "two.log", lease_s=6.0) as two:
                 two.wait_until_leading()
                 is_committed = committed.exception() is None
@@ -142,7 +142,7 @@ def test_who_needs_an_offline_region_is_told_which_one(
         with caplog.at_level(logging.WARNING), pytest.raises(Unavailable) as told:
             work(impatient, divided)
         assert divided in str(told.value)
-        assert region.encoded_name.decode() in str(told.value)
+        assert encoded_name(region).decode() in str(told.value)
         assert "assign it in HBase's shell" in str(told.value)
         assert re.search(rf"{divided}: waiting for \d s \(limit 3 s\): .*{divided}", caplog.text)
         with impatient.begin() as tx:

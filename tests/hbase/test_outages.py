@@ -1,4 +1,4 @@
-"""HBase and ZooKeeper start, end, and take tables away, while services and clients are there."""
+"""Services and clients while HBase and ZooKeeper start and stop, and while tables are disabled and dropped."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ def test_a_tso_and_a_client_wait_for_an_hbase_that_starts(
 
 
 @pytest.mark.long
-def test_a_tso_that_waits_for_hbase_hears_that_it_shall_stop(
-    hbase: HBaseServer, starting: HBaseStart, tmp_path: Path
-) -> None:
+def test_a_tso_that_waits_for_hbase_reacts_to_sigterm(hbase: HBaseServer, starting: HBaseStart, tmp_path: Path) -> None:
     url = f"omid+hbase://{hbase.quorum}{starting.root}"
     with TsoProcess(url, tmp_path / "log", options=("--store-retry", str(FOR_EVER_S))) as tso:
         wait_for_log(tso.log, "HBase is down, starting")
@@ -95,7 +93,7 @@ def test_a_tso_that_waits_for_hbase_hears_that_it_shall_stop(
 
 
 @pytest.mark.long
-def test_a_standby_outlives_a_store_that_fails_its_leader(
+def test_a_standby_survives_a_store_failure_of_its_leader(
     url: str, cluster: Cluster, tmp_path: Path, table_name: str
 ) -> None:
     """Of the leader nothing can be expected; the standby takes the lease, cannot take over, and gives it back."""
@@ -121,7 +119,7 @@ def test_a_standby_outlives_a_store_that_fails_its_leader(
 
 
 @pytest.mark.long
-def test_a_disabled_table_is_told_as_such_at_once(
+def test_a_disabled_table_has_a_clear_error_at_once(
     hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
@@ -136,7 +134,7 @@ def test_a_disabled_table_is_told_as_such_at_once(
     store.drop_table(table_name)
 
 
-def test_a_table_that_goes_while_it_is_waited_for_is_unknown(
+def test_a_table_dropped_during_a_wait_is_unknown(
     hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str
 ) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
@@ -163,7 +161,7 @@ def own_zookeeper(hbase: HBaseServer, cluster: Cluster, tmp_path: Path) -> Itera
 
 
 @pytest.mark.long
-def test_a_standby_and_clients_outlive_zookeeper(
+def test_a_standby_and_clients_survive_a_zookeeper_outage(
     own_zookeeper: ZooKeeperProcess, tmp_path: Path, table_name: str
 ) -> None:
     """Killed, and stopped for longer than sessions live. The leader ends, as its lease does; who stands by leads once

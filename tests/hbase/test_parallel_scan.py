@@ -1,4 +1,4 @@
-"""Long scans that read ahead in several places: every row once, in order, whatever happens to the regions."""
+"""Long scans with parallel streams return every row once, in order, whatever happens to the regions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, meta_region
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.split_keys import KeyScale
+from pyomid.storage.hbase.regions.steps import Budget
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
@@ -49,13 +50,11 @@ def scale_of(*keys: bytes) -> KeyScale:
         (b"\x00\x00\xff\x01", b"\x00\x00\x80\x01", b"\x00\x00\xff\x01", b"\x00\x01\x7e\x01"),
     ],
 )
-def test_a_distance_is_laid_off_in_the_digits_that_keys_are_made_of(
-    start: bytes, first: bytes, last: bytes, expected: bytes
-) -> None:
+def test_key_distances_use_the_digits_of_the_keys(start: bytes, first: bytes, last: bytes, expected: bytes) -> None:
     assert scale_of(start, first, last).ahead(start, first, last, 1.0) == expected
 
 
-def test_behind_the_last_number_there_is_no_guess() -> None:
+def test_there_is_no_estimate_beyond_the_last_number() -> None:
     assert scale_of(b"90", b"99").ahead(b"99", b"90", b"99", 1.0) is None
 
 
@@ -63,7 +62,7 @@ keys = st.one_of(st.binary(max_size=12), st.from_regex(rb"r[0-9]{1,6}", fullmatc
 
 
 @given(st.lists(keys, min_size=2, max_size=6), keys, st.floats(0.0, 1e12))
-def test_a_guess_lies_behind_its_start(learnt: list[bytes], start: bytes, times: float) -> None:
+def test_an_estimate_is_after_its_start(learnt: list[bytes], start: bytes, times: float) -> None:
     key = scale_of(*learnt).ahead(start, min(learnt), max(learnt), times)
     assert key is None or key > start
 
@@ -104,7 +103,7 @@ def scanned(
     st.sampled_from([0.0, 0.1, 0.4]),
     st.randoms(use_true_random=False),
 )
-def test_every_row_comes_once_in_order_whatever_the_regions_do(
+def test_a_scan_returns_every_row_once_in_order_despite_region_changes(
     names: list[bytes], rows_per_call: int, bytes_per_call: int, failures: float, chance: random.Random
 ) -> None:
     ordered = sorted(set(names))
@@ -134,7 +133,7 @@ def settled_regions(names: list[bytes]) -> tuple[ImitatedRegions, RegionOperatio
     return regions, operations
 
 
-def test_even_rows_are_read_in_several_places_at_once_by_hardly_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_of_evenly_spread_rows_runs_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"row%06d" % number for number in range(20_000)]
     regions, operations = settled_regions(names)
     streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
@@ -143,7 +142,7 @@ def test_even_rows_are_read_in_several_places_at_once_by_hardly_more_calls(monke
     assert regions.calls <= 1.25 * 20_000 / 500
 
 
-def test_rows_that_lie_in_heaps_cost_few_calls_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clustered_rows_waste_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"%012d" % (heap * 10**9 + number) for heap in range(6) for number in range(3000)]
     regions, operations = settled_regions(names)
     streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
@@ -151,7 +150,7 @@ def test_rows_that_lie_in_heaps_cost_few_calls_for_nothing(monkeypatch: pytest.M
     assert regions.calls <= 2 * 18_000 / 500
 
 
-def test_who_takes_one_block_has_little_read_for_nothing() -> None:
+def test_a_caller_that_takes_one_block_wastes_little() -> None:
     """And a scan whose calls bring little stays one call ahead, as small scans should."""
     names = [b"row%06d" % number for number in range(20_000)]
     regions, operations = settled_regions(names)
@@ -160,7 +159,7 @@ def test_who_takes_one_block_has_little_read_for_nothing() -> None:
     assert regions.on_their_way_max == 1
 
 
-def test_memory_is_bounded_by_the_calls_ahead_when_nobody_takes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_blocks_are_bounded_by_the_calls_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"row%06d" % number for number in range(20_000)]
     regions, operations = settled_regions(names)
     streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=100, is_fresh=True), monkeypatch)
@@ -219,19 +218,19 @@ def rows_of(store: HBaseStore, table: str, between: Callable[[], None] = lambda:
     return rows
 
 
-def test_a_long_scan_has_several_calls_on_their_way(store: HBaseStore, filled: str, calls_at_once: list[int]) -> None:
+def test_a_long_scan_has_several_calls_in_flight(store: HBaseStore, filled: str, calls_at_once: list[int]) -> None:
     assert rows_of(store, filled) == ALL
     assert max(calls_at_once) == CALLS_AHEAD
 
 
-def test_streams_go_on_through_a_split(
+def test_streams_continue_through_a_split(
     store: HBaseStore, cluster: Cluster, filled: str, calls_at_once: list[int]
 ) -> None:
     assert rows_of(store, filled, lambda: OperatorsAdmin(cluster).split(filled, b"003000")) == ALL
     assert max(calls_at_once) == CALLS_AHEAD
 
 
-def test_streams_go_on_through_a_merge(
+def test_streams_continue_through_a_merge(
     store: HBaseStore, cluster: Cluster, table_name: str, calls_at_once: list[int]
 ) -> None:
     admin = OperatorsAdmin(cluster)
@@ -243,7 +242,7 @@ def test_streams_go_on_through_a_merge(
 
 
 @pytest.mark.long
-def test_streams_go_on_when_a_region_moves_and_when_its_server_dies(
+def test_streams_continue_when_a_region_moves_or_its_server_dies(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str, calls_at_once: list[int]
 ) -> None:
     """Killed while answers of three streams are on their way: what did not come is read again elsewhere."""
@@ -266,7 +265,7 @@ def test_streams_go_on_when_a_region_moves_and_when_its_server_dies(
         process.send(signal.SIGKILL)
 
 
-def test_a_scan_left_with_answers_on_their_way_harms_nobody(
+def test_an_abandoned_scan_with_calls_in_flight_is_harmless(
     store: HBaseStore, filled: str, calls_at_once: list[int]
 ) -> None:
     for _ in range(20):
@@ -280,7 +279,7 @@ def test_a_scan_left_with_answers_on_their_way_harms_nobody(
     assert rows_of(store, filled) == ALL
 
 
-def test_ranges_and_kept_batches_are_as_without_streams(store: HBaseStore, filled: str) -> None:
+def test_ranges_and_batches_are_the_same_without_streams(store: HBaseStore, filled: str) -> None:
     """Batches that their owner keeps are not written over by later answers."""
     for key_range in (KeyRange(ALL[500], ALL[9500]), KeyRange(ALL[11_000]), KeyRange(b"", ALL[700]), KeyRange(b"x")):
         batches = list(store.scan(filled, key_range, batch_rows_max=BATCH))

@@ -1,4 +1,4 @@
-"""A real Apache Phoenix beside pyomid's TSO: what pyomid reads of its tables, and what it refuses."""
+"""A real Apache Phoenix beside pyomid's TSO: which of its tables pyomid reads, and which operations it refuses."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ def test_a_transactional_table_is_read_without_a_lease(both: Both) -> None:
             assert [*dict(tx.table("SALES").scan())] == [b"b", b"c"]
         with pytest.raises(Misuse, match="belongs to Apache Phoenix"), database.begin(lease=True) as tx:
             tx.table("SALES").get(b"b")
-        while database.deployment.leader_state.read_watermarks()[0] <= tx.start_ts:
+        while database._core.deployment.leader_state.read_watermarks()[0] <= tx.start_ts:
             time.sleep(0.1)  # the TSO moves it past Phoenix's transactions by age: then there are versions to drop
         with pytest.raises(Misuse, match="belongs to Apache Phoenix"):
             database.compact("SALES")
 
 
-def test_any_other_table_is_adopted_as_it_stands(both: Both) -> None:
+def test_a_phoenix_table_without_transactions_is_adopted(both: Both) -> None:
     """`alter` as the refusal says; what Phoenix writes later no transaction sees."""
     sql = both.sql
     sql.do(

@@ -1,4 +1,4 @@
-"""HBase joins the conformance suites of the ports."""
+"""The conformance suites of the ports, over HBase."""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
-from pyomid.storage.hbase.regions.operations import Budget, FindServer, Finish, RegionOperations, SentCall, Start, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, FrameAssembler, Reply, decode_reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
@@ -138,7 +139,7 @@ class TestWire:
         assert len(commits) > 1
         assert len({each.cell_ids for each in commits}) == 1
 
-    def test_a_retry_is_told_the_first_try_s_outcome(self) -> None:
+    def test_a_retry_gets_the_first_attempts_outcome(self) -> None:
         told = [each for each in answered("retry_of_a_commit") if isinstance(each, CommitReply)]
         assert set(told) == {CommitReply(SAID["retried"], SAID["retried_commit"])}
         told = [each for each in answered("retry_of_an_abort") if isinstance(each, CommitReply)]
@@ -147,7 +148,7 @@ class TestWire:
         assert not any(each.committed for each in late)
 
     @pytest.mark.parametrize("name", sorted(fixture("wire")))
-    def test_we_ask_a_java_tso_in_java_s_own_bytes(self, name: str) -> None:
+    def test_our_requests_to_a_java_tso_equal_javas(self, name: str) -> None:
         """Not the handshake, in which a client of ours announces itself; and a commit's ids are packed by us, and not
         by Java (proto2), while each reads both."""
         for payload in conversation(name)[0]:
@@ -161,7 +162,7 @@ class TestWire:
                 assert ours == frame(payload)
 
     @pytest.mark.parametrize("name", sorted(fixture("wire")))
-    def test_we_answer_a_java_client_in_java_s_own_bytes(self, name: str) -> None:
+    def test_our_replies_to_a_java_client_equal_javas(self, name: str) -> None:
         for payload in conversation(name)[1]:
             answer = decode_answer(payload).body
             assert not isinstance(answer, Refused)
@@ -173,7 +174,7 @@ class TestWire:
             else:
                 assert ours == frame(payload)
 
-    def test_a_tso_of_another_protocol_is_refused_with_a_word_of_what_to_do(self) -> None:
+    def test_a_tso_of_another_protocol_is_refused_with_advice(self) -> None:
         """Omid's server says so itself, where the capabilities do not suit it; any other server answers nonsense."""
         incompatible = encode_answer(HandshakeReply(compatible=False), extended=EXTENDED)
         assert incompatible is not None
@@ -186,7 +187,7 @@ class TestWire:
             with pytest.raises(ProtocolError, match=expected):
                 list(ClientProtocol().feed(said))
 
-    def test_what_java_has_no_word_for_is_not_said_to_it(self) -> None:
+    def test_a_java_peer_gets_no_extension(self) -> None:
         assert encode_answer(Refused.of(Misuse("no")), extended=EXTENDED) is None
 
     @pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
@@ -224,10 +225,10 @@ def cells(row: bytes) -> set[Cell]:
 
 class TestCells:
     @pytest.mark.parametrize("table", sorted(fixture("cells")["tables"]))
-    def test_hbase_s_own_encoding_is_ours(self, table: str) -> None:
+    def test_our_encoding_equals_hbases(self, table: str) -> None:
         assert b"".join(map(encode, stored(table))).hex() == fixture("cells")["tables"][table]
 
-    def test_a_commit_left_each_cell_with_its_shadow_cell(self) -> None:
+    def test_each_committed_cell_has_its_shadow_cell(self) -> None:
         start_ts, commit_ts = SAID["begin"], SAID["commit"]
         assert cells(b"plain") == {
             Cell(b"plain", F, Q, start_ts, b"1", commit_ts),
@@ -245,7 +246,7 @@ class TestCells:
         assert deleted in cells(b"column")
         assert filled(b"column") | {deleted} == cells(b"column")
 
-    def test_a_deleted_family_is_an_empty_value_of_no_qualifier(self) -> None:
+    def test_a_deleted_family_is_an_empty_value_without_qualifier(self) -> None:
         deleted = Cell(b"family", F, b"", SAID["deleted"], None, SAID["deleted_commit"])
         assert filled(b"family") | {deleted} == cells(b"family")
 
@@ -270,7 +271,7 @@ class TestCells:
         assert commit_of_value(SAID["dying"], value) == SAID["dying_commit"]
         assert commit_value(SAID["dying"], SAID["dying_commit"]) == value
 
-    def test_a_reader_of_the_next_epoch_left_a_mark(self) -> None:
+    def test_a_reader_of_the_next_epoch_left_an_invalidation_marker(self) -> None:
         assert cells(b"orphan") == {Cell(b"orphan", F, Q, SAID["orphan"], b"v", 0)}
         assert entry(SAID["orphan"]) == [(commit_row(SAID["orphan"]), MARK_QUALIFIER, MARK_VALUE)]
 
@@ -342,7 +343,7 @@ class TestRpc:
         assert {(cell.qualifier, cell.value) for cell in _cells_of(reply)} >= {(Q, b"1"), (P, b"2")}
         assert all(cell.row == b"plain" for cell in _cells_of(reply))
 
-    def test_a_get_of_nothing_is_empty(self) -> None:
+    def test_a_get_of_a_missing_row_is_empty(self) -> None:
         (reply,) = replies("get_of_nothing")
         assert reply.failure is None
         assert list(decode(reply.cells)) == []
@@ -361,7 +362,7 @@ class TestRpc:
         assert result.HasField("processed")
         assert not result.processed
 
-    def test_an_unknown_family_is_never_tried_again(self) -> None:
+    def test_an_unknown_family_is_not_retried(self) -> None:
         (reply,) = replies("no_such_family")
         (result,) = MultiResponse.FromString(bytes(reply.message)).regionActionResult[0].resultOrException
         failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
@@ -412,13 +413,13 @@ class TestBrokenBytes:
     """What comes of them is our own error or a meaning, never another exception."""
 
     @pytest.mark.parametrize("read", [decode_request, decode_answer])
-    def test_a_broken_frame_of_omid_s_is_a_protocol_error(self, read: Callable[[bytes], object]) -> None:
+    def test_a_malformed_omid_frame_is_a_protocol_error(self, read: Callable[[bytes], object]) -> None:
         outcomes = outcomes_of(lambda chance: read(bytes(FRAMES.broken(chance))), ProtocolError)
         assert outcomes["refused"] > 100, outcomes
         assert outcomes["survived"] > 0, outcomes
 
     @pytest.mark.parametrize("asks", ["rows", "scan", "regions"])
-    def test_a_broken_reply_of_hbase_s_is_corruption_or_is_survived(self, asks: str) -> None:
+    def test_a_damaged_hbase_reply_raises_corruption_or_decodes(self, asks: str) -> None:
         """Through the whole of the client's own steps, as both drivers take them."""
         outcomes = outcomes_of(lambda chance: self._reply(chance, asks), OmidError)
         assert outcomes["refused"] > 100, outcomes
@@ -429,7 +430,7 @@ class TestBrokenBytes:
         ("announced", "cells", "refusal"),
         [([0], b"", "a row of meta without cells"), ([], encode(KeyValue(b"r", b"f", b"q", 1, b"")), "to no row")],
     )
-    def test_cells_of_meta_that_fit_no_rows_are_corruption(
+    def test_cells_of_meta_without_a_row_raise_corruption(
         self, announced: list[int], cells: bytes, refusal: str
     ) -> None:
         operations, budget = RegionOperations(LocationCache()), Budget("reading broken replies", 60.0)

@@ -1,4 +1,4 @@
-"""Regions split, merge and move, tables are made again, servers die: whoever reads or writes does not notice."""
+"""Reads and writes continue while regions split, merge and move, tables are created anew, and servers die."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def scanned_rows(store: HBaseStore, table: str, between: Callable[[], None] = la
 ALL = [key(number) for number in range(ROWS)]
 
 
-def test_a_scan_goes_on_through_a_split(store: HBaseStore, cluster: Cluster, filled: str) -> None:
+def test_a_scan_continues_through_a_split(store: HBaseStore, cluster: Cluster, filled: str) -> None:
     admin = OperatorsAdmin(cluster)
     assert scanned_rows(store, filled, lambda: admin.split(filled, key(1500))) == ALL
     assert [region.start for region in store.regions(filled)] == [b"", key(1500)]
 
 
-def test_a_scan_goes_on_through_a_merge(store: HBaseStore, cluster: Cluster, table_name: str) -> None:
+def test_a_scan_continues_through_a_merge(store: HBaseStore, cluster: Cluster, table_name: str) -> None:
     admin = OperatorsAdmin(cluster)
     admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)), [key(1000), key(2000)])
     store.write_cells(table_name, 50, [RowWrite(row, ((Q, b"v" * 50),)) for row in ALL])
@@ -79,7 +79,7 @@ def test_a_region_that_is_split_before_its_flush_is_flushed(store: HBaseStore, c
     assert scanned_rows(store, filled) == ALL
 
 
-def test_a_table_made_again_is_found(store: HBaseStore, filled: str, hbase: HBaseServer) -> None:
+def test_a_table_created_anew_is_found(store: HBaseStore, filled: str, hbase: HBaseServer) -> None:
     other = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
     HBaseStore(other).drop_table(filled)
     HBaseStore(other).create_table(TableInfo(filled, (b"f",)))
@@ -114,7 +114,7 @@ def test_regions_move_to_another_server_and_back_when_it_dies(
         process.send(signal.SIGKILL)
 
 
-def test_a_region_nobody_serves_is_unavailable_after_the_deadline(
+def test_an_unserved_region_is_unavailable_after_the_deadline(
     hbase: HBaseServer, cluster: Cluster, filled: str
 ) -> None:
     OperatorsAdmin(cluster).disable_table(filled)
@@ -150,7 +150,7 @@ class TestBadAddresses:
         store.drop_table(table_name)
 
 
-def test_a_table_that_another_process_made_anew_has_its_families(
+def test_families_are_read_again_after_another_process_created_the_table_anew(
     cluster: Cluster, store: HBaseStore, table_name: str
 ) -> None:
     other = HBaseStore(cluster)

@@ -1,4 +1,4 @@
-"""Point reads ask HBase for what their snapshot needs, in answers of bounded size."""
+"""Point reads fetch only what their snapshot needs, in replies of limited size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import (
     SCANS_FIRST,
@@ -29,6 +29,7 @@ from pyomid.storage.hbase.regions.row_reads import (
     read_rows_steps,
 )
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest
 from pyomid.storage.hbase.store import HBaseStore
@@ -70,7 +71,7 @@ def read_of(row: list[KeyValue], versions: int, bounds: ReadBounds) -> list[KeyV
 @pytest.mark.fast
 @settings(max_examples=examples(300), deadline=None)
 @given(row=rows(), reader=st.integers(0, 25).map(lambda n: n * 50), versions=st.integers(1, 5))
-def test_a_read_that_suffices_says_what_the_whole_row_says(row: list[KeyValue], reader: int, versions: int) -> None:
+def test_a_limited_read_equals_a_read_of_the_whole_row(row: list[KeyValue], reader: int, versions: int) -> None:
     bounds = ReadBounds(below=reader, committed_below=reader)
     whole = {cell.name: cell for cell in cells_of(row)}
     found = certain_cells(read_of(row, versions, bounds), versions, bounds)
@@ -84,7 +85,7 @@ def test_a_read_that_suffices_says_what_the_whole_row_says(row: list[KeyValue], 
 
 
 @pytest.mark.fast
-def test_no_scan_names_a_key_longer_than_hbase_takes() -> None:
+def test_no_scan_has_a_key_longer_than_hbase_accepts() -> None:
     """The least key behind the longest row is one byte too long: the row itself is named, and left out or in."""
     longest = b"r" * 32_767
     operations = RegionOperations(LocationCache())
@@ -138,9 +139,7 @@ class Changing:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("committed_below", [0, 5000])
-def test_each_row_is_from_one_look_whatever_happens_to_its_regions(
-    committed_below: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_row_comes_from_one_atomic_read(committed_below: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two looks between which a compactor came, a tombstone would be missing and what it hid be there."""
     monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
     for seed in range(400):
@@ -185,7 +184,7 @@ def test_more_small_rows_than_large_ones_are_read_at_once() -> None:
 
 
 @pytest.mark.fast
-def test_reads_go_alone_once_one_of_them_was_lost() -> None:
+def test_after_a_failure_reads_go_one_at_a_time() -> None:
     """A region server may have ended by them; the next one shall not."""
     regions, operations, names = of_sizes([8] * 60)
     beside: list[int] = []
@@ -207,7 +206,7 @@ def test_reads_go_alone_once_one_of_them_was_lost() -> None:
 
 
 @pytest.mark.fast
-def test_a_row_of_many_answers_is_read_by_position_to_its_end() -> None:
+def test_a_row_of_many_replies_is_read_to_its_end() -> None:
     """A scanner that turned to a stream would read a block of each file anew, beside those that it holds."""
     scans: list[Any] = []
 
@@ -228,7 +227,7 @@ def test_a_row_of_many_answers_is_read_by_position_to_its_end() -> None:
 @pytest.mark.fast
 @given(data=st.data())
 @settings(max_examples=examples(200), deadline=None)
-def test_absent_cells_are_those_that_are_not_there(data: st.DataObject) -> None:
+def test_absent_cells_are_the_missing_ones(data: st.DataObject) -> None:
     """Whatever lies beside them: other versions, other columns, their shadow cells."""
     names = [
         CellVersion(b"r%d" % row, F, b"q%d" % column, version)
@@ -254,7 +253,7 @@ def test_absent_cells_are_those_that_are_not_there(data: st.DataObject) -> None:
 
 
 @pytest.mark.fast
-def test_large_values_are_looked_at_one_after_the_other() -> None:
+def test_large_values_are_checked_one_at_a_time() -> None:
     """A server holds what it leaves out of an answer until it has answered."""
     for size, most in ((8, SCANS_MAX), (9 * MIB, 1)):
         regions, operations, names = of_sizes([size] * 60)
@@ -267,7 +266,7 @@ def test_large_values_are_looked_at_one_after_the_other() -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("counts_unwanted", [False, True])
-def test_a_scan_brings_its_last_row_wherever_an_answer_ends(counts_unwanted: bool) -> None:
+def test_a_scan_returns_its_last_row_wherever_a_reply_ends(counts_unwanted: bool) -> None:
     """A large cell that was asked for fills the answer, and others of its row, which were not, lie behind it: else the
     last row of a table is not there for who asks for some columns."""
     for count in range(1, 12):
@@ -315,7 +314,7 @@ def committed(store: HBaseStore, table: str, version: int, write: RowWrite) -> N
     store.write_shadow_cells(table, [ShadowWrite(name, version + 1) for name in names])
 
 
-def test_a_point_read_takes_few_of_many_versions(store: HBaseStore, table_name: str, answers: list[int]) -> None:
+def test_a_point_read_fetches_few_of_many_versions(store: HBaseStore, table_name: str, answers: list[int]) -> None:
     """Sixty versions of nine megabytes, put into one answer, ended the region server."""
     store.create_table(TableInfo(table_name, (F,)))
     for version in range(50, 1050, 50):
@@ -348,7 +347,7 @@ def test_a_version_deep_below_others_is_found(store: HBaseStore, table_name: str
     store.drop_table(table_name)
 
 
-def test_a_wide_row_comes_in_bounded_answers(store: HBaseStore, table_name: str, answers: list[int]) -> None:
+def test_a_wide_row_comes_in_limited_replies(store: HBaseStore, table_name: str, answers: list[int]) -> None:
     store.create_table(TableInfo(table_name, (F,)))
     wide = tuple((Column(F, b"q%02d" % number), b"%02d" % number + bytes(MIB)) for number in range(12))
     committed(store, table_name, 50, RowWrite(b"r", wide))
@@ -365,7 +364,7 @@ def test_a_wide_row_comes_in_bounded_answers(store: HBaseStore, table_name: str,
     store.drop_table(table_name)
 
 
-def test_a_table_is_cut_where_its_first_row_has_several_cells(store: HBaseStore, table_name: str) -> None:
+def test_split_points_work_with_several_cells_in_the_first_row(store: HBaseStore, table_name: str) -> None:
     """Asked for one byte, HBase answers with a part of that row: taken for no row, the table was one piece."""
     store.create_table(TableInfo(table_name, (F,)))
     wide = tuple((Column(F, b"q%d" % number), b"v") for number in range(3))

@@ -167,7 +167,7 @@ def test_the_strongest_offer_is_taken(
 
 
 @pytest.mark.parametrize("wanted", Protection)
-def test_asyncio_has_the_protection_it_wants(
+def test_a_loop_connection_gets_the_wanted_protection(
     server: Callable[..., Server], alice: Kerberos, wanted: Protection
 ) -> None:
     async def ask() -> tuple[int, bytes]:
@@ -215,7 +215,7 @@ def _text(text: bytes) -> bytes:
     ],
     ids=["simple", "refused", "length", "token"],
 )
-def test_no_client_goes_on_without_the_server(
+def test_a_refusal_by_the_server_ends_the_handshake(
     server: Callable[..., Server], alice: Kerberos, refusal: bytes, said: str
 ) -> None:
     handshake, address = SaslHandshake(alice, HBASE), server(refuse=refusal).address
@@ -230,9 +230,7 @@ def test_a_weaker_offer_than_wanted_is_refused(server: Callable[..., Server], al
 
 
 @pytest.mark.parametrize("offered", [2, 4])
-def test_a_token_that_was_changed_ends_the_connection(
-    server: Callable[..., Server], alice: Kerberos, offered: int
-) -> None:
+def test_a_changed_token_ends_the_connection(server: Callable[..., Server], alice: Kerberos, offered: int) -> None:
     address = server(offered, tampered=True).address
     connection = Connection(address, CLIENT, SaslHandshake(alice, HBASE), connect_timeout_s=30.0)
     with pytest.raises(ConnectionLost):
@@ -240,7 +238,7 @@ def test_a_token_that_was_changed_ends_the_connection(
     assert connection.is_lost
 
 
-def test_asyncio_ends_it_too(server: Callable[..., Server], alice: Kerberos) -> None:
+def test_a_changed_token_ends_a_loop_connection(server: Callable[..., Server], alice: Kerberos) -> None:
     async def ask() -> object:
         connection = await opened_on_loop(server(tampered=True).address, SaslHandshake(alice, HBASE))
         return await answer_of(connection.start(CALL, timeout_s=30.0), 30.0)
@@ -248,7 +246,7 @@ def test_asyncio_ends_it_too(server: Callable[..., Server], alice: Kerberos) -> 
     assert isinstance(asyncio.run(ask()), ConnectionLost)
 
 
-def test_each_failure_of_kerberos_has_its_sentence(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kerberos_failure_has_a_clear_error(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> None:
     everything, here = str(kdc.folder / "all.keytab"), f"hbase/localhost@{REALM}"
     cache = kdc.folder / "short-cache"
 
@@ -298,7 +296,7 @@ def test_a_kdc_that_is_down_may_come_back(kdc: Kdc, server: Callable[..., Server
     erna.context(HBASE, "localhost").begin()
 
 
-def test_a_silent_kdc_is_not_asked_by_each_in_turn(kdc: Kdc) -> None:
+def test_callers_do_not_wait_for_a_silent_kdc_in_turn(kdc: Kdc) -> None:
     fritz = Kerberos(KerberosOptions(ALICE, str(kdc.folder / "all.keytab")))
     asked = 0
 
@@ -330,7 +328,7 @@ def test_a_silent_kdc_is_not_asked_by_each_in_turn(kdc: Kdc) -> None:
         kdc.start()
 
 
-def test_clocks_that_are_apart_are_named(kdc: Kdc, server: Callable[..., Server]) -> None:
+def test_clock_skew_has_a_clear_error(kdc: Kdc, server: Callable[..., Server]) -> None:
     kdc.stop()
     try:
         kdc.start(ahead_s=3600)

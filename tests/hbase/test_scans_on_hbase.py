@@ -1,4 +1,4 @@
-"""Scans that leave work to the server: columns, ranges of rows, from the last row to the first."""
+"""Scans that use the server's filters: columns, ranges of rows, descending order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(database: Database, table: str) -> dict[bytes, dict[bytes, bytes]]:
     return {key: row for key, row in rows.items() if row}
 
 
-def test_what_the_server_leaves_out_is_what_no_snapshot_sees(database: Database, divided: str) -> None:
+def test_the_server_omits_only_cells_that_no_snapshot_sees(database: Database, divided: str) -> None:
     """Each choice of columns, range, direction and limit gives what a whole scan gives, chosen from by hand."""
     rows = filled(database, divided)
     snapshot = database.snapshot()
@@ -78,7 +78,7 @@ def test_pages_go_backwards_over_regions_without_a_gap(database: Database, divid
     assert found == sorted(rows, reverse=True)
 
 
-def test_own_writes_stand_in_a_descending_scan_where_they_belong(database: Database, divided: str) -> None:
+def test_a_descending_scan_has_own_writes_in_order(database: Database, divided: str) -> None:
     rows = filled(database, divided)
     with database.begin() as tx:
         table = tx.table(divided)

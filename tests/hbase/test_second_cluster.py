@@ -1,4 +1,4 @@
-"""A back-up leaves its cluster by HBase's own tool, and is restored in another one, as docs/hbase.md says."""
+"""HBase's own tool exports a backup, and another cluster restores it, as docs/hbase.md describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HBase and ZooKeeper that speak TLS alone, and ask who calls: everything of ours beside strangers."""
+"""HBase and ZooKeeper that accept only TLS with client certificates: our clients work, others are refused."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_transactions_run_and_a_table_is_adopted_over_tls(secured: Secured, tmp_
     ("authority", "why"),
     [("ca.pem", "refuses the client's certificate"), ("others/ca.pem", "not trusted")],
 )
-def test_strangers_hear_why_at_once(secured: Secured, authority: str, why: str) -> None:
+def test_untrusted_clients_get_the_reason_at_once(secured: Secured, authority: str, why: str) -> None:
     """A client without a certificate, and one that trusts another authority, at HBase and at ZooKeeper."""
     tls = trusting(secured.file(authority))
     stranger = Cluster(ZooKeeper(secured.plain), tls=tls)
@@ -162,7 +162,7 @@ def test_strangers_hear_why_at_once(secured: Secured, authority: str, why: str) 
         ZooKeeper(secured.quorum, tls=tls, connect_s_max=FOR_EVER_S).session()
 
 
-def test_who_speaks_no_tls_is_told_of_it(secured: Secured) -> None:
+def test_a_plaintext_client_gets_a_clear_error(secured: Secured) -> None:
     stranger = Cluster(ZooKeeper(secured.plain), deadline_s=1.0, call_s_max=1.0)
     with pytest.raises(Unavailable, match="option hbaseTlsCa"):
         stranger.regions("t")

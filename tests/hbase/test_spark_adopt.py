@@ -1,4 +1,4 @@
-"""Adopting a table as a Spark job: killed halfway, run again, seen whole by every transaction afterwards."""
+"""Adopting a table by a Spark job: killed halfway and rerun, it leaves a table that every transaction sees whole."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ def bare_records(store: HBaseStore, table: str) -> int:
     return sum(int((batch.rec_commit == 0).sum()) for batch in store.scan(table, KeyRange()))
 
 
-def test_a_job_whose_worker_died_goes_on_where_it_was_and_then_all_is_seen(
+def test_an_adoption_job_survives_a_dead_worker(
     spark: SparkSession, url: str, database: Database, store: HBaseStore, cluster: Cluster, table_name: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
+    db = pyomid.spark.connect(spark, url)
     untransacted(cluster, store, table_name)
     note = tmp_path / "note"
     killed = subprocess.run(
@@ -66,30 +67,30 @@ def test_a_job_whose_worker_died_goes_on_where_it_was_and_then_all_is_seen(
         tx.table(table_name).get(key(0))
 
     left = bare_records(store, table_name)
-    done = pyomid.spark.adopt(spark, url, table_name, ["f"])
+    done = db.adopt(table_name, ["f"])
     assert (done.rows, done.records, done.adopted) == (ROWS, 2 * ROWS, left)
     assert done.partitions >= 3
     assert bare_records(store, table_name) == 0
     assert "adopted" in str(done)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         content = tx.read(table_name, schema=schema_of_rows(), row_key="name", mapping={"count": "f:count"})
         assert content.count() == ROWS
         assert content.agg(f.sum("count")).first()[0] == NEW * sum(range(ROWS))
 
-    again = pyomid.spark.adopt(spark, url, table_name, ["f"])
+    again = db.adopt(table_name, ["f"])
     assert (again.partitions, again.adopted) == (0, 0)
     assert "already" in str(again)
     database.drop_table(table_name)
 
 
-def test_a_cell_of_the_future_stops_the_job_with_its_version(
+def test_a_cell_from_the_future_stops_the_job(
     spark: SparkSession, url: str, database: Database, store: HBaseStore, cluster: Cluster, table_name: str
 ) -> None:
     untransacted(cluster, store, table_name)
-    future = database.deployment.tso.begin().start_ts + (1 << 50)
+    future = database._core.deployment.tso.begin().start_ts + (1 << 50)
     store.write_cells(table_name, future, [RowWrite(key(2500), ((Q, b"12345678"),))])
     with pytest.raises(Misuse, match=str(future)):
-        pyomid.spark.adopt(spark, url, table_name, ["f"])
+        pyomid.spark.connect(spark, url).adopt(table_name, ["f"])
     with pytest.raises(UnknownTable), database.begin() as tx:
         tx.table(table_name).get(key(0))
     store.drop_table(table_name)

@@ -1,4 +1,4 @@
-"""Spark over HBase: a chosen part of tests/spark, the very same bodies with another URL; and what only regions show."""
+"""Spark over HBase: some tests of tests/spark with another URL, and tests that need regions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -69,7 +69,7 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
         drop_all(found)
         yield found
         drop_all(found)
-        pyomid.spark.close_connections()
+        close_connections()
         tso.stop()
 
 
@@ -92,8 +92,8 @@ def drop_all(url: str) -> None:
         for table in database.tables():
             if not is_system(table.name):
                 database.drop_table(table.name)
-        remove_entry(database.deployment.catalog, KEYS_TABLE)
-        database.deployment.store.drop_table(KEYS_TABLE)
+        remove_entry(database._core.deployment.catalog, KEYS_TABLE)
+        database._core.deployment.store.drop_table(KEYS_TABLE)
 
 
 KEYS = [f"{number:04}" for number in range(400)]
@@ -104,7 +104,7 @@ def divided(spark: SparkSession, url: str, cluster: Cluster, table_name: str) ->
     """Four hundred rows in three regions."""
     Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"d"),)), [b"0100", b"0250"])
     content = spark.createDataFrame([(key, 1) for key in KEYS], "name string, count long").coalesce(1)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(content, table_name, row_key=["name"])
     return table_name
 
@@ -114,7 +114,7 @@ def parts_of(frame: DataFrame) -> list[list[str]]:
     return sorted(sorted(row["name"] for row in part) for part in frame.rdd.glom().collect() if part)
 
 
-def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, url: str, divided: str) -> None:
+def test_partitions_are_regions_and_a_large_region_is_divided(spark: SparkSession, url: str, divided: str) -> None:
     by_region = parts_of(load(spark, url, divided, numPartitions="1"))
     assert [(part[0], part[-1]) for part in by_region] == [("0000", "0099"), ("0100", "0249"), ("0250", "0399")]
     cut = parts_of(load(spark, url, divided, numPartitions="9"))
@@ -126,6 +126,7 @@ def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, u
 @pytest.mark.long
 def test_a_merge_by_key_reaches_every_region(spark: SparkSession, url: str, divided: str) -> None:
     """Rows are read one by one, each from its region; what was read of a changed row conflicts."""
+    db = pyomid.spark.connect(spark, url)
     changes = [("0000", 5), ("0100", 0), ("0399", 7), ("9999", 3)]
     source = spark.createDataFrame(changes, "name string, count long").repartition(2)
 
@@ -135,14 +136,14 @@ def test_a_merge_by_key_reaches_every_region(spark: SparkSession, url: str, divi
         merge = merge.whenMatched().update({"count": "target.count + source.count"})
         return merge.whenNotMatched().insertAll().merge()
 
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         done = merged(tx)
     assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
 
     def loses() -> None:
-        with pyomid.spark.transaction(spark, url) as loser:
+        with db.transaction() as loser:
             merged(loser)
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 tx.update(divided, "name = '0399'", {"count": 100})
 
     with pytest.raises(ConflictError):

@@ -1,4 +1,4 @@
-"""Spark where Apache Omid's own TSO leads: a distributed read works, a distributed write is refused and says why."""
+"""Spark with Apache Omid's own TSO: a distributed read works, a distributed write is refused with the reason."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from java_omid import JavaClient
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, UnknownTable
+from pyomid.spark.connections import close_connections
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +28,7 @@ DDL = "name string, count long"
 def url(hbase: HBaseServer, cluster: object) -> Iterator[str]:
     """A URL of its own: Spark's workers live on, and keep what they opened by its URL."""
     yield f"omid+hbase://{hbase.quorum}/hbase?requestSeconds=6"
-    pyomid.spark.close_connections()
+    close_connections()
 
 
 def count(number: int) -> bytes:
@@ -43,7 +44,7 @@ def rows(content: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in content.collect())
 
 
-def test_a_distributed_read_sees_what_both_committed_and_nothing_else(
+def test_a_distributed_read_sees_exactly_the_commits_of_both(
     spark: SparkSession,
     url: str,
     database: Database,  # noqa: F811
@@ -61,7 +62,7 @@ def test_a_distributed_read_sees_what_both_committed_and_nothing_else(
     expected = [(f"{number:02}", number) for number in (*range(40), 50)]
     frame = loaded(spark, url, table)
     assert rows(frame) == expected
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         java.commit("open")
         schema: StructType = frame.schema
         seen = tx.read(table, schema=schema, row_key="name", mapping={"count": "f:count"}, partitions=3)
@@ -70,18 +71,19 @@ def test_a_distributed_read_sees_what_both_committed_and_nothing_else(
     assert rows(loaded(spark, url, table)) == [*expected, ("51", 51)]
 
 
-def test_a_distributed_write_is_refused_before_anything_is_made_or_written(
+def test_a_distributed_write_is_refused_before_any_change(
     spark: SparkSession,
     url: str,
     database: Database,  # noqa: F811
     table: str,
     table_name: str,
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
     frame = spark.createDataFrame([("a", 1)], DDL)
     words = "Apache Omid's.*does not support branches.*pyomid tso"
-    with pytest.raises(Misuse, match=words), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match=words), db.transaction() as tx:
         tx.write(frame, f"{table_name}_new", row_key="name")
-    with pytest.raises(Misuse, match=words), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match=words), db.transaction() as tx:
         tx.delete(frame, table)
     with pytest.raises(Exception, match="does not support branches") as raised:
         frame.write.format("omid").options(url=url, table=f"{table_name}_new", rowKey="name").mode("append").save()

@@ -1,4 +1,4 @@
-"""Spark over an HBase with Kerberos: the driver has a ticket, the workers have what it sends them."""
+"""Spark over an HBase with Kerberos: the driver has a ticket, the workers only the tokens that it sends them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_workers_without_a_ticket_do_all_work(told: dict[str, Any]) -> None:
     assert told["upkeep"] == ["t", True]
 
 
-def test_an_application_outlives_its_tokens(told: dict[str, Any], folder: Path) -> None:
+def test_an_application_outlives_the_lifetime_of_its_tokens(told: dict[str, Any], folder: Path) -> None:
     written, read = told["long"]
     assert written == read >= 2
     assert len(tokens(folder)) > 1

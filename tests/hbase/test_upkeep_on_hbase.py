@@ -1,4 +1,4 @@
-"""`pyomid compact|sanitize URL --every`: one process works, others stand by, and whoever is left goes on."""
+"""`pyomid compact|sanitize URL --every`: one process works, the others stand by and take over."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def divided(database: Database, table_name: str) -> Iterator[str]:
 
 
 def records(database: Database, table: str) -> list[RegionWatermark]:
-    return database.deployment.catalog.region_watermarks(table)
+    return database._core.deployment.catalog.region_watermarks(table)
 
 
 def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided: str) -> None:
@@ -108,7 +108,7 @@ def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided:
 
 
 @pytest.mark.long
-def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Database, divided: str, start: Start) -> None:
+def test_the_next_owner_continues_with_the_remaining_regions(database: Database, divided: str, start: Start) -> None:
     every = ("--table", divided, "--every", "3600")
     first = start("compact", *every, crash_at="client.upkeep.cleaned")
     first.wait_for("this process acquired the turn")
@@ -123,7 +123,9 @@ def test_who_takes_over_goes_on_with_the_regions_that_are_left(database: Databas
 
 
 @pytest.mark.long
-def test_of_two_one_works_and_the_other_follows_a_kill(database: Database, divided: str, start: Start) -> None:
+def test_one_process_works_and_the_other_takes_over_after_a_kill(
+    database: Database, divided: str, start: Start
+) -> None:
     every = ("--table", divided, "--every", "0.2")
     first = start("compact", *every)
     assert first.wait_for("^compacted$")["tables"] == [divided]
@@ -135,7 +137,7 @@ def test_of_two_one_works_and_the_other_follows_a_kill(database: Database, divid
 
 
 @pytest.mark.long
-def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: Start) -> None:
+def test_a_terminated_service_releases_the_election(divided: str, start: Start) -> None:
     first = start("sanitize", "--every", "3600")
     assert first.wait_for("^sanitized$")["left"] >= 0
     second = start("sanitize", "--every", "3600")
@@ -146,25 +148,25 @@ def test_a_service_that_is_told_to_end_gives_its_turn_back(divided: str, start: 
 
 
 @pytest.mark.long
-def test_the_turns_of_compaction_and_of_sanitizing_differ(divided: str, start: Start) -> None:
+def test_compaction_and_sanitizing_have_separate_elections(divided: str, start: Start) -> None:
     one, other = start("compact", "--table", divided, "--every", "3600"), start("sanitize", "--every", "3600")
     one.wait_for("^compacted$")
     other.wait_for("^sanitized$")
 
 
 @pytest.mark.long
-def test_what_ails_one_table_holds_up_no_other(database: Database, divided: str, start: Start) -> None:
+def test_a_failing_table_does_not_block_the_others(database: Database, divided: str, start: Start) -> None:
     """HBase lost the other's physical table; its entry is still there."""
     lost = f"{divided}_a"
     database.create_table(lost, families=["f"])
-    database.deployment.store.drop_table(lost)
+    database._core.deployment.store.drop_table(lost)
     service = start("compact", "--table", lost, "--table", divided, "--every", "3600")
     said = service.wait_for("^compacted$")
     assert divided in said["tables"]
     database.drop_table(lost)
 
 
-def test_who_gives_a_turn_back_gives_only_its_own(
+def test_release_ends_only_its_own_election(
     hbase: HBaseServer, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session ended unnoticed, between its last look and the end of its turn, and another one's turn began."""

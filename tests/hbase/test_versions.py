@@ -1,4 +1,4 @@
-"""One deployment after another over HBase 2.4, 2.5 and 3.0: what the suite does over 2.6 is tried over each."""
+"""A part of the suite, which runs over HBase 2.6, over HBase 2.4, 2.5 and 3.0."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cluster(url: str) -> Iterator[Cluster]:
     made.close()
 
 
-def test_what_is_committed_is_read_in_every_way(database: Database, url: str) -> None:
+def test_commits_are_readable_in_every_way(database: Database, url: str) -> None:
     """By bulk and one by one, leased and not, from both ends; of two writers of a cell one commits."""
     database.create_table("t", ["f"], split_keys=[b"01000", b"02000"])
     with database.begin(lease=True) as tx:
@@ -113,7 +113,7 @@ def test_regions_split_and_are_cleaned(database: Database, cluster: Cluster) -> 
         assert list(tx.table("split").scan()) == [(row, {b"f:q": b"new"}) for row in [*ROWS][1:]]
 
 
-def test_plain_cells_are_adopted(database: Database, cluster: Cluster, url: str) -> None:
+def test_cells_written_without_transactions_are_adopted(database: Database, cluster: Cluster, url: str) -> None:
     Admin(cluster).create_table(TableDescriptor("plain", (FamilyDescriptor(b"f"),)))
     cluster.rows("plain", [RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", LATEST, b"v")]),))])
     assert main(["adopt", url, "plain", "f"]) == 0

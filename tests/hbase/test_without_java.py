@@ -1,4 +1,4 @@
-"""A machine without Java: what was not run is said, with the reason; where CI is set that is a failure."""
+"""A machine without Java: skipped tests are reported with the reason; in CI that is a failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_without_java(tmp_path: Path, ci: str) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_a_person_is_told_what_was_not_run_and_why(tmp_path: Path) -> None:
+def test_skipped_tests_are_reported_with_the_reason(tmp_path: Path) -> None:
     said = run_without_java(tmp_path, ci="")
     assert "skipped" in said
     assert "failed" not in said
@@ -32,7 +32,7 @@ def test_a_person_is_told_what_was_not_run_and_why(tmp_path: Path) -> None:
     assert "JDK 17 and Maven" in said
 
 
-def test_ci_does_not_pass_without_them(tmp_path: Path) -> None:
+def test_ci_fails_without_java(tmp_path: Path) -> None:
     said = run_without_java(tmp_path, ci="true")
     assert "CI must run the tests of a real HBase: java is not installed" in said
     assert " error" in said or " failed" in said

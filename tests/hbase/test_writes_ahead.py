@@ -1,4 +1,4 @@
-"""Rows that leave for HBase while the caller goes on: what becomes of them when regions, lines or the client go."""
+"""Rows sent to HBase while the caller continues: regions split, connections break and clients die meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def break_lines(cluster: Cluster) -> None:
         connection.close()
 
 
-def test_what_was_begun_is_there_when_it_has_ended(store: HBaseStore, table_name: str) -> None:
+def test_begun_writes_are_stored_once_they_have_ended(store: HBaseStore, table_name: str) -> None:
     store.create_table(TableInfo(table_name, (b"f", b"g")))
     rows = {key(number): {Column(b"f", b"q"): b"v%d" % number, Column(b"g", b"t"): None} for number in range(ROWS)}
     batches = [batch_of_rows({row: rows[row] for row in list(rows)[at::3]}) for at in range(3)]
@@ -59,7 +59,7 @@ def test_what_was_begun_is_there_when_it_has_ended(store: HBaseStore, table_name
     store.drop_table(table_name)
 
 
-def test_shadow_cells_of_batches_stand_only_beside_cells(store: HBaseStore, table_name: str) -> None:
+def test_shadow_cells_of_batches_exist_only_beside_data_cells(store: HBaseStore, table_name: str) -> None:
     """The store of this test knows no W, so each cell is looked at, as if a compactor might have been there."""
     store.create_table(TableInfo(table_name, (b"f",)))
     batch = batch_of_rows({key(number): {Column(b"f", b"q"): b"v"} for number in range(30)})
@@ -75,7 +75,7 @@ def test_shadow_cells_of_batches_stand_only_beside_cells(store: HBaseStore, tabl
     store.drop_table(table_name)
 
 
-def test_rows_whose_region_was_split_meanwhile_go_again(
+def test_rows_of_a_region_that_split_meanwhile_are_resent(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, table_name: str
 ) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
@@ -90,13 +90,13 @@ def test_rows_whose_region_was_split_meanwhile_go_again(
     store.drop_table(table_name)
 
 
-def test_a_lost_line_makes_the_transaction_rollback_only_and_leaves_nothing(database: Database, table: str) -> None:
-    store = database.deployment.store
+def test_a_lost_connection_makes_the_transaction_rollback_only(database: Database, table: str) -> None:
+    store = database._core.deployment.store
     assert isinstance(store, HBaseStore)
     tx = database.begin()
     for number in range(ROWS):
         tx.table(table).put(key(number), {b"f:q": b"v" * 100})
-    assert tx.writes.is_writing
+    assert tx._core.writes.is_writing
     break_lines(store._cluster)
     with pytest.raises(Unavailable):
         tx.commit()
@@ -123,7 +123,7 @@ with pyomid.connect(url) as db, db.begin() as tx:
 
 
 @pytest.mark.parametrize("at", first(1, ["client.flush.after", "client.flush.before:3", "client.commit.before"]))
-def test_a_client_that_dies_after_an_early_write_leaves_orphans_that_nobody_sees(
+def test_orphans_of_a_client_that_died_after_an_early_write_are_invisible(
     database: Database, url: str, table: str, tmp_path: Path, at: str
 ) -> None:
     note = tmp_path / "note"
@@ -131,7 +131,7 @@ def test_a_client_that_dies_after_an_early_write_leaves_orphans_that_nobody_sees
     ended = subprocess.run([sys.executable, "-c", DIES, url, table], env=environment, timeout=300)
     assert ended.returncode == -signal.SIGKILL
     assert note.read_text().split()[0] == at.split(":")[0]
-    store = database.deployment.store
+    store = database._core.deployment.store
     assert isinstance(store, HBaseStore)
     if at != "client.flush.before:3":  # There, what was sent may still arrive.
         assert len(stored(store, table)) == ROWS
@@ -143,8 +143,8 @@ def test_a_client_that_dies_after_an_early_write_leaves_orphans_that_nobody_sees
         assert list(tx.table(table).scan()) == [(key(7), {b"f:q": b"later"})]
 
 
-def test_a_large_transaction_is_read_back_and_completed(database: Database, table: str) -> None:
-    store = database.deployment.store
+def test_a_large_transaction_reads_its_writes_and_is_completed(database: Database, table: str) -> None:
+    store = database._core.deployment.store
     assert isinstance(store, HBaseStore)
     with database.begin() as tx:
         for number in range(ROWS):

@@ -18,7 +18,7 @@ from spark_sessions import local_session
 
 import pyomid
 import pyomid.spark
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.source.change_rows import place_text
 from pyomid.types import TaskToken
 
@@ -50,11 +50,11 @@ def main(master: str, url: str, server: str, folder: str) -> None:
     told["upkeep"] = upkeep(spark, url)
     writes, tokens = 0, {first, newest(url)}
     while time.time() * 1000 < first.expires_ms or writes < 2:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.write(spark.range(writes, writes + 1), "long", row_key=["id"])
         writes += 1
         tokens.add(newest(url))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         told["long"] = [writes, tx.read("long").count()]
     told["user"], told["database"] = first.user, conn.database_id.hex()
     Path(folder, "tokens").write_text("\n".join(token.secret.hex() for token in tokens))
@@ -88,8 +88,9 @@ def tickets(spark: SparkSession, server: str) -> list[str]:
 
 def in_a_transaction(spark: SparkSession, url: str) -> list[Any]:
     """Each kind of write, and reads amid and behind them."""
+    db = pyomid.spark.connect(spark, url)
     rows = spark.range(0, 200, 1, 4).select("id", (f.col("id") * 2).alias("twice"))
-    with pyomid.spark.transaction(spark, url, transaction_id="first") as tx:
+    with db.transaction(transaction_id="first") as tx:
         tx.write(rows, "t", row_key=["id"])
         amid = tx.read("t").count()
 
@@ -101,13 +102,15 @@ def in_a_transaction(spark: SparkSession, url: str) -> list[Any]:
         ).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         tx.write(rows.where("id < 3"), "u", row_key=["id"], mode="overwrite")
 
-    pyomid.spark.run(spark, url, change)
-    with pyomid.spark.transaction(spark, url) as tx:
+    db.run(change)
+    with db.transaction() as tx:
         return [amid, tx.read("t").count(), tx.read("t", where="twice = 5").count(), tx.read("u").count()]
 
 
 def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
     """`df.write` and `spark.read`, the text of a plan, and the place before the overwrite."""
+
+    db = pyomid.spark.connect(spark, url)
 
     def load(**options: str) -> Any:
         return spark.read.format("omid").options(url=url, table="s", **options).load()
@@ -120,8 +123,8 @@ def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
     with pyomid.connect(url) as database:
         since = database.bookmark(keep_seconds=600)
     write("y", "overwrite")
-    changes = pyomid.spark.changes(spark, url, "s", starting=since)
-    pyomid.spark.register_views(spark, url, prefix="v_")
+    changes = db.changes("s", starting=since)
+    db.views(prefix="v_")
     frame = load().where("id < 20")
     plan = frame._jdf.queryExecution().toString() + frame._jdf.queryExecution().executedPlan().treeString()
     counts = [
@@ -135,6 +138,7 @@ def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
 
 def by_streams(spark: SparkSession, url: str, folder: str, since: str) -> list[Any]:
     """From a table into a table, and by `stream_sink`; each query ends when it has read what was there."""
+    db = pyomid.spark.connect(spark, url)
     changes = spark.readStream.format("omid").options(url=url, table="s", readChangeFeed="true", starting=since).load()
     rows = changes.where("_change_type = 'update_postimage'").select("id", "text")
 
@@ -143,16 +147,17 @@ def by_streams(spark: SparkSession, url: str, folder: str, since: str) -> list[A
 
     into = rows.writeStream.format("omid").options(url=url, table="copied", rowKey="id")
     finished(into.option("checkpointLocation", f"{folder}/one").trigger(availableNow=True).start())
-    sink = pyomid.spark.stream_sink(url, lambda tx, batch: tx.write(batch, "sunk", row_key=["id"]))
+    sink = db.stream_sink(lambda tx, batch: tx.write(batch, "sunk", row_key=["id"]))
     sunk = rows.writeStream.foreachBatch(sink).option("checkpointLocation", f"{folder}/two")
     finished(sunk.trigger(availableNow=True).start())
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         return [tx.read("copied").count(), tx.read("sunk").count()]
 
 
 def upkeep(spark: SparkSession, url: str) -> list[Any]:
-    cleaned = pyomid.spark.compact(spark, url, "t")
-    return [cleaned.tables[0].table, pyomid.spark.verify(spark, url, "t").ok]
+    db = pyomid.spark.connect(spark, url)
+    cleaned = db.compact("t")
+    return [cleaned.tables[0].table, db.verify("t").ok]
 
 
 if __name__ == "__main__":

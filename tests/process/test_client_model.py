@@ -15,7 +15,7 @@ from forked_processes import Processes
 from whole_model import WholePlay, soon
 
 from portions import first
-from pyomid.client import changes
+from pyomid.client import change_feed
 
 
 def play(processes: Processes, folder: Path, seed: int, steps: int) -> Play:
@@ -37,7 +37,7 @@ def play(processes: Processes, folder: Path, seed: int, steps: int) -> Play:
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """`options_of` sets those of the change feed."""
     for name in ("INSERTS_LEAST", "INSERTS_AT_ONCE", "ROWS_AT_ONCE"):
-        monkeypatch.setattr(changes, name, getattr(changes, name))
+        monkeypatch.setattr(change_feed, name, getattr(change_feed, name))
 
 
 @pytest.mark.process

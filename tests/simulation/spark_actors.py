@@ -17,10 +17,9 @@ from green_threads import wait
 from pyspark.sql.types import StringType, StructField, StructType
 from virtual_spark import VirtualError, VirtualSpark
 
-import pyomid.spark.transactions as transactions
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import OmidError
-from pyomid.spark.streaming import stream_sink
+from pyomid.spark.database import SparkDatabase
 from simulation.universe import Sleep
 
 TABLE: Final = "jobs"
@@ -62,7 +61,7 @@ def _batch(keys: list[str], job: str) -> pa.RecordBatch:
 
 
 def transaction_runner(process: FrontProcess, jobs: Jobs) -> None:
-    """`pyomid.spark.run`, with a durable id or without."""
+    """`SparkDatabase.run`, with a durable id or without."""
     spark = VirtualSpark(process)
     while not process.world.closing:
         name = process.choices.pick((None, *IDS))
@@ -73,7 +72,7 @@ def transaction_runner(process: FrontProcess, jobs: Jobs) -> None:
             tx.write(frame_of(spark, tries[-1]), TABLE, row_key="key")
 
         try:
-            done = transactions.run(spark, process.url, body, transaction_id=name, retries=2)
+            done = SparkDatabase(spark, process.url).run(body, transaction_id=name, retries=2)
         except (OmidError, VirtualError):
             _pause(process)
             continue
@@ -153,7 +152,7 @@ def sink_of(process: FrontProcess, durable_id: str, name: str | None, jobs: Jobs
     def write(tx: Any, batch: Any) -> None:
         tx.write(frame_of(batch.sparkSession, jobs.begun(durable_id)), TABLE, row_key="key")
 
-    return stream_sink(process.url, write, name=name, retries=2)
+    return SparkDatabase(VirtualSpark(process), process.url).stream_sink(write, name=name, retries=2)
 
 
 def snapshot_reader(process: FrontProcess, jobs: Jobs) -> None:

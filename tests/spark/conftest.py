@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from spark_sessions import local_session, url_of
 
-import pyomid.spark
+from pyomid.spark.connections import close_connections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,4 +26,4 @@ def spark() -> Iterator[SparkSession]:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("database")
     yield url_of(folder)
-    pyomid.spark.close_connections()
+    close_connections()

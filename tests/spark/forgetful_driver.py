@@ -1,37 +1,31 @@
-"""A program that makes its session without `use_this_python`, and comes to pyomid by three ways."""
+"""A program that chooses no Python for its session's workers: it writes a row and counts it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import os
+import sys
 
 import pyomid.spark
+from pyomid.spark.connections import close_connections
 
-if TYPE_CHECKING:
+
+def main(url: str) -> None:
     from pyspark.sql import SparkSession
 
-URL = "omid-memory:forgetful"
-
-
-def ways(spark: SparkSession) -> list[Callable[[], object]]:
-    return [
-        lambda: pyomid.spark.register(spark),
-        lambda: pyomid.spark.transaction(spark, URL),
-        lambda: pyomid.spark.compact(spark, URL),
-    ]
-
-
-def main() -> None:
-    from pyspark.sql import SparkSession
-
+    if not os.environ["PYSPARK_PYTHON"]:
+        del os.environ["PYSPARK_PYTHON"]
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    for way in ways(spark):
-        try:
-            way()
-        except Exception as error:
-            print(f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
+    try:
+        db = pyomid.spark.connect(spark, url)
+        rows = spark.range(1)
+        with db.transaction() as tx:
+            tx.write(rows.mapInArrow(lambda batches: batches, rows.schema), "t", row_key="id")
+            print(tx.read("t", partitions=1).count(), "row")
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
+    close_connections()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -52,7 +52,9 @@ def add_counts(tx: SparkTransaction, table: str, key: str, more: DataFrame) -> N
 def run_to_its_end(spark: SparkSession, url: str, transaction_id: str) -> Any:
     import pyomid.spark
 
-    return pyomid.spark.run(spark, url, lambda tx: count_once(spark, tx, transaction_id), transaction_id=transaction_id)
+    return pyomid.spark.connect(spark, url).run(
+        lambda tx: count_once(spark, tx, transaction_id), transaction_id=transaction_id
+    )
 
 
 def attached_session(port: int, secret: str) -> SparkSession:

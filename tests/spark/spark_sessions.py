@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyomid.spark
+from pyomid.spark.sessions import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def url_of(folder: Path) -> str:
 
 
 def local_session(master: str = "local[2,2]", **settings: str) -> SparkSession:
-    pyomid.spark.use_this_python()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # frames are made before the first `connect`, and by servers
     options = {
         "spark.app.name": "pyomid tests",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -46,7 +46,7 @@ def local_session(master: str = "local[2,2]", **settings: str) -> SparkSession:
         **settings,
     }
     spark = _connected(os.environ[REMOTE], options) if REMOTE in os.environ else _classic(master, options)
-    pyomid.spark.register(spark)
+    register(spark)
     return spark
 
 

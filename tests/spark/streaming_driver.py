@@ -26,7 +26,7 @@ LINES_A_FILE = 3
 
 def make_tables(spark: SparkSession, url: str) -> None:
     """Empty."""
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.createDataFrame([], "line string, count long"), SEEN, row_key=["line"], mode="overwrite")
         tx.write(spark.createDataFrame([], "name string, count long"), COUNTED, row_key=["name"], mode="overwrite")
 
@@ -103,7 +103,7 @@ def main(url: str, folder: str, how: str = "sink", starting: str = "") -> None:
         patiently(lambda: mirror(spark, url, Path(folder), starting))
         spark.stop()
         return
-    sink = pyomid.spark.stream_sink(url, count)
+    sink = pyomid.spark.connect(spark, url).stream_sink(count)
     handed_out: list[int] = []
 
     def noted(batch: DataFrame, batch_id: int) -> None:

@@ -17,7 +17,7 @@ import pyomid.spark
 from pyomid.client.transaction import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
 from pyomid.spark.coded_errors import original_error
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.planning import OmidReader
 from pyomid.spark.transactions import SparkTransaction
@@ -31,7 +31,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     found = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1&tsoIdleExitSeconds=5"
     save(found)
     yield found
-    pyomid.spark.close_connections()
+    close_connections()
 
 
 def source(url: str, **options: str) -> OmidDataSource:
@@ -86,7 +86,7 @@ def test_loads_of_many_processes_share_one_lease(url: str) -> None:
     for _ in range(30):
         assert len(read(load(url))) == 2
         assert len(leases(connection(url))) == 1
-        pyomid.spark.close_connections()
+        close_connections()
 
 
 def test_a_snapshot_is_kept_before_it_is_known_for_what(url: str) -> None:
@@ -153,12 +153,12 @@ def test_a_snapshot_that_was_kept_no_longer_says_so_to_every_load(tmp_path: Path
         with pytest.raises(Exception, match="watermark") as raised:
             read(reader)
         assert isinstance(original_error(raised.value), SnapshotTooOld)
-    pyomid.spark.close_connections()
+    close_connections()
     for reader in loads:
         with pytest.raises(Exception, match="watermark") as raised:
             read(reader)
         assert isinstance(original_error(raised.value), SnapshotTooOld)
-    pyomid.spark.close_connections()
+    close_connections()
 
 
 def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None
     push_watermark_past(conn, later._plan.snapshot.start_ts - 1)
     assert read(later) == ROWS.to_pylist()
     assert len(leases(conn)) == 1
-    pyomid.spark.close_connections()
+    close_connections()
 
 
 def begin(conn: Connection) -> SparkTransaction:

@@ -11,8 +11,8 @@ import pytest
 import pyomid.spark
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
-from pyomid.spark import sessions
-from pyomid.spark.run_outcome import RunState, look_up_run
+from pyomid.spark import database
+from pyomid.spark.run_outcome import RunState
 
 pytestmark = pytest.mark.fast
 
@@ -32,7 +32,7 @@ BATCH = cast(Any, Batch())
 
 @pytest.fixture(autouse=True)
 def _no_data_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "register", lambda spark: None)
+    monkeypatch.setattr(database, "register", lambda spark: None)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ class NotesOnce:
 
     def __call__(self, tx: Any, *batch: Any) -> str:
         self.calls += 1
-        with pyomid.spark.transaction(SPARK, "omid-memory:runs-notes", transaction_id=f"note of {id(self)}"):
+        with pyomid.spark.connect(SPARK, "omid-memory:runs-notes").transaction(transaction_id=f"note of {id(self)}"):
             pass
         if self.calls == 1:
             raise ConflictError("another transaction won")
@@ -58,21 +58,21 @@ class NotesOnce:
 def test_a_sink_never_takes_anothers_commit_for_its_batch(url: str) -> None:
     function = NotesOnce()
     with pytest.raises(AlreadyCommitted, match="note of"):
-        pyomid.spark.stream_sink(url, function)(BATCH, 7)
+        pyomid.spark.connect(SPARK, url).stream_sink(function)(BATCH, 7)
     assert function.calls == 2
-    assert look_up_run(url, "stream q batch 7").state is not RunState.COMMITTED
+    assert pyomid.spark.connect(SPARK, url).look_up_run("stream q batch 7").state is not RunState.COMMITTED
 
 
 @pytest.mark.parametrize("transaction_id", [None, "load"])
 def test_a_run_never_takes_anothers_commit_for_its_own(url: str, transaction_id: str | None) -> None:
     with pytest.raises(AlreadyCommitted, match="note of"):
-        pyomid.spark.run(SPARK, url, NotesOnce(), transaction_id=transaction_id)
+        pyomid.spark.connect(SPARK, url).run(NotesOnce(), transaction_id=transaction_id)
 
 
 def test_a_run_under_an_id_that_committed_calls_nothing(url: str) -> None:
     calls: list[int] = []
     for expected in (None, AlreadyDone):
-        done = pyomid.spark.run(SPARK, url, lambda tx: calls.append(tx.start_ts), transaction_id="load")
+        done = pyomid.spark.connect(SPARK, url).run(lambda tx: calls.append(tx.start_ts), transaction_id="load")
         assert done is None if expected is None else isinstance(done, expected)
     assert len(calls) == 1
     assert done == AlreadyDone("load", calls[0])
@@ -85,13 +85,13 @@ def test_an_error_that_spark_shows_as_text_ends_a_run(url: str) -> None:
         raise RuntimeError('PythonException: [OMID-ALREADY-COMMITTED {"transaction_id": "x", "start_ts": 50}] done')
 
     with pytest.raises(AlreadyCommitted):
-        pyomid.spark.run(SPARK, url, function, transaction_id="load")
-    assert look_up_run(url, "load").state is not RunState.COMMITTED
+        pyomid.spark.connect(SPARK, url).run(function, transaction_id="load")
+    assert pyomid.spark.connect(SPARK, url).look_up_run("load").state is not RunState.COMMITTED
 
 
 def test_a_sink_refuses_the_second_part_of_a_batch(url: str) -> None:
     calls: list[Any] = []
-    sink = pyomid.spark.stream_sink(url, lambda tx, batch: calls.append(batch))
+    sink = pyomid.spark.connect(SPARK, url).stream_sink(lambda tx, batch: calls.append(batch))
     sink(BATCH, 7)
     with pytest.raises(Misuse, match="two frames under one id"):
         sink(cast(Any, Batch()), 7)
@@ -116,7 +116,7 @@ def test_a_query_id_belongs_to_the_checkpoint_that_commits_first(url: str) -> No
     """Another one is refused whatever number its batch has, until it adopts the name; then the former one is."""
     counted = Counted()
     first, second, third = map(batch_of, ("first", "second", "third"))
-    sink = pyomid.spark.stream_sink(url, counted, query_id="mine")
+    sink = pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="mine")
     for number in (0, 0, 1):
         sink(first, number)
     for number in (0, 2):
@@ -124,25 +124,25 @@ def test_a_query_id_belongs_to_the_checkpoint_that_commits_first(url: str) -> No
             Misuse, match=r"belongs to the checkpoint of Spark's query first, but this checkpoint is of.*second"
         ):
             sink(second, number)
-    pyomid.spark.stream_sink(url, counted, query_id="mine", name="another")(second, 0)
-    adopting = pyomid.spark.stream_sink(url, counted, query_id="mine", adopt_checkpoint="first")
+    pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="mine", name="another")(second, 0)
+    adopting = pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="mine", adopt_checkpoint="first")
     for number in (0, 1, 2, 2):
         adopting(second, number)
     assert counted == ["first", "first", "second", "second"]
     for refused, batch in ((sink, first), (adopting, third)):
         with pytest.raises(Misuse, match="belongs to the checkpoint of Spark's query second"):
             refused(batch, 3)
-    pyomid.spark.stream_sink(url, counted, query_id="another")(third, 0)
+    pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="another")(third, 0)
     assert counted[4:] == ["third"]
 
 
 def test_of_two_checkpoints_that_begin_at_once_one_gets_the_query_id(url: str) -> None:
     counted = Counted()
-    sink = pyomid.spark.stream_sink(url, counted, query_id="mine")
+    sink = pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="mine")
 
     def beaten(tx: Any, batch: Any) -> None:
         sink(batch_of("faster"), 5)
 
     with pytest.raises(Misuse, match="belongs to the checkpoint of Spark's query faster"):
-        pyomid.spark.stream_sink(url, beaten, query_id="mine")(batch_of("slower"), 0)
+        pyomid.spark.connect(SPARK, url).stream_sink(beaten, query_id="mine")(batch_of("slower"), 0)
     assert counted == ["faster"]

@@ -9,17 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType
 from test_writer import begin
 
 import pyomid
+from pyomid.client.admin.table_schema import alter_columns
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark import frame_schema as schema_module
-from pyomid.spark.databases import Connection, connection
-from pyomid.spark.frame_schema import WriteOptions, alter_columns, check_same_columns
+from pyomid.spark.connections import Connection, connection
+from pyomid.spark.frame_schema import WriteOptions, check_same_columns
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
@@ -125,8 +125,8 @@ def test_a_load_reads_the_columns_that_it_was_planned_with(conn: Connection) -> 
     source = OmidDataSource({"url": conn.url, "table": "t"})
     planned = source.schema()
     source = pickle.loads(pickle.dumps(source))
-    alter_columns(conn.url, "t", rename={"x": "price", "price": "x"}, add={"note": StringType()})
-    alter_columns(conn.url, "t", drop=["x"])
+    alter_columns(conn.deployment, "t", rename={"x": "price", "price": "x"}, add={"note": "string"})
+    alter_columns(conn.deployment, "t", drop=["x"])
     reader = source.reader(planned)
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert found == [{"id": "a", "x": 1, "price": 20}]
@@ -137,7 +137,7 @@ def test_a_transaction_that_meets_two_meanings_of_a_name_begins_anew(conn: Conne
     save(conn, (ID, X, PRICE), {"id": "a", "x": 1, "price": 20}, rowKey="id")
     tx = LargeTransaction(conn, begin(conn), level=None, transaction_id=None, lease=None)
     tx.noticed(conn.deployment.catalog.table("t"))
-    alter_columns(conn.url, "t", rename={"x": "price", "price": "x"})
+    alter_columns(conn.deployment, "t", rename={"x": "price", "price": "x"})
     with pytest.raises(ConflictError, match="another column than when this transaction began"):
         tx.prepared("t", (ID, X), WriteOptions())
 
@@ -147,7 +147,7 @@ def test_a_write_brings_no_dropped_column_back(conn: Connection) -> None:
     save(conn, (ID, X, PRICE), {"id": "a", "x": 1, "price": 20}, rowKey="id")
     writer = prepared(conn, (ID, X))
     message = writer.write(iter([pa.RecordBatch.from_pylist([{"id": "b", "x": 2}])]))
-    alter_columns(conn.url, "t", drop=["x"])
+    alter_columns(conn.deployment, "t", drop=["x"])
     with pytest.raises(ConflictError):
         writer.commit([message])
     assert rows_of(conn) == [{"id": "a", "price": 20}]

@@ -35,6 +35,8 @@ def check_each_partition_is_one_attempt(stored: DataFrame, partitions: int = 3) 
 def test_an_exception_behind_the_commit_does_not_undo_it(spark: SparkSession, url: str) -> None:
     """Spark calls `abort` after an exception in `commit`, in another process: the commit stays."""
 
+    db = pyomid.spark.connect(spark, url)
+
     class Interrupted(OmidWriter):
         def commit(self, messages: list[Any]) -> None:
             super().commit(messages)
@@ -55,18 +57,19 @@ def test_an_exception_behind_the_commit_does_not_undo_it(spark: SparkSession, ur
     writer = frame.write.format("omid_interrupted").option("url", url).option("table", "kept").option("rowKey", "id")
     with pytest.raises(Exception, match="behind the commit"):
         writer.mode("append").save()
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert tx.read("kept").count() == 10
-    assert pyomid.spark.verify(spark, url).ok
+    assert db.verify().ok
 
 
 def test_a_job_that_fails_for_good_leaves_nothing_visible(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    db = pyomid.spark.connect(spark, url)
+    with db.transaction() as tx:
         tx.write(spark.range(1).selectExpr("id", "0L AS v"), "failed", row_key=["id"])
     bad = spark.range(0, 100, numPartitions=2).selectExpr("id", "CASE WHEN id = 99 THEN 1 DIV 0 ELSE 7 END AS v")
     with pytest.raises(Exception, match=r"(?i)divi"):
         bad.write.format("omid").option("url", url).option("table", "failed").mode("append").save()
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert [tuple(row) for row in tx.read("failed").collect()] == [(0, 0)]
 
 

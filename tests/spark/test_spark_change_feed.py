@@ -21,7 +21,7 @@ TABLE = "accounts"
 @pytest.fixture
 def database(spark: SparkSession, url: str) -> Any:
     """The table with alice and bob."""
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, [("alice", 1), ("bob", 1)]), TABLE, row_key=["name"], mode="overwrite")
     with pyomid.connect(url) as db:
         yield db
@@ -32,7 +32,7 @@ def frame(spark: SparkSession, rows: list[tuple[str, int | None]]) -> DataFrame:
 
 
 def write(spark: SparkSession, url: str, rows: list[tuple[str, int | None]]) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, rows), TABLE)
 
 
@@ -42,13 +42,14 @@ def told(changes: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str, database: Any) -> None:
+    db = pyomid.spark.connect(spark, url)
     since = database.bookmark(keep_seconds=20)
     write(spark, url, [("alice", 2), ("carol", 3)])
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.delete(TABLE, where="name = 'bob'")
     until = database.bookmark()
     write(spark, url, [("alice", 9)])
-    found = pyomid.spark.changes(spark, url, TABLE, starting=since, ending=until)
+    found = db.changes(TABLE, starting=since, ending=until)
     assert found.columns == ["name", "balance", "_change_type", "_commit_version", "_commit_timestamp"]
     expected = [
         ("alice", "update_postimage", 2),
@@ -81,15 +82,16 @@ def test_a_bad_read_of_changes_is_one_sentence(
 
 def test_a_bookmark_of_a_dropped_table_is_refused(spark: SparkSession, url: str, database: Any) -> None:
     """Also where a table of its name is there again."""
+    db = pyomid.spark.connect(spark, url)
     since = database.bookmark(keep_seconds=20)
-    planned = pyomid.spark.changes(spark, url, TABLE, starting=since)
+    planned = db.changes(TABLE, starting=since)
     database.drop_table(TABLE)
     with pytest.raises(UnknownTable, match=TABLE):
-        pyomid.spark.changes(spark, url, TABLE, starting=since)
+        db.changes(TABLE, starting=since)
     with pytest.raises(UnknownTable, match=TABLE), pyomid.spark.original_errors():
         planned.collect()
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(frame(spark, [("alice", 7)]), TABLE, row_key=["name"])
     with pytest.raises(Misuse, match=r"after the bookmark .* was dropped"), pyomid.spark.original_errors():
-        pyomid.spark.changes(spark, url, TABLE, starting=since).collect()
+        db.changes(TABLE, starting=since).collect()
     database.release_bookmark(since)

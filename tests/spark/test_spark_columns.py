@@ -24,7 +24,7 @@ def load(spark: SparkSession, url: str, table: str) -> DataFrame:
 def made(spark: SparkSession, url: str, table: str) -> DataFrame:
     """The table's frame, loaded before anything changes."""
     frame = spark.createDataFrame([("k", 1, 2, 0.5)], "id string, a int, b int, f float")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame, table, row_key=["id"])
     return load(spark, url, table)
 
@@ -35,34 +35,36 @@ def as_dicts(frame: DataFrame) -> list[dict[str, Any]]:
 
 def test_a_frame_reads_the_columns_that_it_was_loaded_with(spark: SparkSession, url: str) -> None:
     """A name that went to another column meanwhile, a dropped and a widened one: what is read is what was planned."""
+    db = pyomid.spark.connect(spark, url)
     before = made(spark, url, "swapped")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         inside = tx.read("swapped")
-        pyomid.spark.alter_columns(url, "swapped", rename={"a": "b", "b": "a"}, drop=["f"], add={"f": t.StringType()})
+        db.alter_columns("swapped", rename={"a": "b", "b": "a"}, drop=["f"], add={"f": t.StringType()})
         assert as_dicts(inside) == [{"id": "k", "a": 1, "b": 2, "f": 0.5}]
         with pytest.raises(ConflictError, match="'a' is another column than when this transaction began"):
             tx.read("swapped")
-    pyomid.spark.alter_columns(url, "swapped", widen={"b": t.LongType(), "a": "long"}, order=["f", "id"])
-    with pyomid.spark.transaction(spark, url) as tx:
+    db.alter_columns("swapped", widen={"b": t.LongType(), "a": "long"}, order=["f", "id"])
+    with db.transaction() as tx:
         tx.write(spark.createDataFrame([("m", 2**40, "x")], "id string, b long, f string"), "swapped")
     assert as_dicts(before) == [{"id": "k", "a": 1, "b": 2, "f": 0.5}]
     after = load(spark, url, "swapped")
     assert after.columns == ["f", "id", "b", "a"]
     old, new = {"id": "k", "b": 1, "a": 2, "f": None}, {"id": "m", "b": 2**40, "a": None, "f": "x"}
     assert as_dicts(after) == [old, new]
-    with pyomid.connect(url) as db, db.snapshot() as snapshot:
+    with pyomid.connect(url) as client, client.snapshot() as snapshot:
         assert list(snapshot.table("swapped", codec=dict).scan()) == [old, new]
     narrow = spark.createDataFrame([("k", 5)], "id string, b int")
     refused = pytest.raises(MisuseType, match="column 'b' is long, the frame has integer; cast it")
-    with refused, pyomid.spark.transaction(spark, url) as tx:
+    with refused, db.transaction() as tx:
         tx.write(narrow, "swapped")
 
 
 def test_a_write_that_was_planned_before_brings_no_column_back(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     made(spark, url, "planned")
-    tx = pyomid.spark.transaction(spark, url)
+    tx = db.transaction()
     tx.write(spark.createDataFrame([("m", 7, 8)], "id string, a int, b int"), "planned")
-    pyomid.spark.alter_columns(url, "planned", drop=["a"], rename={"b": "c"})
+    db.alter_columns("planned", drop=["a"], rename={"b": "c"})
     with pytest.raises(ConflictError):
         tx.commit()
     assert as_dicts(load(spark, url, "planned")) == [{"id": "k", "c": 2, "f": 0.5}]

@@ -12,7 +12,8 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse
 from pyomid.spark import SparkTransaction
-from pyomid.spark.frames.stale_reads import WRITES
+from pyomid.spark.loads import keys_of
+from pyomid.spark.source.read_task import WRITES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,7 @@ def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
 
 
 def made(spark: SparkSession, url: str, table: str, *rows: Row, level: str | None = None) -> None:
-    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
         tx.write(frame(spark, *rows), table, row_key=KEY)
 
 
@@ -43,7 +44,7 @@ def content(spark: SparkSession, url: str, table: str) -> list[Row]:
 
 def other_write(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
     kind = "long" if column == "count" else "string"
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)
 
 
@@ -52,9 +53,10 @@ def other_write(spark: SparkSession, url: str, table: str, column: str, value: A
 
 def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, url: str) -> None:
     """Two calls, read then write, would lose what was committed in between; whichever session read, in whatever job."""
+    db = pyomid.spark.connect(spark, url)
     made(spark, url, "stale", *STOCK)
     another = spark.newSession()
-    pyomid.spark.register(another)
+    pyomid.spark.connect(another, url)
     read, elsewhere = (each.read.format("omid").options(url=url, table="stale").load() for each in (spark, another))
     beside = frame(spark, ("a", 1, "x"), ddl="item string, shop int, more string")
     added = read.groupBy("item", "shop").agg(f.sum("count").alias("count"))
@@ -67,10 +69,10 @@ def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, 
     ]
     for write in writes:
         with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 write(tx)
     assert content(spark, url, "stale")[0] == ("a", 1, 99, None)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(tx.read("stale").where("count = 99").withColumn("note", f.lit("own snapshot")), "stale")
         tx.write(read, "other", row_key=KEY)
         tx.write(read.where("item = 'a'"), "stale", stale_read="allow")
@@ -106,13 +108,13 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
     """In a zone with summer time, where Spark is asked for its moments."""
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             info = pyomid_table(url, "ranged")
             with pyomid.connect(url) as db, db.begin() as other:
                 keys = [key for key, _ in other.table("ranged").scan()]
             meets = tx.read("ranged", partitions=1).select(*(f.expr(where) for where in READ)).collect()
             for place, (where, most) in enumerate(READ.items()):
-                found = tx._key_range(info, None, None, None, where)
+                found = keys_of(spark, info, None, None, None, where)
                 assert sum(key in found for key in keys) == most, where
                 assert all(key in found for key, row in zip(keys, meets, strict=True) if row[place]), where
     finally:
@@ -120,7 +122,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
 
 
 def pyomid_table(url: str, name: str) -> Any:
-    from pyomid.spark.databases import connection
+    from pyomid.spark.connections import connection
 
     return connection(url).table(name)
 
@@ -138,13 +140,13 @@ def ranged(spark: SparkSession, url: str) -> None:
         "cross join values (1), (2), (3), (4) as s(shop) "
         f"cross join values {', '.join(f'({moment})' for moment in moments)} as m(moment)"
     )
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(rows, "ranged", row_key=["item", "shop", "moment"])
 
 
 @pytest.mark.connect
 def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: str, ranged: None) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         for where, words in [
             ("cuont = 1", "its condition cannot be resolved.*cuont"),
             ("shop", "not boolean"),

@@ -35,7 +35,7 @@ def load(spark: SparkSession, url: str) -> DataFrame:
 
 @pytest.fixture(autouse=True)
 def table(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.range(5).selectExpr("id", "id * 2 AS twice"), "t", row_key="id", mode="overwrite")
 
 
@@ -45,6 +45,7 @@ def test_the_servers_parallelism_is_known(spark: SparkSession) -> None:
 
 
 def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     stale = load(spark, url)
     writes: list[Callable[[SparkTransaction], object]] = [
         lambda tx: tx.write(stale, "t"),
@@ -53,9 +54,9 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
     ]
     for write in writes:
         with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 write(tx)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(tx.read("t").selectExpr("id", "twice + 1 AS twice"), "t")
         tx.write(stale.where("id = 0"), "t", stale_read="allow")
     assert sorted(row["twice"] for row in load(spark, url).collect()) == [0, 3, 5, 7, 9]
@@ -66,7 +67,7 @@ def test_a_frame_of_another_session_is_refused(spark: SparkSession, url: str) ->
     """Its jobs would be the other session's, whose tasks are not told of the write."""
     other = spark.newSession()
     with pytest.raises(Misuse, match="belongs to another Spark Connect session"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.write(other.range(3).selectExpr("id", "id AS twice"), "t")
 
 
@@ -76,23 +77,8 @@ def test_a_folder_is_refused_where_spark_is_elsewhere(url: str, tmp_path: Path) 
 
     far = ConnectSession("sc://198.51.100.7:15002")
     folder = f"omid://{tmp_path}/none"
-    entries: list[Callable[[], object]] = [
-        lambda: pyomid.spark.transaction(far, folder),
-        lambda: pyomid.spark.run(far, folder, print),
-        lambda: pyomid.spark.read(far, folder, "t"),
-        lambda: pyomid.spark.read(far, folder, "t", at=1),
-        lambda: pyomid.spark.history(far, folder, "t"),
-        lambda: pyomid.spark.changes(far, folder, "t", starting=1),
-        lambda: pyomid.spark.restore(far, folder, "t", at=1),
-        lambda: pyomid.spark.register_views(far, folder),
-        lambda: pyomid.spark.compact(far, folder),
-        lambda: pyomid.spark.sanitize(far, folder),
-        lambda: pyomid.spark.verify(far, folder),
-        lambda: pyomid.spark.adopt(far, folder, "t", ["d"]),
-    ]
-    for entry in entries:
-        with pytest.raises(Misuse, match=r"a folder of this machine, but this session's Spark runs on '198\.51\."):
-            entry()
+    with pytest.raises(Misuse, match=r"a folder of this machine, but this session's Spark runs on '198\.51\."):
+        pyomid.spark.connect(far, folder)
     assert not list(tmp_path.iterdir())
     check_same_machine(far, "omid+hbase://zk1:2181/hbase")
     for here in ("localhost", "127.0.0.1", "no-such-host.invalid"):
@@ -102,7 +88,7 @@ def test_a_folder_is_refused_where_spark_is_elsewhere(url: str, tmp_path: Path) 
 def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_path: Path) -> None:
     with pyomid.connect(url) as db:
         since = db.bookmark(keep_seconds=600)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.range(3, 7).selectExpr("id", "id * 3 AS twice"), "t")
     options = {"readChangeFeed": "true", "starting": f"{since.start_ts}:{since.watermark}"}
     changes = spark.readStream.format("omid").options(url=url, table="t", **options).load()
@@ -126,7 +112,7 @@ def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_p
 
 def test_a_sink_needs_to_be_told_its_query(spark: SparkSession, url: str, tmp_path: Path) -> None:
     spark.range(3).write.json(f"{tmp_path}/in")
-    sink = pyomid.spark.stream_sink(url, lambda tx, batch: tx.write(batch, "streamed", row_key="id"))
+    sink = pyomid.spark.connect(spark, url).stream_sink(lambda tx, batch: tx.write(batch, "streamed", row_key="id"))
     stream = spark.readStream.schema("id long").json(f"{tmp_path}/in").writeStream.foreachBatch(sink)
     query = stream.option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
     with pytest.raises(Exception, match="over Spark Connect a batch does not carry the id of its query"):

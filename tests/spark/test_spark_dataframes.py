@@ -51,7 +51,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], **how: Any) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, *content), table, row_key=["name"], **how)
 
 
@@ -59,7 +59,7 @@ def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], 
 def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
     ddl, full = f"id long, {TYPES}", (1, *FULL)
     empty = (2, *[None] * 16)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, full, empty, ddl=ddl), "types", row_key=["id"])
     loaded = load(spark, url, "types")
     assert loaded.schema.simpleString() == frame(spark, full, ddl=ddl).schema.simpleString()
@@ -71,6 +71,7 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
     """A frame that Spark has in the driver is written there, in one branch; another one by tasks. Over Connect Spark
     does not always say that it has one there.
     """
+    db = pyomid.spark.connect(spark, url)
     ddl = f"id long, {TYPES}, `dotted.name` string, `T` string, odd double"
     full = (*FULL, "q", "T", float("nan"))
     content = [(number, *(full if number % 3 else [None] * len(full))) for number in range(30)]
@@ -79,13 +80,13 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
     try:
         made = frame(spark, *content, ddl=ddl)
         here = spark.createDataFrame(made.toArrow(), made.schema)
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             by_driver = tx.write(here, "here", row_key="id")
             by_tasks = tx.write(here.repartition(2, "id"), "tasks", row_key="id")
             assert is_connect(spark) or (by_driver.branches, by_tasks.branches) == (1, 2)
             assert (by_driver.rows, by_driver.cells, by_driver.bytes) == (30, by_tasks.cells, by_tasks.bytes)
         assert repr(rows(load(spark, url, "here"))) == repr(rows(load(spark, url, "tasks"))) == repr(rows(here))
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             deleted = tx.delete(here.limit(5).toArrow(), "here")
             assert deleted.rows == 5
             assert is_connect(spark) or deleted.branches == 1
@@ -98,7 +99,7 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
 @pytest.mark.connect
 def test_many_rows_that_are_here_are_written_by_tasks(spark: SparkSession, url: str) -> None:
     numbers = pa.array(range(HERE_ROWS_MAX + 1))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         few = tx.write(pa.table({"id": numbers[1:]}), "few", row_key="id")
         assert is_connect(spark) or few.branches == 1
         assert tx.write(pa.table({"id": numbers}), "many", row_key="id").branches > 1
@@ -113,7 +114,7 @@ def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, u
         (pa.table({"name": ["b", None], "count": [1, 2]}), "'name'"),
     ]
     for given, told in bad:
-        tx = pyomid.spark.transaction(spark, url)
+        tx = pyomid.spark.connect(spark, url).transaction()
         with pytest.raises(Misuse, match=told) as raised:
             tx.write(given, "kept")
         assert "\n" not in str(raised.value)
@@ -125,6 +126,8 @@ def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, u
 
 @pytest.mark.parametrize("place", ["spark.task.before_write", "spark.task.after_write"])
 def test_an_interrupted_write_of_rows_that_are_here_is_undone(spark: SparkSession, url: str, place: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+
     def interrupt() -> None:
         crashpoints.disarm()
         raise KeyboardInterrupt
@@ -132,12 +135,12 @@ def test_an_interrupted_write_of_rows_that_are_here_is_undone(spark: SparkSessio
     few, table = pa.table({"name": ["a"], "count": [1]}), place.replace(".", "-")
     crashpoints.arm_action(place, interrupt)
     try:
-        with pytest.raises(KeyboardInterrupt), pyomid.spark.transaction(spark, url) as tx:
+        with pytest.raises(KeyboardInterrupt), db.transaction() as tx:
             tx.write(few, table, row_key="name")
     finally:
         crashpoints.disarm()
     assert load(spark, url, table).count() == 0
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(few, table)
     assert rows(load(spark, url, table)) == [("a", 1)]
 
@@ -145,6 +148,7 @@ def test_an_interrupted_write_of_rows_that_are_here_is_undone(spark: SparkSessio
 @pytest.mark.connect
 def test_frames_of_other_libraries_are_written(spark: SparkSession, url: str) -> None:
     """As Arrow lays them out, Polars' views and categories among them; a frame of pandas as Spark takes it."""
+    db = pyomid.spark.connect(spark, url)
     words = pa.array(["x", None], pa.string_view())
     kinds = pa.array(["k", "k"]).dictionary_encode()
     lists = pa.array([["u"], []], pa.large_list(pa.string_view()))
@@ -153,12 +157,12 @@ def test_frames_of_other_libraries_are_written(spark: SparkSession, url: str) ->
     expected = [("a", "x", "k", ["u"], 255), ("b", None, "k", [], None)]
     batch = table.to_batches()[0]
     for given, target in [(table, "arrow"), (table.to_reader(), "stream"), (batch, "batch")]:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             assert tx.write(given, target, row_key="name").rows == 2
             tx.delete(pa.table({"name": ["c"]}), target)
         assert rows(load(spark, url, target)) == expected
     frame_of_pandas = pd.DataFrame({"name": ["a", "b"], "ratio": [1.5, None], "at": [datetime(2013, 1, 1)] * 2})
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.merge(frame_of_pandas.drop(columns=["ratio", "at"]), "arrow", on="name").whenMatched().delete().merge()
         tx.write(frame_of_pandas, "pandas", row_key="name")
         for bad in ([("a", 1)], {"name": ["a"]}, None):
@@ -200,7 +204,7 @@ def test_arrow_data_get_one_verdict_by_both_ways_in(spark: SparkSession, url: st
         for table in ("by_spark", "by_client"):
             db.create_table(table, ["d"], conflict_level="row")
             db.table_schema(table, {"id": "long"}, row_key="id")
-            pyomid.spark.alter_columns(url, table, add=types)
+            pyomid.spark.connect(spark, url).alter_columns(table, add=types)
         for name, (_, values, expected) in zip(columns, PAIRS, strict=True):
             data = pa.table({"id": [1, 2], name: values})
             for given in (data, data.slice(0, 0)):
@@ -208,7 +212,7 @@ def test_arrow_data_get_one_verdict_by_both_ways_in(spark: SparkSession, url: st
                 for table in ("by_spark", "by_client"):
                     try:
                         if table == "by_spark":
-                            with pyomid.spark.transaction(spark, url) as tx:
+                            with pyomid.spark.connect(spark, url).transaction() as tx:
                                 tx.write(given, table)
                         else:
                             with db.begin() as tx:
@@ -236,7 +240,7 @@ def test_nulls_of_pandas_depend_on_no_setting_and_no_neighbour(spark: SparkSessi
     spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", by_arrow)
     try:
         for extra in ({}, {"u": pd.array([1, 2], "uint8")}):
-            with pyomid.spark.transaction(spark, url) as tx:
+            with pyomid.spark.connect(spark, url).transaction() as tx:
                 tx.write(pd.DataFrame({**columns, **extra}, index), f"pandas{len(extra)}", row_key="id")
                 tx.write(pd.DataFrame({"x": pd.Series([], dtype="float64")}, index[:0]), f"pandas{len(extra)}")
             found = rows(load(spark, url, f"pandas{len(extra)}").selectExpr("id", "c", "x", "o", "isnull(when)"))
@@ -266,7 +270,7 @@ def test_what_no_column_holds_is_refused_with_its_name(spark: SparkSession, url:
     given = (pa.table if is_arrow else pd.DataFrame)({"name": ["a"], "bad": column})
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        with pytest.raises(MisuseType, match=words), pyomid.spark.transaction(spark, url) as tx:
+        with pytest.raises(MisuseType, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
             tx.write(given, "unmade", row_key="name")
         write(spark, url, "made", ("a", 1, None))
         assert load(spark, url, "made").count() == 1
@@ -275,25 +279,27 @@ def test_what_no_column_holds_is_refused_with_its_name(spark: SparkSession, url:
 
 
 def test_a_merge_takes_values_as_a_write_does(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    db = pyomid.spark.connect(spark, url)
+    with db.transaction() as tx:
         tx.write(spark.sql("SELECT 1 AS id, 1 AS n, TIMESTAMP '1970-01-01' AS at"), "merged-instants", row_key="id")
     at = pa.array([1_000], pa.timestamp("ns", "UTC"))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         merge = tx.merge(pa.table({"id": [1], "n": [5], "at": at}), "merged-instants", on="id")
         assert merge.whenMatched().updateAll().whenNotMatched().insertAll().merge().updated == 1
     assert rows(load(spark, url, "merged-instants").select("id", "n")) == [(1, 5)]
     for bad in ({"id": [1], "n": [2**31], "at": at}, {"id": [2**31], "n": [1], "at": at}):
-        with pytest.raises(MisuseType, match="does not fit"), pyomid.spark.transaction(spark, url) as tx:
+        with pytest.raises(MisuseType, match="does not fit"), db.transaction() as tx:
             tx.merge(pa.table(bad), "merged-instants", on="id").whenMatched().updateAll().merge()
 
 
 def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     ddl = "origin string, at timestamp, flight int, delay int"
     at = [datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
     content = [(origin, moment, number, number) for origin in ("EWR", "JFK") for moment in at for number in (-1, 5)]
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(frame(spark, *content, ddl=ddl), "keys", row_key="origin, at desc, flight")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert tx.read("keys", prefix=["JFK"]).count() == 6
         assert tx.read("keys", prefix=["JFK", at[1]]).count() == 2
         assert tx.read("keys", start=["EWR", at[1]], stop=["JFK", at[2]]).count() == 4
@@ -312,6 +318,7 @@ def test_a_plain_write_under_an_id_happens_once(spark: SparkSession, url: str) -
 
 @pytest.mark.connect
 def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "left", ("a", 1, None))
     write(spark, url, "right", ("a", 1, None))
 
@@ -321,9 +328,9 @@ def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: Sp
         raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
-        pyomid.spark.run(spark, url, fail)
+        db.run(fail)
     assert load(spark, url, "left").count() == load(spark, url, "right").count() == 1
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(frame(spark, ("b", 2, None)), "left")
         tx.write(frame(spark, ("b", 2, None)), "right")
         assert load(spark, url, "left").count() == 1
@@ -333,7 +340,7 @@ def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: Sp
 
 def test_a_snapshot_is_one_for_all_reads_and_partitions(spark: SparkSession, url: str) -> None:
     write(spark, url, "snapshot", *[(f"{n:03}", 1, None) for n in range(100)])
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         before = tx.read("snapshot", partitions=4)
         write(spark, url, "snapshot", *[(f"{n:03}", 7, None) for n in range(0, 100, 2)])
         assert before.agg(f.sum("count")).first()[0] == 100
@@ -354,7 +361,7 @@ def test_one_frame_used_twice_keeps_both_its_filters(spark: SparkSession, url: s
 
 def test_overwriting_in_a_transaction_from_the_table_itself(spark: SparkSession, url: str) -> None:
     write(spark, url, "self", *[(f"{n}", n, None) for n in range(10)])
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         kept = tx.read("self").where("count >= 5").withColumn("count", f.col("count") * 10)
         tx.write(kept, "self", mode="overwrite")
         assert tx.read("self").count() == 5
@@ -363,7 +370,7 @@ def test_overwriting_in_a_transaction_from_the_table_itself(spark: SparkSession,
 
 def test_deleting_by_keys(spark: SparkSession, url: str) -> None:
     write(spark, url, "deleted", *[(f"{n}", n, None) for n in range(10)])
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         assert tx.delete(tx.read("deleted").where("count < 4"), "deleted").rows == 4
         assert tx.read("deleted").count() == 6
     assert load(spark, url, "deleted").count() == 6
@@ -373,8 +380,9 @@ def test_deleting_by_keys(spark: SparkSession, url: str) -> None:
 def test_of_two_transactions_on_one_row_the_second_to_commit_runs_again(
     spark: SparkSession, url: str, level: str
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
     table = f"conflict_{level}"
-    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+    with db.transaction(conflict_level=level) as tx:
         tx.write(frame(spark, ("total", 0, None)), table, row_key=["name"])
     tries: list[int] = []
 
@@ -382,39 +390,42 @@ def test_of_two_transactions_on_one_row_the_second_to_commit_runs_again(
         tries.append(tx.start_ts)
         new = tx.read(table).withColumn("count", f.col("count") + 1)
         if len(tries) == 1:
-            pyomid.spark.run(spark, url, add_ten, conflict_level=level)
+            db.run(add_ten, conflict_level=level)
         tx.write(new, table)
 
     def add_ten(tx: pyomid.spark.SparkTransaction) -> None:
         tx.write(tx.read(table).withColumn("count", f.col("count") + 10), table)
 
     conflicts: list[ConflictError] = []
-    pyomid.spark.run(spark, url, add, conflict_level=level, on_conflict=conflicts.append)
+    db.run(add, conflict_level=level, on_conflict=conflicts.append)
     assert len(tries) == 2
     assert len(conflicts) == 1
     assert rows(load(spark, url, table)) == [("total", 11, None)]
 
 
 def test_a_transaction_id_commits_once_and_says_so(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+
     def put(tx: pyomid.spark.SparkTransaction) -> int:
         return tx.write(frame(spark, ("a", 1, None)), "ids", row_key=["name"]).rows
 
-    assert pyomid.spark.look_up_run(url, "an-id").state is RunState.ABSENT
-    assert pyomid.spark.run(spark, url, put, transaction_id="an-id") == 1
-    done = pyomid.spark.run(spark, url, put, transaction_id="an-id")
+    assert db.look_up_run("an-id").state is RunState.ABSENT
+    assert db.run(put, transaction_id="an-id") == 1
+    done = db.run(put, transaction_id="an-id")
     assert isinstance(done, pyomid.AlreadyDone)
     with pytest.raises(AlreadyCommitted, match="an-id"):
-        pyomid.spark.transaction(spark, url, transaction_id="an-id")
-    found = pyomid.spark.look_up_run(url, "an-id")
+        db.transaction(transaction_id="an-id")
+    found = db.look_up_run("an-id")
     assert (found.state, found.start_ts) == (RunState.COMMITTED, done.start_ts)
 
 
 def test_merging_a_schema_adds_columns_and_nulls_may_keep_what_was_there(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "merged", ("a", 1, "x"), ("b", 2, "y"))
     wider = frame(spark, ("a", None, 1.5), ddl="name string, count long, share double")
-    with pytest.raises(Misuse, match=r"no column 'share'.*mergeSchema"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match=r"no column 'share'.*mergeSchema"), db.transaction() as tx:
         tx.write(wider, "merged")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(wider, "merged", merge_schema=True, nulls="keep")
     assert rows(load(spark, url, "merged")) == [("a", 1, "x", 1.5), ("b", 2, "y", None)]
 
@@ -483,7 +494,7 @@ def test_a_bad_write_is_refused_and_nothing_is_lost(
     spark: SparkSession, url: str, strict: str, content: list[tuple[Any, ...]], ddl: str, how: dict[str, Any],
     error: type[Exception], words: str,
 ) -> None:  # fmt: skip
-    with pytest.raises(error, match=words), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(error, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, *content, ddl=ddl), strict, **how)
 
 
@@ -491,22 +502,24 @@ def test_types_that_cannot_be_stored_are_refused_by_name(spark: SparkSession, ur
     for type_name in ("interval year to month", "void"):
         wrong = spark.sql(f"SELECT 'a' AS name, cast(null AS {type_name}) AS v")
         with pytest.raises(MisuseType, match=f"column 'v': Spark type '{type_name}'"):
-            with pyomid.spark.transaction(spark, url) as tx:
+            with pyomid.spark.connect(spark, url).transaction() as tx:
                 tx.write(wrong, "refused", row_key=["name"])
 
 
 def test_duplicates_across_partitions_are_found_or_the_last_wins(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     many = spark.range(0, 100, numPartitions=4).selectExpr("concat('k', id % 60) AS name", "id AS count")
-    with pytest.raises(Misuse, match="two rows have the row key name='k"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match="two rows have the row key name='k"), db.transaction() as tx:
         tx.write(many, "dup", row_key=["name"])
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(many, "dup", row_key=["name"], duplicates="last")
     assert load(spark, url, "dup").count() == 60
 
 
 def test_the_ends_of_a_transaction_are_final(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "ended", ("a", 1, None))
-    tx = pyomid.spark.transaction(spark, url)
+    tx = db.transaction()
     tx.mark_rollback_only("the program said so")
     with pytest.raises(TransactionEnded, match="the program said so"):
         tx.commit()
@@ -514,13 +527,13 @@ def test_the_ends_of_a_transaction_are_final(spark: SparkSession, url: str) -> N
     for use in (lambda: tx.read("ended"), tx.commit, lambda: tx.write(frame(spark, ("b", 1, None)), "ended")):
         with pytest.raises(TransactionEnded, match="rolled back"):
             use()
-    with pyomid.spark.transaction(spark, url) as other, pytest.raises(UnknownTable, match="did you mean 'ended'"):
+    with db.transaction() as other, pytest.raises(UnknownTable, match="did you mean 'ended'"):
         other.read("endet")
 
 
 def test_a_failed_write_leaves_the_transaction_rollback_only(spark: SparkSession, url: str) -> None:
     write(spark, url, "doomed", ("a", 1, None))
-    tx = pyomid.spark.transaction(spark, url)
+    tx = pyomid.spark.connect(spark, url).transaction()
     with pytest.raises(Misuse, match="is null"):
         tx.write(frame(spark, (None, 1, None)), "doomed")
     with pytest.raises(TransactionEnded, match="rollback-only"):

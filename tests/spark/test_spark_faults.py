@@ -45,7 +45,7 @@ def contents(spark: SparkSession, url: str, table: str) -> list[tuple[Any, ...]]
 
 def unnamed_cells(spark: SparkSession, url: str, table: str) -> int:
     """Stored cells of branches that no commit named. The store is sound besides."""
-    found = pyomid.spark.verify(spark, url, [table])
+    found = pyomid.spark.connect(spark, url).verify([table])
     assert found.ok, found
     (report,) = found.tables
     return report.orphans + report.open
@@ -107,7 +107,7 @@ def test_a_worker_killed_in_the_middle_of_its_writing_is_replaced_and_nothing_co
 ) -> None:
     table = "killed_" + point.split(".")[-1].replace(":", "_")
     with small_batches(spark), armed_workers(spark, point, tmp_path / "note"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             written = tx.write(twenty(spark), table, row_key=["key"])
     assert (written.rows, written.branches) == (20, 2)
     assert contents(spark, url, table) == TWENTY
@@ -140,7 +140,7 @@ def failing_once(url: str, table: str, flag: Path) -> Any:
         import pyarrow
         from pyspark import TaskContext
 
-        from pyomid.spark.databases import connection
+        from pyomid.spark.connections import connection
 
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
@@ -171,7 +171,7 @@ def test_a_source_that_gives_other_rows_at_each_attempt_leaves_those_of_one_atte
 ) -> None:
     flag = tmp_path / "failed"
     changing = twenty(spark).mapInArrow(failing_once(url, "changing", flag), PADDED)
-    with small_batches(spark), pyomid.spark.transaction(spark, url) as tx:
+    with small_batches(spark), pyomid.spark.connect(spark, url).transaction() as tx:
         assert tx.write(changing, "changing", row_key=["key"]).rows == 20
         assert tx.read("changing", columns=["key"]).count() == 20
     assert flag.exists()
@@ -213,12 +213,14 @@ def test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id(
     assert contents(spark, url, table) == ([("a", 1)] if counted else [])
     save(2)
     assert contents(spark, url, table) == [("a", 1 if counted else 2)]
-    assert pyomid.spark.look_up_run(url, table).state is RunState.COMMITTED
+    assert pyomid.spark.connect(spark, url).look_up_run(table).state is RunState.COMMITTED
 
 
 def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repeats_nothing(
     spark: SparkSession, url: str
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
+
     def fail() -> None:
         raise RuntimeError("on purpose, behind the answer")
 
@@ -231,14 +233,14 @@ def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repe
     crashpoints.arm_action("spark.commit.after", fail)
     try:
         with pytest.raises(RuntimeError, match="behind the answer"):
-            pyomid.spark.run(spark, url, put, transaction_id="behind")
+            db.run(put, transaction_id="behind")
     finally:
         crashpoints.disarm()
     assert begun[0].state is State.COMMITTED
     kept = {grant.start_ts for grant in begun[0]._conn.leases._grants}
     assert begun[0].start_ts not in kept, "renewed, its lease would hold W back for ever"
     ((_, start_ts),) = contents(spark, url, "behind")
-    done = pyomid.spark.run(spark, url, put, transaction_id="behind")
+    done = db.run(put, transaction_id="behind")
     assert isinstance(done, pyomid.AlreadyDone)
     assert done.start_ts == start_ts
     assert contents(spark, url, "behind") == [("a", start_ts)]
@@ -270,14 +272,14 @@ def fork_server() -> ForkServerContext:
 @pytest.fixture(scope="module")
 def _counted(spark: SparkSession, url: str) -> None:
     """The tables of the counting drivers, empty."""
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.createDataFrame([], "entry string, line long"), LEDGER, row_key=["entry", "line"])
         tx.write(spark.createDataFrame([], "name string, count long"), TOTALS, row_key=["name"])
 
 
 def check_counted(spark: SparkSession, url: str, transaction_id: str) -> None:
     """This id is in the ledger, once; and the total is what the ledger says."""
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         entries = [row["entry"] for row in tx.read(LEDGER, partitions=1).collect()]
         totals = [row["count"] for row in tx.read(TOTALS, partitions=1).collect()]
     assert entries.count(transaction_id) == 3
@@ -287,6 +289,7 @@ def check_counted(spark: SparkSession, url: str, transaction_id: str) -> None:
 def kill_and_run_again(
     spark: SparkSession, url: str, tmp_path: Path, fork_server: ForkServerContext, point: str, times: int
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
     gateway = spark.sparkContext._gateway.gateway_parameters
     for number in range(times):
         transaction_id, note = f"{point}-{number}", tmp_path / f"note-{number}"
@@ -297,12 +300,12 @@ def kill_and_run_again(
         process.kill()
         assert process.exitcode == -signal.SIGKILL, "the driver ended by itself, or hangs"
         assert note.read_text().split()[0] == point
-        found = pyomid.spark.look_up_run(url, transaction_id, settle=True)
+        found = db.look_up_run(transaction_id, settle=True)
         assert (found.state is RunState.COMMITTED) == DECIDED[point], found
         again = spark_drivers.run_to_its_end(spark, url, transaction_id)
         assert isinstance(again, pyomid.AlreadyDone) == DECIDED[point]
         check_counted(spark, url, transaction_id)
-    assert pyomid.spark.verify(spark, url).ok
+    assert db.verify().ok
 
 
 @pytest.mark.usefixtures("_counted")

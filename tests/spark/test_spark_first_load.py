@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyspark
 import pytest
-from spark_sessions import run_driver
+from spark_sessions import run_driver, url_of
 
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
+from pyomid.spark.connections import close_connections
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.sessions import workers_fault
 from pyomid.spark.source.options import Options
-from pyomid.spark.supported_pyspark import check_pyspark
+from pyomid.spark.source.supported_pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,7 @@ def small_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
     plain = f"omid://{tmp_path_factory.mktemp('small')}/db?tsoIdleExitSeconds=60"
     with pyomid.connect(f"{plain}&conflictMapEntries=4000"):
         yield plain
-    pyomid.spark.close_connections()
+    close_connections()
 
 
 def wide(spark: SparkSession, rows: int) -> DataFrame:
@@ -61,7 +62,7 @@ def test_a_first_load_of_20_000_rows_and_18_columns_just_works(
     spark: SparkSession, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(wide(spark, 20_000), url, "by_write")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(wide(spark, 20_000), "by_transaction", row_key="k")
     assert [rows(spark, url, table) for table in ("by_write", "by_transaction")] == [20_000, 20_000]
     assert level_of(url, "by_write") == level_of(url, "by_transaction") == "row"
@@ -72,7 +73,7 @@ def test_a_first_load_of_20_000_rows_and_18_columns_just_works(
 def test_more_ids_than_the_tso_takes_claim_the_table_with_one_warning(
     spark: SparkSession, small_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), pyomid.spark.transaction(spark, small_url) as tx:
+    with caplog.at_level(logging.WARNING), pyomid.spark.connect(spark, small_url).transaction() as tx:
         tx.write(wide(spark, 3_000), "claimed", row_key="k")
         tx.write(wide(spark, 3_000), "claimed_too", row_key="k")
     (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("pyomid")]
@@ -85,7 +86,7 @@ def test_more_ids_than_the_tso_takes_claim_the_table_with_one_warning(
 def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSession, small_url: str) -> None:
     write(wide(spark, 10), small_url, "beside")
     value = (7).to_bytes(8, "big")
-    load = pyomid.spark.transaction(spark, small_url)
+    load = pyomid.spark.connect(spark, small_url).transaction()
     load.write(wide(spark, 3_000), "beside")
     with pyomid.connect(small_url) as db:
         db.run(lambda point: point.table("beside").put((1 << 63 | 9_999).to_bytes(8, "big"), {b"d:c1": value}))
@@ -95,7 +96,7 @@ def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSe
     with pyomid.connect(small_url) as db:
         point = db.begin()
         point.table("beside").put((1 << 63 | 8_888).to_bytes(8, "big"), {b"d:c1": value})
-        with pyomid.spark.transaction(spark, small_url) as tx:
+        with pyomid.spark.connect(spark, small_url).transaction() as tx:
             tx.write(wide(spark, 3_000), "beside")
         with pytest.raises(ConflictError):
             point.commit()
@@ -103,10 +104,11 @@ def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSe
 
 
 def test_the_level_of_a_new_table_is_the_one_that_was_asked_for(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(wide(spark, 3), url, "as_cell", conflictLevel="cell")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(wide(spark, 3), "as_cell_too", row_key="k", conflict_level="cell")
-    with pyomid.spark.transaction(spark, url, conflict_level="cell") as tx:
+    with db.transaction(conflict_level="cell") as tx:
         tx.write(wide(spark, 3), "as_cell_three", row_key="k")
     assert {level_of(url, table) for table in ("as_cell", "as_cell_too", "as_cell_three")} == {"cell"}
 
@@ -114,7 +116,10 @@ def test_the_level_of_a_new_table_is_the_one_that_was_asked_for(spark: SparkSess
 def test_another_level_than_the_tables_is_refused_before_the_job(spark: SparkSession, url: str) -> None:
     write(wide(spark, 3), url, "kept")
     never = wide(spark, 3).selectExpr("*", "CAST(raise_error('the job ran') AS bigint) AS c17")
-    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"), pyomid.spark.transaction(spark, url) as tx:
+    with (
+        pytest.raises(Misuse, match="conflict level 'row', not 'cell'"),
+        pyomid.spark.connect(spark, url).transaction() as tx,
+    ):
         tx.write(never, "kept", conflict_level="cell", merge_schema=True)
     with pytest.raises(Exception, match="conflict level 'row', not 'cell'"):
         write(never, url, "kept", conflictLevel="cell", mergeSchema="true")
@@ -127,13 +132,14 @@ def test_another_level_than_the_tables_is_refused_before_the_job(spark: SparkSes
 def test_what_tasks_do_not_tell_is_looked_up_by_tasks(
     spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
     monkeypatch.setattr(LargeTransaction, "reported_max", 3)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(wide(spark, 100), "untold", row_key="k")
         told = [(len(report.keys), len(report.ids)) for report in tx.writes.reports]
     assert sorted(told) == [(0, 0), (0, 0), (0, 0), (0, 100)]
     twice = wide(spark, 100).union(wide(spark, 1))
-    with pytest.raises(Misuse, match="two rows have the row key k=0,"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match="two rows have the row key k=0,"), db.transaction() as tx:
         tx.write(twice, "untold")
     assert rows(spark, url, "untold") == 100
 
@@ -145,7 +151,7 @@ def test_jobs_and_reads_say_what_they_are(spark: SparkSession, url: str, capsys:
             yield pa.RecordBatch.from_pydict({"k": [1], "name": [told]})
 
     spark.sparkContext.setJobDescription("mine")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.range(1).coalesce(1).mapInArrow(name, "k long, name string"), "named", row_key="k")
         tx.read("named", start=1).where("k > 0").explain(True)
         assert tx.read("named").head()["name"] == "omid write named"
@@ -159,7 +165,7 @@ def test_jobs_and_reads_say_what_they_are(spark: SparkSession, url: str, capsys:
 
 def test_names_with_dots_are_written_read_and_deleted_by(spark: SparkSession, url: str) -> None:
     frame = spark.createDataFrame([("a", 1), ("b", 2)], "`x.y` string, `n.m` int")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame, "dotted", row_key=["x.y"])
         tx.delete(frame.where("`n.m` = 1"), "dotted")
         assert [tuple(row) for row in tx.read("dotted", columns=["n.m", "x.y"]).collect()] == [(2, "b")]
@@ -172,7 +178,7 @@ def test_columns_that_differ_by_case_only_are_two_columns(spark: SparkSession, u
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         frame = spark.createDataFrame([("a", 1, 2)], "k string, n int, m int").toDF("k", "n", "N")
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.write(frame, "cased", row_key="k")
             tx.delete(frame.toDF("k", "K", "other"), "cased")
             tx.write(frame, "cased")
@@ -182,11 +188,12 @@ def test_columns_that_differ_by_case_only_are_two_columns(spark: SparkSession, u
 
 
 def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(wide(spark, 2), url, "alone")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert tx.read("alone", columns="c1").columns == ["c1"]
-    assert [each.table for each in pyomid.spark.compact(spark, url, "alone").tables] == ["alone"]
-    assert pyomid.spark.verify(spark, url, "alone").ok
+    assert [each.table for each in db.compact("alone").tables] == ["alone"]
+    assert db.verify("alone").ok
 
 
 # Refused by name
@@ -194,12 +201,13 @@ def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> Non
 
 def test_a_mistyped_url_is_refused_and_makes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     url = f"omid://{tmp_path}/mistyped"
+    db = pyomid.spark.connect(spark, url)
     reads = (
         lambda: rows(spark, url, "t"),
         lambda: spark.read.format("omid").schema("k long").option("url", url).option("table", "t").load().collect(),
-        lambda: pyomid.spark.verify(spark, url),
-        lambda: pyomid.spark.compact(spark, url),
-        lambda: pyomid.spark.look_up_run(url, "run"),
+        lambda: db.verify(),
+        lambda: db.compact(),
+        lambda: db.look_up_run("run"),
     )
     for read in reads:
         with pytest.raises(Exception, match="is not a pyomid folder"):
@@ -209,7 +217,7 @@ def test_a_mistyped_url_is_refused_and_makes_nothing(spark: SparkSession, tmp_pa
 
 def test_an_error_of_a_task_is_one_sentence_without_frames_of_the_jvm(spark: SparkSession, url: str) -> None:
     write(wide(spark, 2), url, "plain")
-    with pytest.raises(Misuse) as raised, pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse) as raised, pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(wide(spark, 2).selectExpr("CAST(NULL AS long) AS k"), "plain")
     shown = "".join(traceback.format_exception(raised.value))
     assert "row key column 'k' is null" in shown
@@ -243,27 +251,24 @@ def test_this_pyspark_and_this_python_will_do() -> None:
     assert workers_fault(sys.executable) == ""
 
 
-def test_a_program_that_embeds_python_has_workers_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In uWSGI the executable is uWSGI."""
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "uwsgi"))
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        monkeypatch.setenv(name, "unset")
-    pyomid.spark.use_this_python()
-    program = os.environ["PYSPARK_PYTHON"]
-    assert program == os.environ["PYSPARK_DRIVER_PYTHON"] == f"{sys.prefix}/bin/python3"
-    assert workers_fault(program) == ""
+def test_workers_run_the_python_of_a_program_that_did_not_choose_one(tmp_path: Path) -> None:
+    """Beside a `python3` that lacks pyomid, which Spark takes by itself."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    path = f"{tmp_path}/bare/bin:{os.environ['PATH']}"
+    ended = run_driver("forgetful_driver.py", url_of(tmp_path), environment={"PATH": path, "PYSPARK_PYTHON": ""})
+    assert ended.stdout.splitlines() == ["1 row"], ended.stdout + ended.stderr
 
 
 def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path: Path) -> None:
-    """A program that forgot `use_this_python`, beside a Python of the same version that has no pyomid."""
+    """PYSPARK_PYTHON names a Python of the same version that lacks pyomid."""
     venv.create(tmp_path / "bare", with_pip=False)
     bare = str(tmp_path / "bare" / "bin" / "python3")
     assert workers_fault(bare) == "which lacks pyomid"
     assert workers_fault(bare, sends_packages=True) == ""
-    ended = run_driver("forgetful_driver.py", environment={"PYSPARK_PYTHON": bare})
+    ended = run_driver("forgetful_driver.py", url_of(tmp_path), environment={"PYSPARK_PYTHON": bare})
     told = ended.stdout.splitlines()
-    assert len(told) == 3, ended.stdout + ended.stderr
+    assert len(told) == 1, ended.stdout + ended.stderr
     for line in told:
         assert line.startswith(f"Misuse: Spark's workers run '{bare}', which lacks pyomid"), line
-        assert "call pyomid.spark.use_this_python() before creating the session" in line
+        assert "set PYSPARK_PYTHON to a Python of the same version" in line
     assert "ModuleNotFoundError" not in ended.stdout + ended.stderr

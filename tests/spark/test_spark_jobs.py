@@ -10,7 +10,7 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid.client.upkeep.partitions import Partition
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.maintenance import partitions_for
 from pyomid.types import CellVersion, ShadowWrite
 from waiting import let_compactions_count, until_w_passes
@@ -32,21 +32,23 @@ def wait_for_watermark(url: str) -> int:
 def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table(
     spark: SparkSession, url: str
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
+
     def count(table: str) -> int:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             return tx.read(table).count()
 
     ten = spark.range(10).selectExpr("id", "id * 2 AS twice", "'x' AS text")
     for _ in range(3):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             tx.write(ten, "t", row_key=["id"])
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(ten.selectExpr("id + 5 AS id", "0L AS twice", "'orphan' AS text"), "t")
         tx.rollback()
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.delete(ten.where("id < 4"), "t")
     wait_for_watermark(url)
-    before = pyomid.spark.verify(spark, url)
+    before = db.verify()
     assert before.ok, before
     assert before.orphans == 20
     healed_at_most = 3 * 4 * 2
@@ -58,39 +60,40 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     assert count("t") == 6
 
     horizon_before = connection(url).deployment.leader_state.read_watermarks()[1]
-    cleaned = pyomid.spark.compact(spark, url)
+    cleaned = db.compact()
     assert cleaned.orphans_dropped == 20
-    after = pyomid.spark.verify(spark, url, ["t"])
+    after = db.verify(["t"])
     assert (after.orphans, after.missing_shadow_cells, after.cells) == (0, 0, 12)
     assert count("t") == 6
 
-    again = pyomid.spark.compact(spark, url)
+    again = db.compact()
     assert (again.cells_healed, again.cells_dropped) == (0, 0)
-    held = pyomid.spark.sanitize(spark, url)
+    held = db.sanitize()
     assert held.horizon == horizon_before, "records younger than the longest retry must not count"
     let_compactions_count(connection(url).deployment.catalog)
-    sanitised = pyomid.spark.sanitize(spark, url)
+    sanitised = pyomid.spark.connect(spark, url).sanitize()
     assert sanitised.entries_deleted >= before.commit_table_entries - sanitised.entries_left
     assert sanitised.horizon == min(table.watermark for table in again.tables)
     assert count("t") == 6
-    assert pyomid.spark.verify(spark, url).ok
+    assert db.verify().ok
     for result, word in ((before, "orphans"), (cleaned, "healed"), (sanitised, "horizon")):
         assert word in str(result)
 
 
 def test_a_shadow_cell_that_says_otherwise_and_half_a_commit_are_found(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     conn = connection(url)
-    with pyomid.connect(url) as db:
-        db.create_table("broken", families=["f"])
-        with db.begin() as tx:
+    with pyomid.connect(url) as client:
+        client.create_table("broken", families=["f"])
+        with client.begin() as tx:
             for row in (b"a", b"b", b"c"):
                 tx.table("broken").put(row, {b"f:x": b"1"})
     start, commit = tx.start_ts, tx.commit_ts
     assert commit is not None
-    assert pyomid.spark.verify(spark, url, ["broken"]).ok
+    assert db.verify(["broken"]).ok
     wrong = ShadowWrite(CellVersion(b"c", b"f", b"x", start), commit + 50)
     conn.deployment.store.write_shadow_cells("broken", [wrong])
-    found = pyomid.spark.verify(spark, url, ["broken"])
+    found = db.verify(["broken"])
     assert not found.ok
     assert f"start {start}: two shadow timestamps, {commit} and {commit + 50}" in found.violations
 
@@ -108,7 +111,7 @@ def test_a_table_dropped_before_its_tasks_is_passed_over(
     with pyomid.connect(url) as db:
         for table in ("dropped", "stays"):
             db.create_table(table, ["f"])
-    names = {table.table for table in pyomid.spark.compact(spark, url).tables}
+    names = {table.table for table in pyomid.spark.connect(spark, url).compact().tables}
     assert "stays" in names
     assert "dropped" not in names
 
@@ -117,23 +120,24 @@ def test_compaction_goes_by_the_watermark_of_before_its_grace(
     spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a reader that never looks at W still needs stays: it began before W passed it, in the time of the grace."""
+    db = pyomid.spark.connect(spark, url)
     grace_s, pause = 0.0125, time.sleep
     passed: list[int] = []
 
     def pause_or_move_on(seconds: float) -> None:
         if seconds == grace_s:
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 tx.write(spark.range(1).selectExpr("id", "'new' AS text"), "graced")
             passed.append(wait_for_watermark(url))
         else:
             pause(seconds)
 
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(spark.range(1).selectExpr("id", "'old' AS text"), "graced", row_key=["id"])
     monkeypatch.setattr(time, "sleep", pause_or_move_on)
-    (careful,) = pyomid.spark.compact(spark, url, ["graced"], grace_seconds=grace_s).tables
+    (careful,) = db.compact(["graced"], grace_seconds=grace_s).tables
     assert careful.watermark < passed[0] <= connection(url).deployment.leader_state.read_watermarks()[0]
     assert (careful.cells, careful.cells_dropped) == (2, 0)
-    (prompt,) = pyomid.spark.compact(spark, url, ["graced"]).tables
+    (prompt,) = db.compact(["graced"]).tables
     assert prompt.watermark >= passed[0]
     assert prompt.cells_dropped == 1

@@ -11,8 +11,7 @@ from pyspark.sql import functions as f
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
-from pyomid.spark import SparkTransaction
-from pyomid.spark.frames import merge
+from pyomid.spark import SparkTransaction, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +31,7 @@ def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
 
 
 def made(spark: SparkSession, url: str, table: str, *rows: Row, level: str | None = None) -> None:
-    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
         tx.write(frame(spark, *rows), table, row_key=KEY)
 
 
@@ -54,7 +53,7 @@ def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url
     table = f"clauses_{way}"
     made(spark, url, table, *STOCK)
     source = frame(spark, ("a", 1, 5, "s"), ("b", 1, 0, "s"), ("c", 2, 1, None), ("e", 1, 7, "s"), ("f", 1, -1, "s"))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         done = (
             tx.merge(source.repartition(2), table, on=["shop", "item"])
             .whenMatched("source.count = 0")
@@ -75,7 +74,7 @@ def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url
 
 def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) -> None:
     made(spark, url, "lacks", *STOCK)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         done = (
             tx.merge(frame(spark, ("a", 1, 1, "x"), ("z", 9, 9, "x")), "lacks", on=KEY)
             .whenMatched()
@@ -100,7 +99,7 @@ def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) ->
 def test_a_merge_sees_and_hides_what_its_transaction_wrote(spark: SparkSession, url: str, way: str) -> None:
     table = f"own_{way}"
     made(spark, url, table, *STOCK)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, ("n", 1, 1, None)), table)
         tx.delete(table, where="item = 'a'")
         again = tx.merge(frame(spark, ("a", 1, 2, "n"), ("n", 1, 2, "n")), table, on=KEY)
@@ -112,33 +111,35 @@ def test_a_merge_sees_and_hides_what_its_transaction_wrote(spark: SparkSession, 
 
 @pytest.mark.connect
 def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: str, way: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     table = f"twice_{way}"
     made(spark, url, table, *STOCK)
     twice = frame(spark, ("a", 1, 1, "x"), ("a", 1, 2, "x"))
     for source in (twice, twice.repartition(2, "count")):
         with pytest.raises(Misuse, match=r"the merge is ambiguous: several rows of the source .* item='a', shop=1"):
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 tx.merge(source, table, on=KEY).whenMatched(
                     "source.count = 1"
                 ).delete().whenMatched().updateAll().merge()
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert tx.merge(twice, table, on=KEY).whenMatched("source.count = 2").updateAll().merge().updated == 1
     assert content(spark, url, table)[0] == ("a", 1, 2, "x")
     new = frame(spark, ("q", 1, 1, "x"), ("q", 1, 2, "x"))
-    with pytest.raises(Misuse, match="ambiguous"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match="ambiguous"), db.transaction() as tx:
         tx.merge(new, table, on=KEY).whenNotMatched().insertAll().merge()
 
 
 def test_other_columns_than_the_key_may_match(spark: SparkSession, url: str) -> None:
     """A null matches nothing; an insert never replaces a row that is there under its key."""
+    db = pyomid.spark.connect(spark, url)
     made(spark, url, "notes", *STOCK)
     source = spark.createDataFrame([("old", 5), (None, 6)], "note string, more long")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         sums = tx.merge(source, "notes", on="note").whenMatched().update({"count": "target.count + source.more"})
         assert sums.merge().updated == 2
     assert [row[2] for row in content(spark, url, "notes")] == [10, 25, 35, 0]
     with pytest.raises(Misuse, match="inserts the row item='a', shop=1, which exists in table 'notes'"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             tx.merge(frame(spark, ("a", 1, 1, "other")), "notes", on="note").whenNotMatched().insertAll().merge()
 
 
@@ -147,7 +148,7 @@ def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, wa
     ddl = "`k.1` double, t0 string, T0 string, action string, source string"
     table = f"names_{way}"
     first = frame(spark, (0.0, "a", "b", "c", "d"), (float("nan"), "a", "b", "c", "d"), ddl=ddl)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         spark.conf.set("spark.sql.caseSensitive", "true")
         try:
             tx.write(first, table, row_key=["k.1"])
@@ -171,7 +172,7 @@ def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, wa
 
 def other_write(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
     kind = "long" if column == "count" else "string"
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)
 
 
@@ -194,7 +195,7 @@ def test_what_was_read_of_a_changed_row_conflicts(spark: SparkSession, url: str,
     """At level cell too, where the change itself writes another column than the one that it went by."""
     table = f"read_{change}_{level}"
     made(spark, url, table, *STOCK, level=level)
-    tx = pyomid.spark.transaction(spark, url)
+    tx = pyomid.spark.connect(spark, url).transaction()
     CHANGES[change](tx, table, frame(spark, ("a", 1, 1, None)))
     other_write(spark, url, table, "note", "changed")
     with pytest.raises(ConflictError, match="item='a', shop=1"):
@@ -209,7 +210,7 @@ def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url:
     made(spark, url, table, *STOCK, level=level)
 
     def inserted(column: str, value: str) -> SparkTransaction:
-        tx = pyomid.spark.transaction(spark, url)
+        tx = pyomid.spark.connect(spark, url).transaction()
         values = {"item": "source.item", "shop": "source.shop", column: value}
         tx.merge(frame(spark, ("n", 1, 1, "x")), table, on=KEY).whenNotMatched().insert(values).merge()
         return tx
@@ -260,7 +261,7 @@ def refused(spark: SparkSession, url: str) -> Iterator[None]:
 def test_a_merge_that_cannot_be_is_refused(
     spark: SparkSession, url: str, refused: None, clauses: Any, words: str
 ) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         with pytest.raises(Misuse, match=words):
             clauses(tx.merge(frame(spark, ("a", 1, 1, "x")), "refused", on=KEY)).merge()
     assert tx.commit_ts is None
@@ -286,5 +287,5 @@ def test_a_merge_that_cannot_be_is_refused(
     ],
 )
 def test_a_change_that_cannot_be_is_refused(spark: SparkSession, url: str, refused: None, use: Any, words: str) -> None:
-    with pytest.raises(Misuse, match=words), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
         use(tx, frame(spark, ("a", 1, 1, "x")))

@@ -13,8 +13,8 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.errors import Misuse
-from pyomid.spark.frames import merge
-from pyomid.spark.frames.merge import Merge
+from pyomid.spark import merge
+from pyomid.spark.merge import Merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -192,11 +192,12 @@ def test_a_merge_is_what_its_clauses_say(
     spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Refused, it changes nothing."""
+    db = pyomid.spark.connect(spark, url)
     rng = random.Random(seed)
     monkeypatch.setattr(merge, "LOOKED_UP_ROWS_MAX", (merge.LOOKED_UP_ROWS_MAX, -1)[seed % 2])
     present = {tuple(each[name] for name in KEY): each for each in (row(rng) for _ in range(rng.randint(0, 8)))}
     name, level = f"t{seed}", rng.choice(("row", "cell"))
-    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+    with db.transaction(conflict_level=level) as tx:
         tx.write(frame(spark, list(present.values())).coalesce(1), name, row_key=KEY)
     for _ in range(2):
         on = rng.choice(ON)
@@ -204,7 +205,7 @@ def test_a_merge_is_what_its_clauses_say(
         told = f"on {on}, {present=}, {source=}, {applied=}"
         found = None
         try:
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 given = frame(spark, source).repartition(rng.choice((1, 2)))
                 done = described(tx.merge(given, name, on=on), applied).merge()
                 found = [done.updated, done.inserted, done.deleted]

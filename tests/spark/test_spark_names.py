@@ -25,7 +25,7 @@ def load(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame
 
 
 def write(spark: SparkSession, url: str, table: str, select: str, **how: Any) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.sql(select), table, **how)
 
 
@@ -46,10 +46,11 @@ def case_sensitive(spark: SparkSession) -> Iterator[None]:
 
 
 def test_one_name_alone_is_one_column_of_the_changes(spark: SparkSession, url: str, cases: None) -> None:
-    found = pyomid.spark.changes(spark, url, "cases", starting=1, columns="col1")
+    db = pyomid.spark.connect(spark, url)
+    found = db.changes("cases", starting=1, columns="col1")
     assert found.columns[0] == "col1"
     with pytest.raises(MisuseType, match="column 1 is int, not a column name"):
-        pyomid.spark.changes(spark, url, "cases", starting=1, columns=[1])  # type: ignore[list-item]
+        db.changes("cases", starting=1, columns=[1])  # type: ignore[list-item]
     bad: dict[str, dict[str, Any]] = {
         r"row key \[1\]: 1 is not a column name": {"row_key": [1]},
         "row key 1: 1 is not a column name": {"row_key": 1},
@@ -61,13 +62,14 @@ def test_one_name_alone_is_one_column_of_the_changes(spark: SparkSession, url: s
 
 
 def test_a_column_with_a_comma_can_be_chosen_everywhere(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     key = [RowKeyPart("a desc"), RowKeyPart("b, c", True)]
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.write(spark.sql(f"SELECT 1 AS `a desc`, 2 AS `b, c`, 3 AS `{COMMA}`, 4 AS z"), "commas", row_key=key)
         assert rows(tx.read("commas", columns=[COMMA])) == [(3,)]
         assert rows(tx.read("commas", columns=COMMA, where="z = 4")) == [(3,)]
         assert rows(tx.read("commas", row_key=key)) == [(1, 2, 3, 4)]
-    assert pyomid.spark.changes(spark, url, "commas", starting=1, columns=[COMMA]).columns[0] == COMMA
+    assert db.changes("commas", starting=1, columns=[COMMA]).columns[0] == COMMA
     assert rows(load(spark, url, "commas", columns=f'["{COMMA}", "z"]')) == [(3, 4)]
     assert rows(load(spark, url, "commas", rowKey='["a desc asc", "b, c desc"]')) == [(1, 2, 3, 4)]
     for text in ('["a', "[1]"):
@@ -105,15 +107,16 @@ def test_no_frame_adds_a_name_that_differs_by_case_only(
 
 
 def test_names_are_two_where_spark_tells_them_apart(spark: SparkSession, url: str, case_sensitive: None) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "two_names", "SELECT 1 AS id, 1 AS col1", row_key="id")
     write(spark, url, "two_names", "SELECT 1 AS id, 20 AS COL1", merge_schema=True)
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         tx.update("two_names", "COL1 = 20 AND col1 = 1", {"COL1": "COL1 + 1"})
         assert rows(tx.read("two_names", columns=["COL1"], where="col1 = 1")) == [(21,)]
         with pytest.raises(Misuse, match="no column 'Col1'"):
             tx.read("two_names", columns=["Col1"])
     spark.conf.unset("spark.sql.caseSensitive")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert rows(tx.read("two_names", columns=["COL1"], where="id = 1")) == [(21,)]
         with pytest.raises(Misuse, match="several columns 'Col1' that differ only by case: col1, COL1"):
             tx.read("two_names", columns=["Col1"])
@@ -123,8 +126,9 @@ def test_names_are_two_where_spark_tells_them_apart(spark: SparkSession, url: st
 
 def test_statements_find_columns_whatever_their_case(spark: SparkSession, url: str) -> None:
     """As Spark itself, unless it is told to tell them apart."""
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "any_case", "SELECT id, id AS col1, 'x' AS note FROM range(1, 5)", row_key="id")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         for where in (None, "COL1 > 3", "ID > 3 AND Col1 > 0"):
             found = tx.read("any_case", columns=["COL1"], where=where)
             assert (found.columns, rows(found)[-1]) == (["col1"], (4,))
@@ -144,7 +148,7 @@ def test_statements_find_columns_whatever_their_case(spark: SparkSession, url: s
     for bad in (lambda tx: tx.update("any_case", None, "note = 'z'"),
                 lambda tx: tx.merge(source, "any_case", "id").whenMatched().update("note = 'z'")):  # fmt: skip
         with pytest.raises(MisuseType, match="is not a mapping from columns to values"):
-            with pyomid.spark.transaction(spark, url) as tx:
+            with db.transaction() as tx:
                 bad(tx)
 
 
@@ -158,7 +162,7 @@ def test_fields_of_structs_are_taken_by_name(spark: SparkSession, url: str) -> N
     found = load(spark, url, "structs").selectExpr("id", "s.a", "s.b", "many[0].a", "named['k'].b")
     assert rows(found) == [(1, 1, 2, 1, 2), (2, 10, 20, 10, 20), (3, 10, 20, 10, 20)]
     with pytest.raises(MisuseType, match="the order of the fields differs, and a cast would swap their values"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.update("structs", "id = 1", {"s": second})
     with pytest.raises(MisuseType, match="a cast matches the fields of structs by position"):
         write(spark, url, "structs", "SELECT 4 AS id, named_struct('a', 1, 'c', 2) AS s")
@@ -173,4 +177,4 @@ def test_a_collation_inside_of_a_type_is_refused(spark: SparkSession, url: str, 
     with pytest.raises(Exception, match=words):
         by_df_write(spark, url, "collated", f"SELECT 1 AS id, {inner} AS y", rowKey="id")
     with pytest.raises(MisuseType, match=words):
-        pyomid.spark.alter_columns(url, "cases", add=spark.sql(f"SELECT {inner} AS y").schema)
+        pyomid.spark.connect(spark, url).alter_columns("cases", add=spark.sql(f"SELECT {inner} AS y").schema)

@@ -44,14 +44,15 @@ def test_what_was_written_is_read(spark: SparkSession, url: str) -> None:
 
 
 def test_a_transaction_upserts_and_deletes_in_two_tables_or_in_none(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     for table in ("left", "right"):
         written(spark, url, table)
-    with pyomid.spark.transaction(spark, url, transaction_id="smoke") as tx:
+    with db.transaction(transaction_id="smoke") as tx:
         tx.write(tx.read("left").where("id < 2").selectExpr("id", "twice + 100 as twice"), "left")
         tx.delete(tx.read("right").where("id < 4").select("id"), "right")
 
     def fails() -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             tx.write(tx.read("left").selectExpr("id", "0L as twice"), "left")
             raise ZeroDivisionError
 
@@ -59,7 +60,7 @@ def test_a_transaction_upserts_and_deletes_in_two_tables_or_in_none(spark: Spark
         fails()
     assert sorted(row["twice"] for row in load(spark, url, "left").select("twice").collect()) == [4, 6, 8, 100, 102]
     assert [row["id"] for row in load(spark, url, "right").select("id").collect()] == [4]
-    assert pyomid.spark.verify(spark, url).ok
+    assert db.verify().ok
 
 
 def test_each_batch_of_a_stream_is_one_transaction(spark: SparkSession, url: str, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_each_batch_of_a_stream_is_one_transaction(spark: SparkSession, url: str
         tx.write(batch, "streamed", row_key=["id"])
 
     stream = spark.readStream.schema("id long").json(f"{tmp_path}/in").writeStream
-    sink = pyomid.spark.stream_sink(url, upsert, query_id="smoke" if REMOTE in os.environ else None)
+    sink = pyomid.spark.connect(spark, url).stream_sink(upsert, query_id="smoke" if REMOTE in os.environ else None)
     query = stream.foreachBatch(sink).option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert sorted(row["id"] for row in load(spark, url, "streamed").collect()) == [0, 1, 2]

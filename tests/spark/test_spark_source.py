@@ -14,7 +14,7 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from waiting import until_w_passes
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
     """A database of its own, where nobody else's lease holds the watermark back."""
     url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1&tsoIdleExitSeconds=5"
     append(spark, url, "dated", ("a", 1, None))
-    with pyomid.spark.transaction(spark, url) as holder:
+    with pyomid.spark.connect(spark, url).transaction() as holder:
         snapshot = holder.start_ts
         append(spark, url, "dated", ("a", 2, None))
         assert rows(load(spark, url, "dated", snapshotTimestamp=str(snapshot))) == [("a", 1, None)]
@@ -338,12 +338,12 @@ def test_spark_finds_the_source_by_itself_by_the_package_pyspark_omid(
     assert rows(loaded) == KEPT
 
 
-def test_a_thread_that_registers_may_write(spark: SparkSession, url: str) -> None:
+def test_a_thread_that_connects_may_write(spark: SparkSession, url: str) -> None:
     """Spark looks for the format of a write in the thread's active session, and a new thread has none."""
     rows = spark.createDataFrame([("a", 1)], "name string, balance long")
 
     def write() -> None:
-        pyomid.spark.register(spark)
+        pyomid.spark.connect(spark, url)
         rows.write.format("omid").options(url=url, table="by_thread", rowKey="name").mode("append").save()
 
     with ThreadPoolExecutor(1) as pool:

@@ -30,12 +30,13 @@ def master(tmp_path: Path) -> Iterator[str]:
 def test_of_two_attempts_that_both_wrote_one_is_seen(
     master: str, spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
     ran = run_driver("speculating_driver.py", master, url, str(tmp_path), environment={})
     assert ran.returncode == 0, ran.stdout + ran.stderr
     attempts = [path.name for path in tmp_path.iterdir() if path.name.startswith("attempt-0-")]
     assert len(attempts) >= 2, f"no second attempt ran: {attempts}"
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         check_each_partition_is_one_attempt(tx.read("speculated"))
-    found = pyomid.spark.verify(spark, url)
+    found = db.verify()
     assert found.ok
     assert found.tables[-1].rows == 1500

@@ -12,6 +12,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
+from pyomid import crashpoints
 from pyomid.errors import Misuse, OmidError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, 
 
 @pytest.fixture(scope="module")
 def stock(spark: SparkSession, url: str) -> str:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.sql("CREATE TABLE stock (item STRING, shop INT, count BIGINT, note STRING, PRIMARY KEY (item, shop))")
         tx.write(spark.createDataFrame(list(STOCK), DDL), "stock")
     return "stock"
@@ -36,22 +37,22 @@ def stock(spark: SparkSession, url: str) -> str:
 def restored(spark: SparkSession, url: str, stock: str) -> Iterator[str]:
     """For a test that changes the table: its rows are put back."""
     yield stock
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.createDataFrame(list(STOCK), DDL), "stock", mode="overwrite")
 
 
 def rows(spark: SparkSession, url: str) -> list[Row]:
-    frame = pyomid.spark.read(spark, url, "stock").select("item", "shop", "count", "note")
+    frame = pyomid.spark.connect(spark, url).read("stock").select("item", "shop", "count", "note")
     return sorted(tuple(row) for row in frame.collect())
 
 
 def queried(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> list[Row]:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         return [tuple(row) for row in tx.sql(statement, *args, **frames).collect()]
 
 
 def changed(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> Any:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         return tx.sql(statement, *args, **frames)
 
 
@@ -65,8 +66,8 @@ LITERALS: list[tuple[Any, str]] = [
 
 class TestQueries:
     def test_a_query_sees_the_snapshot_and_the_own_writes(self, spark: SparkSession, url: str, restored: str) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
-            with pyomid.spark.transaction(spark, url) as other:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
+            with pyomid.spark.connect(spark, url).transaction() as other:
                 other.sql("UPDATE stock SET count = 0 WHERE item = 'b'")
             tx.sql("UPDATE stock SET count = count + 1 WHERE item = 'a'")
             found = tx.sql("SELECT item, count FROM stock WHERE shop = 1 ORDER BY item").collect()
@@ -97,7 +98,7 @@ class TestQueries:
     def test_a_condition_on_the_key_bounds_what_is_read(
         self, spark: SparkSession, url: str, stock: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             found = tx.sql("SELECT note FROM stock WHERE item = 'c' AND shop = 2 ORDER BY note LIMIT 5")
             assert [tuple(row) for row in found.collect()] == [("it's",)]
             capsys.readouterr()
@@ -151,7 +152,7 @@ class TestChanges:
     def test_all_statements_of_a_transaction_commit_together_or_not(
         self, spark: SparkSession, url: str, stock: str
     ) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.sql("DELETE FROM stock")
             tx.sql("INSERT INTO stock VALUES ('z', 1, 1, NULL)")
             tx.rollback()
@@ -160,7 +161,7 @@ class TestChanges:
 
 class TestTables:
     def test_a_table_is_created_described_listed_and_dropped(self, spark: SparkSession, url: str) -> None:
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.sql("CREATE TABLE made (day DATE PRIMARY KEY, tags ARRAY<STRUCT<x: INT>>, price DECIMAL(10, 2))")
             tx.sql("CREATE TABLE IF NOT EXISTS made (day DATE PRIMARY KEY)")
             described = [tuple(row) for row in tx.sql("DESCRIBE TABLE made").collect()]
@@ -174,6 +175,66 @@ class TestTables:
         changed(spark, url, "DROP TABLE made")
         changed(spark, url, "DROP TABLE IF EXISTS made")
         assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
+
+
+class TestWithoutATransaction:
+    def test_a_query_reads_all_tables_at_one_snapshot_however_late(
+        self, spark: SparkSession, url: str, restored: str
+    ) -> None:
+        db = pyomid.spark.connect(spark, url)
+        pairs = db.sql("SELECT a.count AS one, b.count AS two FROM stock a JOIN stock b USING (item, shop)")
+        limited = db.sql("SELECT item FROM stock WHERE item >= :least", {"least": "b"})
+        db.sql("UPDATE stock SET count = count + 1")
+        db.sql("DELETE FROM stock WHERE item = 'c'")
+        db.compact("stock")
+        assert sorted(tuple(row) for row in pairs.collect()) == [(10, 10), (20, 20), (30, 30)]
+        assert sorted(row.item for row in limited.collect()) == ["b", "c"]
+        assert [row[0] for row in db.sql("SELECT count FROM stock ORDER BY item").collect()] == [11, 21]
+
+    def test_a_change_that_lost_is_performed_again(self, spark: SparkSession, url: str, restored: str) -> None:
+        db = pyomid.spark.connect(spark, url)
+
+        def other() -> None:
+            crashpoints.disarm()
+            db.sql("UPDATE stock SET count = 100 WHERE item = 'a'")
+
+        crashpoints.arm_action("spark.commit.before", other)
+        try:
+            done = db.sql("UPDATE stock SET count = count + :more WHERE shop = 1", {"more": 5})
+        finally:
+            crashpoints.disarm()
+        assert done.rows == 2
+        assert [row[2] for row in rows(spark, url)] == [105, 25, 30]
+
+    def test_it_answers_as_in_a_transaction(self, spark: SparkSession, url: str, restored: str) -> None:
+        db = pyomid.spark.connect(spark, url)
+        arrivals = spark.createDataFrame([("a", 1, 7), ("d", 1, 1)], "item string, shop int, count long")
+        text = (
+            "MERGE INTO stock USING {db} AS s ON stock.item = s.item AND stock.shop = s.shop WHEN MATCHED THEN UPDATE "
+            "SET count = s.count WHEN NOT MATCHED THEN INSERT (item, shop, count) VALUES (s.item, s.shop, s.count)"
+        )
+        done = db.sql(text, db=arrivals)
+        assert (done.updated, done.inserted) == (1, 1)
+        assert db.sql("CREATE TABLE alone (id INT PRIMARY KEY)") is None
+        assert "alone" in [row.tableName for row in db.sql("SHOW TABLES").collect()]
+        assert [row.col_name for row in db.sql("DESCRIBE alone").collect()] == ["id"]
+        assert db.sql("DROP TABLE alone") is None
+
+    @pytest.mark.parametrize(
+        ("statement", "message"),
+        [
+            ("SELECT 1; SELECT 2", "2 SQL statements were given"),
+            ("SELECT 1", "names no table of the database"),
+            ("SELECT nope FROM stock", "nope"),
+            ("TRUNCATE TABLE stock", "none of the statements"),
+            ("UPDATE stok SET count = 1", "did you mean 'stock'"),
+        ],
+    )
+    def test_what_a_transaction_refuses_is_refused(
+        self, spark: SparkSession, url: str, stock: str, statement: str, message: str
+    ) -> None:
+        with pytest.raises(OmidError, match=message):
+            pyomid.spark.connect(spark, url).sql(statement)
 
 
 MERGE = "MERGE INTO stock t USING stock s ON t.item = s.item AND t.shop = s.shop"
@@ -232,13 +293,13 @@ REFUSED = [
 def test_what_is_not_supported_is_refused_and_changes_nothing(spark: SparkSession, url: str, stock: str) -> None:
     for statement, message in REFUSED:
         print(statement)
-        with pytest.raises(OmidError, match=message), pyomid.spark.transaction(spark, url) as tx:
+        with pytest.raises(OmidError, match=message), pyomid.spark.connect(spark, url).transaction() as tx:
             tx.sql(statement)
     assert rows(spark, url) == sorted(STOCK)
 
 
 def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str, stock: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         with pytest.raises(Misuse, match="no parameter :v"):
             tx.sql("SELECT * FROM stock", {"v": 1})
         with pytest.raises(Misuse, match=r"names no frame \{news\}"):

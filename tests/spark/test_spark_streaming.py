@@ -20,7 +20,7 @@ from streaming_driver import COUNTED, SEEN, count, make_tables, put_files, strea
 import pyomid
 import pyomid.spark
 from pyomid.client.idempotency import KEYS_TABLE
-from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep.expire import expire_keys
 from pyomid.errors import ConflictError, Misuse
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Sink = Callable[["DataFrame", int], None]
 
 def counted(spark: SparkSession, url: str) -> tuple[dict[str, int], int]:
     """How often each line was seen, by the transactions that wrote it, and the total that they kept."""
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         seen = {row["line"]: row["count"] for row in tx.read(SEEN, partitions=1).collect()}
         ((total,),) = [(row["count"],) for row in tx.read(COUNTED, partitions=1).collect()] or [(0,)]
     return seen, total
@@ -54,7 +54,7 @@ def test_each_batch_is_one_transaction_and_a_replayed_one_counts_once(
     """The query dies behind each batch's commit, before Spark notes it: the next start hands the batch out again."""
     make_tables(spark, url)
     lines = put_files(tmp_path, batches=3)
-    sink = pyomid.spark.stream_sink(url, count)
+    sink = pyomid.spark.connect(spark, url).stream_sink(count)
     handed_out: list[int] = []
 
     def dies_behind_it(batch: DataFrame, batch_id: int) -> None:
@@ -73,6 +73,7 @@ def test_each_batch_is_one_transaction_and_a_replayed_one_counts_once(
 
 
 def test_what_a_batch_raises_ends_the_query_and_leaves_nothing(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    db = pyomid.spark.connect(spark, url)
     make_tables(spark, url)
     lines = put_files(tmp_path, batches=1)
     failing = [True]
@@ -82,12 +83,12 @@ def test_what_a_batch_raises_ends_the_query_and_leaves_nothing(spark: SparkSessi
         if failing:
             raise RuntimeError("on purpose, in the batch")
 
-    query = stream(spark, tmp_path, pyomid.spark.stream_sink(url, fail_once))
+    query = stream(spark, tmp_path, db.stream_sink(fail_once))
     with pytest.raises(Exception, match="in the batch"):
         query.awaitTermination(120)
     assert counted(spark, url) == ({}, 0)
     failing.clear()
-    run_until_nothing_is_left(spark, tmp_path, pyomid.spark.stream_sink(url, fail_once))
+    run_until_nothing_is_left(spark, tmp_path, db.stream_sink(fail_once))
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
 
 
@@ -105,7 +106,7 @@ def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSe
             both_began.wait()
 
     with ThreadPoolExecutor(2) as drivers:
-        sinks = [pyomid.spark.stream_sink(url, meet, query_id="one query") for _ in range(2)]
+        sinks = [pyomid.spark.connect(spark, url).stream_sink(meet, query_id="one query") for _ in range(2)]
         for driver in [drivers.submit(sink, batch, 7) for sink in sinks]:
             driver.result(120)
     assert counted(spark, url) == ({"both": 1}, 1)
@@ -117,26 +118,27 @@ def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSess
     lines = put_files(tmp_path / "a", batches=2)
     put_files(tmp_path / "b", batches=2)
     for folder in ("a", "b", "a"):
-        run_until_nothing_is_left(spark, tmp_path / folder, pyomid.spark.stream_sink(url, count))
+        run_until_nothing_is_left(spark, tmp_path / folder, pyomid.spark.connect(spark, url).stream_sink(count))
     assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
 
 
 @pytest.mark.long
 def test_a_query_id_belongs_to_one_checkpoint(spark: SparkSession, url: str, tmp_path: Path) -> None:
     """Another one under it, with other data, would lose its first batches in silence."""
+    db = pyomid.spark.connect(spark, url)
     make_tables(spark, url)
     former, later, last = tmp_path / "former", tmp_path / "later", tmp_path / "last"
     lines = put_files(former, batches=2)
     for folder in (later, last):
         put_files(folder, batches=3)
-    sink = pyomid.spark.stream_sink(url, count, query_id="mine")
+    sink = db.stream_sink(count, query_id="mine")
     for _ in range(2):
         run_until_nothing_is_left(spark, former, sink)
     with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of") as refused:
         run_until_nothing_is_left(spark, later, sink)
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
     (adopted,) = re.findall(r"adopt_checkpoint='([0-9a-f-]{36})'", str(refused.value))
-    adopting = pyomid.spark.stream_sink(url, count, query_id="mine", adopt_checkpoint=adopted)
+    adopting = db.stream_sink(count, query_id="mine", adopt_checkpoint=adopted)
     for _ in range(2):
         run_until_nothing_is_left(spark, later, adopting)
     seen, total = counted(spark, url)
@@ -147,7 +149,7 @@ def test_a_query_id_belongs_to_one_checkpoint(spark: SparkSession, url: str, tmp
         with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of"):
             run_until_nothing_is_left(spark, folder, used)
     assert counted(spark, url) == (seen, total)
-    run_until_nothing_is_left(spark, last, pyomid.spark.stream_sink(url, count, query_id="another"))
+    run_until_nothing_is_left(spark, last, db.stream_sink(count, query_id="another"))
     assert counted(spark, url)[1] == 2 * total
 
 
@@ -156,10 +158,11 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_in_silence(
     spark: SparkSession, url: str, tmp_path: Path, query_id: str | None
 ) -> None:
     """It numbers later rows as a batch that has committed; or the same rows, which are then skipped by request."""
+    db = pyomid.spark.connect(spark, url)
     make_tables(spark, url)
     lines = put_files(tmp_path, batches=3)
     put_back, kept = tmp_path / "checkpoint", tmp_path / "kept"
-    sink = pyomid.spark.stream_sink(url, count, query_id=query_id)
+    sink = db.stream_sink(count, query_id=query_id)
     (tmp_path / "in" / "2.txt").rename(tmp_path / "2.txt")
     run_until_nothing_is_left(spark, tmp_path, noted(lambda: shutil.copytree(put_back, kept), sink))
     shutil.rmtree(put_back)
@@ -168,7 +171,7 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_in_silence(
     with pytest.raises(Exception, match=r"batches 0 and 1 of the streaming query .* have committed already") as refused:
         run_until_nothing_is_left(spark, tmp_path, sink)
     given, own = re.findall(r"query_id='([^']+)', adopt_checkpoint='([0-9a-f-]{36})'", str(refused.value))[0]
-    skipping = pyomid.spark.stream_sink(url, count, query_id=given, adopt_checkpoint=own)
+    skipping = db.stream_sink(count, query_id=given, adopt_checkpoint=own)
     run_until_nothing_is_left(spark, tmp_path, skipping)
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
 
@@ -189,7 +192,7 @@ def test_whose_a_query_id_is_outlives_the_keys_of_its_batches(spark: SparkSessio
     make_tables(spark, url)
     lines = put_files(tmp_path / "own", batches=2)
     put_files(tmp_path / "other", batches=1)
-    sink = pyomid.spark.stream_sink(url, count, query_id="resting")
+    sink = pyomid.spark.connect(spark, url).stream_sink(count, query_id="resting")
 
     def dies_behind_it(batch: DataFrame, batch_id: int) -> None:
         sink(batch, batch_id)
@@ -216,7 +219,7 @@ def test_keys_that_note_no_checkpoint_are_the_first_ones(
     make_tables(spark, url)
     for folder in ("own", "other"):
         put_files(tmp_path / folder, batches=1)
-    sink = pyomid.spark.stream_sink(url, count, query_id="old")
+    sink = pyomid.spark.connect(spark, url).stream_sink(count, query_id="old")
     sink(spark.createDataFrame([("by hand",)], "line string"), 0)
     run_until_nothing_is_left(spark, tmp_path / "own", sink)
     assert "skipped 'stream old batch 0': already committed" in caplog.text
@@ -233,12 +236,12 @@ def adding_to(table: str) -> Callable[[pyomid.spark.SparkTransaction, DataFrame]
 
 
 def lines_of(spark: SparkSession, url: str, table: str) -> list[str]:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         return sorted(row["line"] for row in tx.read(table, partitions=1).collect())
 
 
 def make_two_tables(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         for table in ("left", "right"):
             tx.write(spark.createDataFrame([], "line string, count long"), table, row_key=["line"], mode="overwrite")
 
@@ -247,7 +250,7 @@ def test_two_named_sinks_of_one_query_both_count_once(spark: SparkSession, url: 
     """The query dies between the two sinks of its first batch: the first is not counted again, the second is."""
     make_two_tables(spark, url)
     lines = put_files(tmp_path, batches=1)
-    sinks = [pyomid.spark.stream_sink(url, adding_to(table), name=table) for table in ("left", "right")]
+    sinks = [pyomid.spark.connect(spark, url).stream_sink(adding_to(table), name=table) for table in ("left", "right")]
     dying = [True]
 
     def both(batch: DataFrame, batch_id: int) -> None:
@@ -265,12 +268,13 @@ def test_two_named_sinks_of_one_query_both_count_once(spark: SparkSession, url: 
 
 def test_a_second_function_under_one_id_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
     """Skipped without a word its rows would be lost. The way out it is told works from the same checkpoint."""
+    db = pyomid.spark.connect(spark, url)
     make_two_tables(spark, url)
     lines = put_files(tmp_path, batches=1)
 
     def both(batch: DataFrame, batch_id: int) -> None:
-        pyomid.spark.stream_sink(url, adding_to("left"))(batch, batch_id)
-        pyomid.spark.stream_sink(url, adding_to("right"))(batch, batch_id)
+        db.stream_sink(adding_to("left"))(batch, batch_id)
+        db.stream_sink(adding_to("right"))(batch, batch_id)
 
     for _ in range(2):
         with pytest.raises(Exception, match=r"two functions under one id.*name="):
@@ -278,14 +282,15 @@ def test_a_second_function_under_one_id_is_refused(spark: SparkSession, url: str
     assert lines_of(spark, url, "right") == []
 
     def named(batch: DataFrame, batch_id: int) -> None:
-        pyomid.spark.stream_sink(url, adding_to("left"))(batch, batch_id)
-        pyomid.spark.stream_sink(url, adding_to("right"), name="right")(batch, batch_id)
+        db.stream_sink(adding_to("left"))(batch, batch_id)
+        db.stream_sink(adding_to("right"), name="right")(batch, batch_id)
 
     run_until_nothing_is_left(spark, tmp_path, named)
     assert (lines_of(spark, url, "left"), lines_of(spark, url, "right")) == (lines, lines)
 
 
 def test_a_conflict_runs_the_batch_again(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    db = pyomid.spark.connect(spark, url)
     make_tables(spark, url)
     lines = put_files(tmp_path, batches=1)
     begun: list[int] = []
@@ -293,11 +298,11 @@ def test_a_conflict_runs_the_batch_again(spark: SparkSession, url: str, tmp_path
     def beaten_once(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
         count(tx, batch)
         if not begun:
-            with pyomid.spark.transaction(batch.sparkSession, url) as other:
+            with pyomid.spark.connect(batch.sparkSession, url).transaction() as other:
                 other.write(batch.sparkSession.createDataFrame([("all", 100)], "name string, count long"), COUNTED)
         begun.append(tx.start_ts)
 
-    run_until_nothing_is_left(spark, tmp_path, pyomid.spark.stream_sink(url, beaten_once))
+    run_until_nothing_is_left(spark, tmp_path, db.stream_sink(beaten_once))
     assert len(begun) == 2
     assert counted(spark, url) == (dict.fromkeys(lines, 1), 100 + len(lines))
 
@@ -307,20 +312,21 @@ def test_a_conflict_runs_the_batch_again(spark: SparkSession, url: str, tmp_path
 
     batch = spark.createDataFrame([("late",)], "line string")
     with pytest.raises(ConflictError):
-        pyomid.spark.stream_sink(url, always_beaten, query_id="beaten", retries=0)(batch, 0)
+        db.stream_sink(always_beaten, query_id="beaten", retries=0)(batch, 0)
 
 
 def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     batch = spark.createDataFrame([("a",)], "line string")
     with pytest.raises(Misuse, match="no streaming query runs in this thread"):
-        pyomid.spark.stream_sink(url, count)(batch, 0)
+        db.stream_sink(count)(batch, 0)
     with pytest.raises(Misuse, match=r"must be 1 … 200"):
-        pyomid.spark.stream_sink(url, count, query_id="q" * 201)
+        db.stream_sink(count, query_id="q" * 201)
     with pytest.raises(Misuse, match="needs query_id"):
-        pyomid.spark.stream_sink(url, count, adopt_checkpoint="8d5d9a4c-0b1e-4a55-9d5d-000000000000")
+        db.stream_sink(count, adopt_checkpoint="8d5d9a4c-0b1e-4a55-9d5d-000000000000")
     for name in ("", "two words", "a\n"):
         with pytest.raises(Misuse, match="sink name"):
-            pyomid.spark.stream_sink(url, count, name=name)
+            db.stream_sink(count, name=name)
 
 
 @pytest.mark.long
@@ -357,7 +363,7 @@ def test_of_two_drivers_of_one_checkpoint_a_sink_counts_once(
     told."""
     make_tables(spark, url)
     lines = put_files(tmp_path, batches=2)
-    sink = pyomid.spark.stream_sink(url, count)
+    sink = pyomid.spark.connect(spark, url).stream_sink(count)
     with stopped_driver("streaming_driver.py", url, str(tmp_path), point=point, folder=tmp_path) as late:
         run_until_nothing_is_left(spark, tmp_path, sink)
         assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))

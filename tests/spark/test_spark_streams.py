@@ -36,7 +36,7 @@ def database(spark: SparkSession, url: str) -> Iterator[Database]:
 
 
 def make(spark: SparkSession, url: str, table: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         rows = spark.createDataFrame([("alice", 1), ("bob", 1)], "name string, balance long")
         tx.write(rows, table, row_key=["name"], mode="overwrite")
 
@@ -203,7 +203,7 @@ class Payments:
 
     def __init__(self, spark: SparkSession, url: str, database: Database) -> None:
         empty = spark.createDataFrame([], "name string, balance long, kind string, version long, id string")
-        with pyomid.spark.transaction(spark, url) as tx:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
             tx.write(empty, MIRROR, row_key=["name", "version", "kind"], mode="overwrite")
         self.starting = place(database)
         self._database = database
@@ -305,7 +305,7 @@ def test_a_written_stream_counts_each_batch_once(
         note.unlink()
     (tmp_path / "in" / "2.txt").write_text("new\n")
     copy(spark, url, tmp_path).awaitTermination(60)
-    changes = pyomid.spark.changes(spark, url, SEEN, starting=since)
+    changes = pyomid.spark.connect(spark, url).changes(SEEN, starting=since)
     assert [(row["line"], row["_change_type"]) for row in changes.collect()] == [("new", "insert")]
     database.release_bookmark(since)
 

@@ -13,7 +13,7 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid import crashpoints
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def kept_url(url: str) -> str:
 
 
 def write(spark: SparkSession, url: str, rows: list[tuple[int, str]], table: str = "t") -> int:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.createDataFrame(rows, "id int, v string"), table, row_key="id")
     assert tx.commit_ts is not None
     return tx.commit_ts
@@ -41,59 +41,62 @@ def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
 
 
 def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url: str) -> None:
+    db = pyomid.spark.connect(spark, kept_url)
     before = [(1, "a"), (2, "b")]
     first = write(spark, kept_url, before)
     second = write(spark, kept_url, [(2, "c"), (3, "d")])
-    past = pyomid.spark.read(spark, kept_url, "t", at=first)
+    past = db.read("t", at=first)
     assert rows_of(past) == before
-    with pyomid.connect(kept_url) as db:
-        db.compact()
+    with pyomid.connect(kept_url) as client:
+        client.compact()
     assert rows_of(past) == before
-    now = pyomid.spark.read(spark, kept_url, "t")
+    now = db.read("t")
     changed = now.join(past.withColumnRenamed("v", "was"), "id", "left").where("was IS NULL OR was <> v")
     assert sorted(row.id for row in changed.collect()) == [2, 3], "two snapshots in one query"
-    restored = pyomid.spark.restore(spark, kept_url, "t", first)
+    restored = db.restore("t", first)
     assert restored is not None
-    assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == before
-    assert rows_of(pyomid.spark.read(spark, kept_url, "t", at=second)) == [(1, "a"), (2, "c"), (3, "d")]
+    assert rows_of(db.read("t")) == before
+    assert rows_of(db.read("t", at=second)) == [(1, "a"), (2, "c"), (3, "d")]
     options = {"url": kept_url, "table": "t", "timestampAsOf": datetime.now(UTC).isoformat()}
     assert len(spark.read.format("omid").options(**options).load().collect()) >= 2
-    listed = pyomid.spark.history(spark, kept_url, "t").collect()
+    listed = db.history("t").collect()
     assert listed == sorted(listed, reverse=True)
 
 
 def test_a_restore_claims_the_table_so_that_no_new_row_is_left(spark: SparkSession, kept_url: str) -> None:
     """The row is not among those that it replaces."""
+    db = pyomid.spark.connect(spark, kept_url)
     first = write(spark, kept_url, [(1, "a")])
     write(spark, kept_url, [(1, "b")])
 
     def other() -> None:
         crashpoints.disarm()
-        with pyomid.connect(kept_url) as db, db.begin() as tx:
+        with pyomid.connect(kept_url) as client, client.begin() as tx:
             tx.table("t", codec=dict).put({"id": 77, "v": "new"})
 
     crashpoints.arm_action("spark.commit.before", other)
     try:
         with pytest.raises(ConflictError):
-            pyomid.spark.restore(spark, kept_url, "t", first)
+            db.restore("t", first)
     finally:
         crashpoints.disarm()
-    assert {(1, "b"), (77, "new")} <= set(rows_of(pyomid.spark.read(spark, kept_url, "t")))
+    assert {(1, "b"), (77, "new")} <= set(rows_of(db.read("t")))
 
 
 def test_a_restore_undoes_nothing_that_was_acknowledged_by_its_time(spark: SparkSession, kept_url: str) -> None:
+    db = pyomid.spark.connect(spark, kept_url)
     rows = [(1, "a"), (2, "b"), (3, "c")]
     for count in (1, 2, 3):
         write(spark, kept_url, rows[:count], "restored")
         at = datetime.now(UTC)
-        restored = pyomid.spark.restore(spark, kept_url, "restored", at)
+        restored = db.restore("restored", at)
         assert restored is not None
         assert restored.moment is not None
         assert restored.moment.time >= at
-        assert rows_of(pyomid.spark.read(spark, kept_url, "restored")) == rows[:count]
+        assert rows_of(db.read("restored")) == rows[:count]
     write(spark, kept_url, [(9, "later")], "restored")
-    found = pyomid.spark.moment(spark, kept_url, at)
-    assert rows_of(pyomid.spark.read(spark, kept_url, "restored", at=found.version)) == rows
+    found = db.moment(at)
+    assert rows_of(db.read("restored", at=found.version)) == rows
     options = {"url": kept_url, "table": "restored", "timestampAsOf": at.isoformat()}
     assert rows_of(spark.read.format("omid").options(**options).load()) == rows
 
@@ -137,39 +140,41 @@ NO_TIMES: list[tuple[Any, str]] = [
 
 @pytest.mark.usefixtures("written")
 def test_a_time_that_is_none_restores_nothing(spark: SparkSession, kept_url: str) -> None:
-    before = rows_of(pyomid.spark.read(spark, kept_url, "t"))
+    before = rows_of(pyomid.spark.connect(spark, kept_url).read("t"))
     for at, told in NO_TIMES:
         with pytest.raises(Misuse, match=told):
-            pyomid.spark.restore(spark, kept_url, "t", at)
+            pyomid.spark.connect(spark, kept_url).restore("t", at)
         if at is not None:
             with pytest.raises(Misuse, match=told):
-                pyomid.spark.read(spark, kept_url, "t", at=at)
-    assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == before
+                pyomid.spark.connect(spark, kept_url).read("t", at=at)
+    assert rows_of(pyomid.spark.connect(spark, kept_url).read("t")) == before
 
 
 def test_a_version_out_of_a_frame_of_pandas_is_one(spark: SparkSession, kept_url: str, written: int) -> None:
-    expected = rows_of(pyomid.spark.read(spark, kept_url, "t", at=written))
+    db = pyomid.spark.connect(spark, kept_url)
+    expected = rows_of(db.read("t", at=written))
     assert (1, "a") in expected
-    assert rows_of(pyomid.spark.read(spark, kept_url, "t", at=np.int64(written))) == expected
+    assert rows_of(db.read("t", at=np.int64(written))) == expected
 
 
 def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str, written: int) -> None:
     with pyomid.connect(kept_url) as db:
         db.create_table("later", families=["f"])
     with pytest.raises(UnknownTable, match="there was no table"):
-        pyomid.spark.read(spark, kept_url, "later", at=written)
+        pyomid.spark.connect(spark, kept_url).read("later", at=written)
 
 
 def test_e1_what_expired_is_gone_by_the_frames_snapshot(spark: SparkSession, kept_url: str) -> None:
+    db = pyomid.spark.connect(spark, kept_url)
     old, new = [(number, "old") for number in range(50)], [(number, "new") for number in range(40, 60)]
-    with pyomid.connect(kept_url) as db:
+    with pyomid.connect(kept_url) as client:
         first = write(spark, kept_url, old, "expiring")
-        db.alter_table("expiring", ttl_seconds=3_600)
-        expiry.expire(db, "expiring", wall_clock=lambda: time.time() + 400, notes=True)
+        client.alter_table("expiring", ttl_seconds=3_600)
+        expire.expire(client, "expiring", wall_clock=lambda: time.time() + 400, notes=True)
         write(spark, kept_url, new, "expiring")
-        before = pyomid.spark.read(spark, kept_url, "expiring")
-        assert expiry.expire(db, "expiring", wall_clock=lambda: time.time() + 4_100)["expiring"].expired_to > first
-        pyomid.spark.compact(spark, kept_url, "expiring")
-        assert rows_of(pyomid.spark.read(spark, kept_url, "expiring")) == new
+        before = db.read("expiring")
+        assert expire.expire(client, "expiring", wall_clock=lambda: time.time() + 4_100)["expiring"].expired_to > first
+        db.compact("expiring")
+        assert rows_of(db.read("expiring")) == new
         assert rows_of(before) == sorted([*old[:40], *new])
-        assert rows_of(pyomid.spark.read(spark, kept_url, "expiring", at=first)) == old
+        assert rows_of(db.read("expiring", at=first)) == old

@@ -33,7 +33,7 @@ def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
 
 
 def write(spark: SparkSession, url: str, table: str, *content: Row, level: str | None = None, **how: Any) -> int:
-    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
         tx.write(frame(spark, *content), table, row_key=["name"], **how)
     assert tx.commit_ts is not None
     return tx.commit_ts
@@ -81,26 +81,27 @@ def test_a_reader_beside_the_writer_never_sees_half_of_a_commit_over_three_table
     spark: SparkSession, url: str
 ) -> None:
     """The reader is no Spark program; it takes snapshot after snapshot while the transactions write and commit."""
+    db = pyomid.spark.connect(spark, url)
     tables = ("whole_a", "whole_b", "whole_c")
     seen: set[int] = set()
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         for table in tables:
             tx.write(frame(spark, *[(f"{n}", 0, None) for n in range(8)]), table, row_key=["name"])
-    with pyomid.connect(url) as db:
+    with pyomid.connect(url) as client:
 
         def generations(reader: pyomid.Transaction) -> set[bytes]:
             return {row[b"d:count"] for table in tables for _, row in reader.table(table).scan()}
 
         def look() -> None:
             """A snapshot that grew too old on a busy machine says so, and `run` takes another."""
-            found = db.run(generations)
+            found = client.run(generations)
             assert len(found) == 1, f"half a commit: {sorted(found)}"
             seen.add(int.from_bytes(found.pop(), "big"))
 
         look()
         with watching(look):
             for generation in (1, 2, 3):
-                with pyomid.spark.transaction(spark, url) as tx:
+                with db.transaction() as tx:
                     for table in tables:
                         tx.write(tx.read(table).withColumn("count", f.lit(generation).cast("long")), table)
         look()
@@ -109,7 +110,7 @@ def test_a_reader_beside_the_writer_never_sees_half_of_a_commit_over_three_table
 
 def test_a_transaction_reads_its_own_writes_and_deletes_in_their_order(spark: SparkSession, url: str) -> None:
     write(spark, url, "own", ("a", 1, "x"), ("b", 2, "y"))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.delete(frame(spark, ("a",), ddl="name string"), "own")
         assert rows(tx.read("own")) == [("b", 2, "y")]
         tx.write(frame(spark, ("a", 3, None)), "own")
@@ -122,18 +123,19 @@ def test_a_transaction_reads_its_own_writes_and_deletes_in_their_order(spark: Sp
 
 
 def test_deleting_rows_that_are_not_there_is_no_error_and_null_keys_are_refused(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "absent", ("a", 1, None))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with db.transaction() as tx:
         assert tx.delete(frame(spark, ("z", 7, None)), "absent").rows == 0
     assert tx.commit_ts is None
-    with pytest.raises(Misuse, match="'name' is null"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match="'name' is null"), db.transaction() as tx:
         tx.delete(frame(spark, (None,), ddl="name string"), "absent")
     assert rows(load(spark, url, "absent")) == [("a", 1, None)]
 
 
 def test_an_overwrite_and_its_rollback(spark: SparkSession, url: str) -> None:
     write(spark, url, "overwritten", ("a", 1, None), ("b", 2, None))
-    tx = pyomid.spark.transaction(spark, url)
+    tx = pyomid.spark.connect(spark, url).transaction()
     tx.write(frame(spark, ("c", 3, None)), "overwritten", mode="overwrite")
     assert rows(tx.read("overwritten")) == [("c", 3, None)]
     tx.rollback()
@@ -146,6 +148,7 @@ def test_an_overwrite_and_its_rollback(spark: SparkSession, url: str) -> None:
 def test_a_failed_tries_own_table_hides_no_rows_of_the_next(spark: SparkSession, url: str, mode: str) -> None:
     """The first try makes the table, which is durable at once, and fails: the next one must not take it for another's,
     write nothing and spend the id."""
+    db = pyomid.spark.connect(spark, url)
     table = f"own_{mode}"
     tries: list[int] = []
 
@@ -155,11 +158,11 @@ def test_a_failed_tries_own_table_hides_no_rows_of_the_next(spark: SparkSession,
         if len(tries) == 1:
             raise ConflictError("on purpose, behind the write")
 
-    assert pyomid.spark.run(spark, url, put, transaction_id=table) is None
+    assert db.run(put, transaction_id=table) is None
     assert len(tries) == 2
     assert rows(load(spark, url, table)) == [("a", 1, None)]
-    assert pyomid.spark.look_up_run(url, table).start_ts == tries[1]
-    with pyomid.spark.transaction(spark, url) as tx:
+    assert db.look_up_run(table).start_ts == tries[1]
+    with db.transaction() as tx:
         assert tx.write(frame(spark, ("b", 2, None)), table, mode="ignore").rows == 0
         with pytest.raises(Misuse, match=f"{table!r} has rows"):
             tx.write(frame(spark, ("b", 2, None)), table, mode="error")
@@ -183,14 +186,15 @@ def test_what_another_transaction_must_have_written_to_conflict(
     spark: SparkSession, url: str, level: str, other: dict[str, str], loses: bool
 ) -> None:
     """The first writes the count of row a; the other, which commits meanwhile, one cell."""
+    db = pyomid.spark.connect(spark, url)
     ((column, row),) = other.items()
     table = f"level_{level}_{column}_{row}"
     write(spark, url, table, ("a", 0, "-"), ("b", 0, "-"), level=level)
     value: Any = 5 if column == "count" else "new"
     ddl = f"name string, {column} {'long' if column == 'count' else 'string'}"
-    tx = pyomid.spark.transaction(spark, url, conflict_level=level)
+    tx = db.transaction(conflict_level=level)
     tx.write(frame(spark, ("a", 1), ddl="name string, count long"), table)
-    with pyomid.spark.transaction(spark, url, conflict_level=None if level == "table" else level) as second:
+    with db.transaction(conflict_level=None if level == "table" else level) as second:
         second.write(frame(spark, (row, value), ddl=ddl), table)
     if loses:
         with pytest.raises(ConflictError, match=rf"it wrote {table} \(name='a'\)") as raised:
@@ -209,7 +213,7 @@ def test_a_spark_transaction_and_a_program_without_spark_conflict_with_each_othe
 ) -> None:
     write(spark, url, "mixed", ("a", 0, None))
     with pyomid.connect(url) as db:
-        tx = pyomid.spark.transaction(spark, url)
+        tx = pyomid.spark.connect(spark, url).transaction()
         tx.write(frame(spark, ("a", 1, None)), "mixed")
         db.run(lambda other: other.table("mixed").put(b"a", {b"d:count": (2).to_bytes(8, "big")}))
         with pytest.raises(ConflictError):
@@ -233,7 +237,7 @@ def test_two_pipelines_that_add_to_one_total_both_count(spark: SparkSession, url
     def pipeline() -> None:
         try:
             for _ in range(2):
-                pyomid.spark.run(spark, url, add, on_conflict=conflicts.append)
+                pyomid.spark.connect(spark, url).run(add, on_conflict=conflicts.append)
         except BaseException as error:
             failures.append(error)
 
@@ -257,7 +261,7 @@ def test_retries_end_and_the_last_conflict_is_raised(spark: SparkSession, url: s
         write(spark, url, "hopeless", ("a", len(tries), None))
 
     with pytest.raises(ConflictError):
-        pyomid.spark.run(spark, url, lose, retries=1)
+        pyomid.spark.connect(spark, url).run(lose, retries=1)
     assert len(tries) == 2
     assert tries[1] > tries[0]
     assert rows(load(spark, url, "hopeless")) == [("a", 2, None)]
@@ -267,10 +271,11 @@ def test_retries_end_and_the_last_conflict_is_raised(spark: SparkSession, url: s
 
 
 def test_of_two_runs_under_one_id_at_the_same_time_one_commits(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     write(spark, url, "raced", ("a", 0, None))
 
     def begun(value: int) -> SparkTransaction:
-        tx = pyomid.spark.transaction(spark, url, transaction_id="race")
+        tx = db.transaction(transaction_id="race")
         tx.write(frame(spark, (f"row {value}", value, None)), "raced")
         return tx
 
@@ -279,7 +284,7 @@ def test_of_two_runs_under_one_id_at_the_same_time_one_commits(spark: SparkSessi
     with pytest.raises(ConflictError):
         first.commit()
     assert rows(load(spark, url, "raced")) == [("a", 0, None), ("row 2", 2, None)]
-    found = pyomid.spark.look_up_run(url, "race")
+    found = db.look_up_run("race")
     assert (found.state, found.start_ts, found.commit_ts) == (RunState.COMMITTED, second.start_ts, second.commit_ts)
     with pytest.raises(AlreadyCommitted, match="race"):
         begun(3)
@@ -288,24 +293,26 @@ def test_of_two_runs_under_one_id_at_the_same_time_one_commits(spark: SparkSessi
 def test_a_run_under_an_id_that_rolled_back_may_run_again_and_one_that_wrote_nothing_counts_as_done(
     spark: SparkSession, url: str
 ) -> None:
+    db = pyomid.spark.connect(spark, url)
+
     def put(tx: SparkTransaction, *, fail: bool) -> None:
         tx.write(frame(spark, ("a", 1, None)), "again", row_key=["name"])
         if fail:
             raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
-        pyomid.spark.run(spark, url, lambda tx: put(tx, fail=True), transaction_id="again")
-    assert pyomid.spark.look_up_run(url, "again").state is RunState.ABSENT
-    assert pyomid.spark.run(spark, url, lambda tx: put(tx, fail=False), transaction_id="again") is None
+        db.run(lambda tx: put(tx, fail=True), transaction_id="again")
+    assert db.look_up_run("again").state is RunState.ABSENT
+    assert db.run(lambda tx: put(tx, fail=False), transaction_id="again") is None
     assert rows(load(spark, url, "again")) == [("a", 1, None)]
-    assert pyomid.spark.run(spark, url, lambda tx: 7, transaction_id="nothing") == 7
-    assert isinstance(pyomid.spark.run(spark, url, lambda tx: 7, transaction_id="nothing"), pyomid.AlreadyDone)
+    assert db.run(lambda tx: 7, transaction_id="nothing") == 7
+    assert isinstance(db.run(lambda tx: 7, transaction_id="nothing"), pyomid.AlreadyDone)
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 10_000])
 def test_an_id_that_cannot_be_a_row_key_is_refused(spark: SparkSession, url: str, bad: str) -> None:
     with pytest.raises(Misuse):
-        pyomid.spark.transaction(spark, url, transaction_id=bad)
+        pyomid.spark.connect(spark, url).transaction(transaction_id=bad)
 
 
 # Misuse
@@ -313,7 +320,7 @@ def test_an_id_that_cannot_be_a_row_key_is_refused(spark: SparkSession, url: str
 
 def test_a_transaction_belongs_to_its_thread_and_process(spark: SparkSession, url: str) -> None:
     write(spark, url, "owned", ("a", 1, None))
-    tx = pyomid.spark.transaction(spark, url)
+    tx = pyomid.spark.connect(spark, url).transaction()
     tx.write(frame(spark, ("a", 2, None)), "owned")
     errors: list[BaseException] = []
 
@@ -345,7 +352,7 @@ def test_a_transaction_belongs_to_its_thread_and_process(spark: SparkSession, ur
 def test_a_lazy_frame_outlives_its_transaction_only_by_the_lease(spark: SparkSession, url: str) -> None:
     """A committed transaction's lease is gone: its frame either still reads its snapshot, or says SnapshotTooOld."""
     write(spark, url, "lazy", ("a", 1, None))
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         lazy = tx.read("lazy")
     write(spark, url, "lazy", ("a", 2, None))
     try:
@@ -356,7 +363,7 @@ def test_a_lazy_frame_outlives_its_transaction_only_by_the_lease(spark: SparkSes
 
 
 def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, ("a", 1, None)), "over", row_key=["name"])
     for use in (
         lambda: tx.read("over"),
@@ -383,32 +390,34 @@ def test_a_transaction_that_cannot_be_is_refused_with_its_value(
     spark: SparkSession, url: str, how: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(pyomid.OmidError, match=words):
-        pyomid.spark.transaction(spark, url, **how)
+        pyomid.spark.connect(spark, url).transaction(**how)
 
 
 @pytest.mark.long
 def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost(spark: SparkSession, url: str) -> None:
-    from pyomid.spark.databases import connection
+    db = pyomid.spark.connect(spark, url)
+    from pyomid.spark.connections import connection
 
     write(spark, url, "limits", ("kept", 1, None))
     limits = connection(url).deployment.store.limits
     long = f.repeat(f.lit("v"), limits.value_bytes_max + 1)
     with pytest.raises(Misuse, match=rf"limit of {limits.value_bytes_max}"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             tx.write(frame(spark, ("big", 1, None)).withColumn("note", long), "limits")
     with pytest.raises(Misuse, match=rf"limit of {limits.row_bytes_max}"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             tx.write(frame(spark, ("k" * (limits.row_bytes_max + 1), 1, None)), "limits")
     assert rows(load(spark, url, "limits")) == [("kept", 1, None)]
 
 
 def test_two_columns_of_one_place_and_two_of_one_name_are_refused(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     twice = frame(spark, ("a", 1, "x")).selectExpr("name", "count", "count")
-    with pytest.raises(Misuse, match="two columns 'count'"), pyomid.spark.transaction(spark, url) as tx:
+    with pytest.raises(Misuse, match="two columns 'count'"), db.transaction() as tx:
         tx.write(twice, "places", row_key=["name"])
     mapping = {"count": "d:x", "note": "d:x"}
     with pytest.raises(Misuse, match="'count' and 'note' are both stored in"):
-        with pyomid.spark.transaction(spark, url) as tx:
+        with db.transaction() as tx:
             tx.write(frame(spark, ("a", 1, "x")), "places", row_key=["name"], mapping=mapping)
 
 

@@ -10,7 +10,7 @@ import pyomid
 import pyomid.spark
 from pyomid.client.database import Database
 from pyomid.client.upkeep.verification import TableReport, Verification
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
 from waiting import until, until_w_passes
 
@@ -36,7 +36,7 @@ def three_rows(db: Database, table: str) -> tuple[int, int]:
 
 
 def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, TableReport]:
-    found = pyomid.spark.verify(spark, url, [table])
+    found = pyomid.spark.connect(spark, url).verify([table])
     (report,) = found.tables
     return found, report
 
@@ -65,7 +65,7 @@ def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_pass
     found, report = verified(spark, url, "haunted")
     assert found.ok, "an orphan is no damage"
     assert (report.orphans, found.orphan_starts) == (2, {ghost: 2})
-    assert pyomid.spark.compact(spark, url, ["haunted"]).orphans_dropped == 2
+    assert pyomid.spark.connect(spark, url).compact(["haunted"]).orphans_dropped == 2
     found, report = verified(spark, url, "haunted")
     assert (report.rows, report.cells, report.orphans) == (3, 3, 0)
 
@@ -73,17 +73,18 @@ def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_pass
 def test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by_compaction(
     spark: SparkSession, url: str
 ) -> None:
-    with pyomid.spark.transaction(spark, url) as tx:
+    db = pyomid.spark.connect(spark, url)
+    with db.transaction() as tx:
         content = spark.range(5, numPartitions=1).selectExpr("id", "id * 2 AS twice", "'x' AS text")
         tx.write(content, "unhealed", row_key=["id"])
     found, report = verified(spark, url, "unhealed")
     assert found.ok, "the commit table still says it"
     assert (report.rows, report.cells, report.missing_shadow_cells) == (5, 10, 10)
     until_w_passes(connection(url).deployment.leader_state, max(tx.branches))
-    assert pyomid.spark.compact(spark, url, ["unhealed"]).cells_healed == 10
+    assert pyomid.spark.connect(spark, url).compact(["unhealed"]).cells_healed == 10
     found, report = verified(spark, url, "unhealed")
     assert (report.cells, report.missing_shadow_cells) == (10, 0)
-    assert pyomid.spark.compact(spark, url, ["unhealed"]).cells_healed == 0
+    assert db.compact(["unhealed"]).cells_healed == 0
 
 
 def test_a_commit_of_which_one_cell_lost_its_shadow_cell_and_the_table_its_entry_is_torn(

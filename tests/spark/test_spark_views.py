@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.connect]
 @pytest.fixture(scope="module", autouse=True)
 def tables(spark: SparkSession, url: str) -> None:
     rows = spark.range(3).selectExpr("id", "id * 2 AS twice")
-    with pyomid.spark.transaction(spark, url) as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
         for table in ("stock", "right-hand"):
             tx.write(rows, table, row_key="id")
     with pyomid.connect(url) as db:
@@ -32,28 +32,30 @@ def count(spark: SparkSession) -> int:
 
 
 def test_views_select_and_insert_and_all_show_one_snapshot(spark: SparkSession, url: str) -> None:
-    assert pyomid.spark.register_views(spark, url) == ["right-hand", "stock"]
-    with pyomid.spark.transaction(spark, url) as tx:
+    db = pyomid.spark.connect(spark, url)
+    assert db.views() == ["right-hand", "stock"]
+    with db.transaction() as tx:
         tx.delete("stock", where="id = 0")
     assert count(spark) == 3
     spark.sql("INSERT INTO stock VALUES (7, 14)")
     spark.sql("INSERT INTO `right-hand` (twice, id) SELECT 14L, 7L")
     assert count(spark) == 3, "what was inserted is not seen before the views are made anew"
-    pyomid.spark.register_views(spark, url)
+    db.views()
     assert count(spark) == 3
     assert sorted(row["id"] for row in spark.table("stock").collect()) == [1, 2, 7]
-    assert pyomid.spark.register_views(spark, url, "stock", prefix="omid_") == ["omid_stock"]
+    assert db.views("stock", prefix="omid_") == ["omid_stock"]
     assert spark.table("omid_stock").count() == 3
 
 
 def test_views_that_cannot_be_are_refused(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
     with pytest.raises(UnknownTable, match="did you mean 'stock'"):
-        pyomid.spark.register_views(spark, url, ["stok"])
+        db.views(["stok"])
     with pytest.raises(Misuse, match="has no schema"):
-        pyomid.spark.register_views(spark, url, ["bytes_only"])
-    with pyomid.spark.transaction(spark, url) as tx:
+        db.views(["bytes_only"])
+    with db.transaction() as tx:
         tx.write(spark.range(1), "STOCK", row_key="id")
     with pytest.raises(Misuse, match="'STOCK' and 'stock' differ only by case"):
-        pyomid.spark.register_views(spark, url)
-    with pyomid.connect(url) as db:
-        db.drop_table("STOCK")
+        db.views()
+    with pyomid.connect(url) as client:
+        client.drop_table("STOCK")

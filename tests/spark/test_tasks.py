@@ -16,18 +16,18 @@ import pytest
 
 import pyomid
 from pyomid.client.admin.table_admin import create_table
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.run_outcome import RunState, look_up_run
+from pyomid.spark.run_outcome import RunState, outcome_of
 from pyomid.spark.source import write_task
 from pyomid.spark.source.options import TABLE_LEVEL
 from pyomid.spark.source.read_task import ReadPlan, divided, pair_rows, read_range
@@ -173,11 +173,11 @@ def test_of_two_runs_under_one_id_at_most_one_commits(conn: Connection, level: s
         one: {info: [written(conn, plan_for(conn, info, one, level), frame(info, ("a", 1, None)))]},
         other: {other_table: [written(conn, plan_for(conn, other_table, other, level), frame(info, ("b", 2, None)))]},
     }
-    assert look_up_run(conn.url, "run").state is RunState.ABSENT
+    assert outcome_of(conn, "run").state is RunState.ABSENT
     commit(conn, one, writes[one], level=level, transaction_id="run")
     with pytest.raises(ConflictError):
         commit(conn, other, writes[other], level=level, transaction_id="run")
-    found = look_up_run(conn.url, "run")
+    found = outcome_of(conn, "run")
     assert (found.state, found.start_ts) == (RunState.COMMITTED, one.start_ts)
 
 

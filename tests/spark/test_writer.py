@@ -19,9 +19,9 @@ from pyomid.protocol.effects import WriteShadowCells
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.run_outcome import RunState, look_up_run
+from pyomid.spark.run_outcome import RunState, outcome_of
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
@@ -124,7 +124,7 @@ def test_of_two_writes_under_one_id_one_set_of_rows_is_seen(conn: Connection) ->
     one.commit([first])
     other.commit([second])
     assert rows_of(conn) == [("a", 1)]
-    found = look_up_run(conn.url, "load")
+    found = outcome_of(conn, "load")
     assert (found.state, found.start_ts) == (RunState.COMMITTED, one.begun.start_ts)
     assert leases(conn) == ()
 
@@ -137,7 +137,7 @@ def test_a_write_that_lost_to_a_stranger_does_not_spend_its_id(conn: Connection)
         writer.commit([message])
     writer.abort([message])
     assert rows_of(conn) == [("a", 7)]
-    assert look_up_run(conn.url, "load").state is not RunState.COMMITTED
+    assert outcome_of(conn, "load").state is not RunState.COMMITTED
     save(conn, ("a", 1), transactionId="load")
     assert rows_of(conn) == [("a", 1)]
     assert leases(conn) == ()
@@ -201,7 +201,7 @@ def test_a_failure_behind_the_answer_does_not_say_not_committed(
     assert len(tried) == 1
     monkeypatch.undo()
     assert rows_of(conn) == [("a", 1)]
-    assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+    assert outcome_of(conn, "load").state is RunState.COMMITTED
     again = prepared(conn, transactionId="load")
     again.commit([written(again, ("b", 2))])
     assert rows_of(conn) == [("a", 1)]
@@ -236,7 +236,7 @@ def test_a_failed_tries_own_table_hides_no_rows(conn: Connection, mode: str, how
     save(conn, ("a", 1), ifExists=mode, **how)
     assert rows_of(conn) == [("a", 1)]
     if how:
-        assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+        assert outcome_of(conn, "load").state is RunState.COMMITTED
 
 
 def test_ignore_and_error_see_the_rows_of_their_snapshot_only(conn: Connection) -> None:
@@ -256,7 +256,7 @@ def test_an_ignored_write_spends_its_id_and_changes_nothing(conn: Connection) ->
     save(conn, ("a", 1))
     save(conn, ("b", 2), ifExists="ignore", transactionId="load")
     assert rows_of(conn) == [("a", 1)]
-    assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+    assert outcome_of(conn, "load").state is RunState.COMMITTED
     assert leases(conn) == ()
 
 

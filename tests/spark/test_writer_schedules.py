@@ -14,8 +14,8 @@ from test_writer import compact, leases, prepared, push_watermark_past, rows_of,
 
 from pyomid import crashpoints
 from pyomid.errors import ConflictError, OmidError, OutcomeUnknown, UnknownTable
-from pyomid.spark.databases import Connection, connection
-from pyomid.spark.run_outcome import RunState, look_up_run
+from pyomid.spark.connections import Connection, connection
+from pyomid.spark.run_outcome import RunState, outcome_of
 from pyomid.spark.source.writer import BranchMessage, OmidWriter
 
 pytestmark = pytest.mark.fast
@@ -130,7 +130,7 @@ def test_of_all_drivers_under_one_id_one_counts_and_whole(schedule: list[tuple[s
         assert parts == whole, f"a part of a commit: {seen}"
         assert len(whole) <= 1, f"one id counts twice: {seen}"
         told = any("committed" in driver.told for driver in world.drivers)
-        state = look_up_run(conn.url, "load").state
+        state = outcome_of(conn, "load").state
         ignored = mode == "ignore" and not whole and state is RunState.COMMITTED
         assert whole or not told or ignored, f"told committed, and gone: {seen}"
         assert (state is RunState.COMMITTED) == bool(whole or ignored)

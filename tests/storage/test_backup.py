@@ -311,7 +311,7 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
     folder = tmp_path / "db"
     with pyomid.connect(url_of(folder)) as db:
         db.create_table("t", ["f"])
-        first = db.deployment.leader_state.database_id()
+        first = db._core.deployment.leader_state.database_id()
         count = itertools.count()
 
         def write() -> None:
@@ -331,10 +331,10 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
     for _ in range(2):
         with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
             assert len(list(tx.table("t").scan())) == 2
-            assert db.deployment.leader_state.database_id() != first
+            assert db._core.deployment.leader_state.database_id() != first
         at_rest(copy)
     with pyomid.connect(url_of(folder)) as db:
-        assert db.deployment.leader_state.database_id() == first
+        assert db._core.deployment.leader_state.database_id() == first
 
 
 def test_files_that_the_note_does_not_name_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from embedded_images import image_after_kill
 
 from pyomid.errors import Deposed, Misuse, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, commit_table
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.writer_turns import WriterTurn
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
 from waiting import until
 

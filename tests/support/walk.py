@@ -141,10 +141,9 @@ def serve(folder: str) -> None:
 def spark(folder: str) -> None:
     from pyspark.sql import SparkSession
 
-    from pyomid.spark import transaction
-    from pyomid.spark.sessions import use_this_python
+    from pyomid.spark import connect
 
-    use_this_python()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     frame = session.createDataFrame([("alice", 100), ("bob", 50)], "name string, balance long")
     walk = Walk()
@@ -152,7 +151,7 @@ def spark(folder: str) -> None:
         walk.phase = phase
         if phase:
             walk.start()
-        with transaction(session, f"omid:///{folder.lstrip('/')}") as tx:
+        with connect(session, f"omid:///{folder.lstrip('/')}").transaction() as tx:
             tx.write(frame, "accounts", row_key=["name"])
         walk.stop()
     print(walk.report(WRITE))

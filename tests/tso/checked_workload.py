@@ -1,4 +1,4 @@
-"""Well-behaved peers that run beside an attack: every answer is checked, and none of their connections may break."""
+"""Well-behaved peers beside an attack: every reply is checked, and none of their connections may break."""
 
 from __future__ import annotations
 

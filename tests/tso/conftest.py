@@ -1,4 +1,4 @@
-"""Folders with a TSO of their own; none is left running."""
+"""Folders, each with its own TSO, which ends with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asyncio session keeps the blocking one's promises."""
+"""The asyncio session gives the blocking session's guarantees."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from service_process import served
 
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.blocking import tcp_connector
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.types import CommitRequest, SealOutcome, Status
 from pyomid.wire.messages import (
@@ -81,7 +81,7 @@ def test_leases_seals_and_errors(tmp_path: Path) -> None:
         asyncio.run(scenario(running.address))
 
 
-def test_a_tso_that_is_gone_is_unavailable_or_unknown_never_silent(tmp_path: Path) -> None:
+def test_a_dead_tso_raises_unavailable_or_outcome_unknown(tmp_path: Path) -> None:
     async def scenario(running) -> None:  # type: ignore[no-untyped-def]
         tso = session(running.address, retry_s=0.3)
         start_ts = (await tso.begin()).start_ts

@@ -1,4 +1,4 @@
-"""What lies in deploy/ is what the command understands."""
+"""The files in deploy/ are valid for the command."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def options(*arguments: str, environment: dict[str, str] | None = None) -> dict[
     ("config", "store"),
     [("tso.yaml", "omid:///var/lib/pyomid/db"), ("hbase/tso.yaml", "omid+hbase://zk1:2181,zk2:2181,zk3:2181/hbase")],
 )
-def test_the_config_files_are_understood(config: str, store: str) -> None:
+def test_the_config_files_are_valid(config: str, store: str) -> None:
     read = options("--config", str(DEPLOY / config))
     assert read["store"] == store
 
 
-def test_a_cluster_is_shipped_as_adoption_needs_it() -> None:
+def test_the_clusters_config_permits_adoption() -> None:
     """Cells that programs wrote are of the wall clock: a TSO that counts from 1 refuses them all."""
     assert options("--config", str(DEPLOY / "hbase" / "tso.yaml"))["timestamps"] == "world-time"
 
@@ -47,7 +47,7 @@ def test_every_commented_option_of_the_config_file_exists(tmp_path: Path) -> Non
     assert options("--config", str(config))["announce"]
 
 
-def test_the_containers_environment_is_understood() -> None:
+def test_the_containers_environment_is_valid() -> None:
     lines = [part.strip(" \\") for part in (DEPLOY / "Containerfile").read_text().splitlines()]
     set_here = [line for line in lines if "PYOMID_TSO_" in line and not line.startswith("#")]
     given = dict(line.removeprefix("ENV ").split("=", 1) for line in set_here)

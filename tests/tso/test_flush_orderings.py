@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from served_folder import DEADLINE_S, SETTINGS, Run, Served, cell, served, transact
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.errors import Corruption, OmidError
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.types import CommitReply, CommitRequest
@@ -66,12 +66,12 @@ class SlowDisk:
     @property
     def undecided(self) -> int:
         """Commits that are decided and not yet answered."""
-        self.each.service.count_up()
+        self.each.service.update_counters()
         return self.each.service.machine.status().in_flight
 
     @property
     def counters(self) -> dict[str, int]:
-        self.each.service.count_up()
+        self.each.service.update_counters()
         return dict(self.each.service.machine.step.counters)
 
     async def commit_slowly(self, session: AsyncTsoSession) -> asyncio.Task[CommitReply]:
@@ -137,7 +137,7 @@ def test_commits_decided_meanwhile_are_flushed_when_the_flush_has_ended(
 
 
 @pytest.mark.parametrize("with_fence", [False, True])
-def test_beside_the_flush_on_the_disk_no_other_is_put_out(
+def test_only_one_flush_at_a_time_goes_to_the_disk(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_fence: bool
 ) -> None:
     """Not by a step of the machine either; at its end the next one begins, also where its batch is closed by then."""
@@ -165,7 +165,7 @@ def test_beside_the_flush_on_the_disk_no_other_is_put_out(
     run(scenario())
 
 
-def test_a_drain_waits_for_the_flush_that_is_under_way_and_its_answer_leaves(
+def test_a_drain_waits_for_the_flush_in_flight_and_sends_its_reply(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -186,7 +186,7 @@ def test_a_drain_waits_for_the_flush_that_is_under_way_and_its_answer_leaves(
 
 
 @pytest.mark.parametrize("notices_first", ["the flush's end", "another step"])
-def test_t4_a_leader_whose_lease_ended_under_its_flush_acknowledges_nothing(
+def test_t4_a_leader_whose_lease_ended_during_a_flush_acknowledges_nothing(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices_first: str
 ) -> None:
     """The entries are durable and the epoch is still its own: only its clock says that it leads no more."""
@@ -215,7 +215,7 @@ def test_t4_a_leader_whose_lease_ended_under_its_flush_acknowledges_nothing(
     run(scenario())
 
 
-def test_corruption_behind_a_flush_ends_the_service_at_once_and_is_told_by_its_name(
+def test_corruption_during_a_flush_ends_the_service_and_is_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is no failure of the moment: nothing is repeated, nobody is answered."""

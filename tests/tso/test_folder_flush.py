@@ -1,4 +1,4 @@
-"""The service over a folder: real folder, real sockets, one process. Each test is run on both event loops."""
+"""The service over a folder: real folder, real sockets, one process. Each test runs on both event loops."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from served_folder import DEADLINE_S, SESSIONS, Run, Served, served, together, transact
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import OmidError, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.writer_turns import WriterTurn
 from pyomid.types import SealOutcome
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
 
-def test_what_is_answered_is_durable(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledged_commits_are_durable(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seals, completions and clean-ups come between, on other threads."""
 
     async def others(each: Served) -> None:
@@ -84,7 +84,7 @@ def test_a_lone_client_waits_on_a_thread_for_another_writer(
     run(scenario())
 
 
-def test_told_to_stop_amid_a_flush_it_answers_and_ends_clean(
+def test_a_service_stopped_during_a_flush_replies_and_exits_cleanly(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -117,7 +117,7 @@ def test_told_to_stop_amid_a_flush_it_answers_and_ends_clean(
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_t4_process_that_slept_amid_a_flush_looks_who_leads_before_it_answers(
+def test_t4_a_process_suspended_during_a_flush_checks_the_leader_before_it_replies(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
 ) -> None:
     """T5 too: the epoch is read behind the write, when it was noticed, not when it was begun."""
@@ -152,9 +152,7 @@ def test_t4_process_that_slept_amid_a_flush_looks_who_leads_before_it_answers(
     run(scenario())
 
 
-def test_flush_whose_end_fails_is_repeated_and_answered_once(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_flush_is_retried_and_answered_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entries are durable, the look at the epoch behind them failed."""
     failures: list[int] = []
 
@@ -180,7 +178,7 @@ def test_flush_whose_end_fails_is_repeated_and_answered_once(
     run(scenario())
 
 
-def test_disk_that_fails_ends_the_service_by_its_own_reason(
+def test_a_failing_disk_ends_the_service_with_its_error(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""A folder that is removed, moved or made again under a running TSO and its clients."""
+"""A folder is removed, moved or created anew while its TSO and clients run."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_nothing_is_written_or_read_in_a_removed_folder(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("gone", ["all", "moved", "replaced"])
-def test_no_commit_is_promised_in_files_that_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
-) -> None:
+def test_no_commit_is_acknowledged_in_deleted_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
     """However short ago somebody looked: what was told committed would be found by nobody."""
     monkeypatch.setattr(environment, "LOOK_S", 1e9)
     folder = tmp_path / "db"
@@ -138,7 +136,7 @@ def test_a_panicked_environment_is_not_opened_in_another_folder(tmp_path: Path) 
     store.close()
 
 
-def test_who_connects_again_shares_what_others_see(folder: Path, url: str) -> None:
+def test_a_reconnected_client_sees_the_same_database(folder: Path, url: str) -> None:
     old = pyomid.connect(url)
     old.create_table("t", families=["f"])
     put_one(old, b"old")
@@ -176,7 +174,7 @@ def test_a_tso_that_ends_leaves_its_successors_socket(tmp_path: Path) -> None:
     assert not (folder / SOCKET_FILE).exists()
 
 
-def test_a_tso_removes_no_socket_that_took_its_ones_place(tmp_path: Path) -> None:
+def test_a_tso_never_removes_another_tsos_socket(tmp_path: Path) -> None:
     open_folder(tmp_path)
     lock = FolderLock(tmp_path)
     assert lock.acquire()

@@ -1,4 +1,4 @@
-"""What a balancer or an orchestrator is told: who is well, who serves, and who could at once."""
+"""Health checks: /health, /ready, and readiness of a standby."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pyomid.server.metrics import Watched, _response
+from pyomid.server.metrics import _response
+from pyomid.server.startup import Watched
 
 pytestmark = pytest.mark.fast
 
@@ -21,7 +22,7 @@ def statuses(watched: Watched) -> tuple[int, int, int]:
     return status(watched, "/health"), status(watched, "/ready"), status(watched, "/ready?standby=yes")
 
 
-def test_a_standby_is_ready_as_such_once_it_could_lead() -> None:
+def test_a_standby_is_ready_once_it_could_lead() -> None:
     watched, is_loaded = Watched(), False
     assert statuses(watched) == (200, 503, 503), "it starts"
     watched.is_prepared = lambda: is_loaded

@@ -74,7 +74,7 @@ def environment(pod: dict[str, Any]) -> dict[str, str]:
 
 @needs_helm
 @pytest.mark.parametrize("case", CASES)
-def test_the_kept_files_are_what_helm_renders(case: str) -> None:
+def test_the_stored_files_equal_helms_output(case: str) -> None:
     done = rendered(*CASES[case])
     assert done.returncode == 0, done.stderr
     if os.environ.get("PYOMID_KEEP_HELM"):
@@ -83,7 +83,7 @@ def test_the_kept_files_are_what_helm_renders(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_kept_files_are_of_the_chart_as_it_is(case: str) -> None:
+def test_the_stored_files_match_the_chart(case: str) -> None:
     assert (KEPT / f"{case}.yaml").read_text().startswith(f"# {digest()}\n"), "render them anew: see above"
 
 
@@ -105,7 +105,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
         ((*CASES["least"], "--set", "secrets.requireClientCertificates=true"), "needs secrets.tls"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(options: tuple[str, ...], said: str) -> None:
+def test_invalid_values_are_refused(options: tuple[str, ...], said: str) -> None:
     done = rendered(*options)
     assert done.returncode != 0
     assert said in done.stderr
@@ -184,6 +184,6 @@ def test_the_monitor_scrapes_under_the_job_of_the_alert_rules(case: str) -> None
         assert f'up{{job="{relabeling["replacement"]}"}}' in rules
 
 
-def test_the_notes_say_the_command_that_comes_first() -> None:
+def test_the_notes_name_the_first_command() -> None:
     line = next(each for each in (CHART / "templates" / "NOTES.txt").read_text().splitlines() if "pyomid init" in each)
     assert shlex.split(line.split("pyomid ")[1])[0] == "init"

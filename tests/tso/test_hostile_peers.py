@@ -77,9 +77,7 @@ def close_with_reset(sock: socket.socket) -> None:
 # ── who comes and goes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_storm_of_a_thousand_clients_that_come_at_once_and_go_in_the_middle(
-    service: Service, load: CheckedWorkload
-) -> None:
+def test_a_thousand_clients_connect_at_once_and_disconnect_halfway(service: Service, load: CheckedWorkload) -> None:
     rng = random.Random(5)
     for _ in range(2):
         peers = [service.connect() for _ in range(1000)]
@@ -139,7 +137,7 @@ def test_a_process_that_may_open_few_files_serves_as_many_peers_as_it_can(tmp_pa
             until_only_the_workload_is_connected(running)
 
 
-def test_half_open_connections_are_noticed_though_nobody_says_goodbye(tmp_path: Path) -> None:
+def test_half_open_connections_are_detected(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"keepalive_s": 2.0}) as running:
         with CheckedWorkload(running.connect):
             for _ in range(20):
@@ -154,7 +152,7 @@ def test_half_open_connections_are_noticed_though_nobody_says_goodbye(tmp_path: 
             until_only_the_workload_is_connected(running)
 
 
-def test_peers_that_are_silent_for_too_long_are_cut_off_where_told(tmp_path: Path) -> None:
+def test_idle_peers_are_cut_off_if_configured(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"idle_s_max": 6.0}) as running:
         with CheckedWorkload(running.connect):
             peers = [running.raw() for _ in range(20)]
@@ -191,7 +189,7 @@ def drip(sock: socket.socket, data: bytes, gone: list[int]) -> None:
     "greets",
     [pytest.param(True, id="half a frame"), pytest.param(False, id="half a handshake", marks=pytest.mark.long)],
 )
-def test_a_slow_loris_wins_no_time_by_its_drops(service: Service, load: CheckedWorkload, greets: bool) -> None:
+def test_a_slow_loris_gains_no_time_by_single_bytes(service: Service, load: CheckedWorkload, greets: bool) -> None:
     gone: list[int] = []
     threads = []
     for number in range(12):
@@ -224,7 +222,7 @@ def test_a_peer_that_was_silent_for_long_may_send_a_frame_in_two_halves(service:
     peer.close()
 
 
-def test_slow_readers_are_cut_off_and_nobody_waits_for_them(tmp_path: Path) -> None:
+def test_slow_readers_are_cut_off_without_delaying_others(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"unread_bytes_max": 65_536}) as running:
         with CheckedWorkload(running.connect) as load:
             for _ in range(3):
@@ -241,7 +239,7 @@ def test_slow_readers_are_cut_off_and_nobody_waits_for_them(tmp_path: Path) -> N
             until_only_the_workload_is_connected(running)
 
 
-def test_who_holds_most_unfinished_bytes_goes_first(tmp_path: Path) -> None:
+def test_the_peer_with_most_unfinished_bytes_is_cut_off_first(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", held_bytes_max=2_000_000) as running:
         with CheckedWorkload(running.connect):
             small = running.raw()
@@ -259,9 +257,7 @@ def test_who_holds_most_unfinished_bytes_goes_first(tmp_path: Path) -> None:
             until_only_the_workload_is_connected(running)
 
 
-def test_a_stranger_without_handshake_is_not_kept_beyond_a_handshakes_size(
-    service: Service, load: CheckedWorkload
-) -> None:
+def test_a_first_frame_over_the_handshake_limit_is_refused(service: Service, load: CheckedWorkload) -> None:
     peer = service.raw()
     peer.send((1 << 20).to_bytes(4, "big"))
     assert peer.is_closed_by_peer()
@@ -282,7 +278,7 @@ COMMITS: dict[str, tuple[Callable[[int], int], str]] = {
 
 @pytest.mark.parametrize("name", COMMITS)
 @pytest.mark.parametrize("kind", ["pyomid", "java"])
-def test_a_commit_that_cannot_be_is_refused_and_logged(
+def test_an_impossible_commit_is_refused_and_logged(
     service: Service, load: CheckedWorkload, name: str, kind: str
 ) -> None:
     start_of, text = COMMITS[name]
@@ -322,7 +318,7 @@ def test_a_request_id_may_be_any_of_64_bits(service: Service, load: CheckedWorkl
     peer.close()
 
 
-def test_an_oversize_frame_is_told_the_limit_and_the_way_to_a_table_level_commit(
+def test_the_error_for_an_oversize_frame_names_the_limit_and_the_way_out(
     service: Service, load: CheckedWorkload
 ) -> None:
     peer = service.raw()
@@ -339,9 +335,7 @@ def test_an_oversize_frame_is_told_the_limit_and_the_way_to_a_table_level_commit
 
 
 @pytest.mark.parametrize("start_ts", [7, 0, -50, (1 << 63) - 1])
-def test_completions_of_what_was_never_handed_out_end_nothing(
-    service: Service, load: CheckedWorkload, start_ts: int
-) -> None:
+def test_completions_of_unknown_starts_have_no_effect(service: Service, load: CheckedWorkload, start_ts: int) -> None:
     peer = service.raw()
     peer.greet()
     refused = service.metrics()["pyomid_tso_refused_total"]
@@ -444,7 +438,7 @@ def strange_message(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_t11_strangers_who_talk_nonsense_do_not_disturb_the_checked_workload(
+def test_t11_peers_that_send_garbage_do_not_disturb_the_checked_workload(
     service: Service, load: CheckedWorkload
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -517,7 +511,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
-def test_every_figure_an_operator_asks_for_is_told_and_counts(fresh: Service) -> None:
+def test_every_metric_is_reported_and_counts(fresh: Service) -> None:
     peer = fresh.raw()
     peer.greet()
     before = fresh.metrics()

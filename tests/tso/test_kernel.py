@@ -1,4 +1,4 @@
-"""The compiled batch decision says what the plain reference says: same decisions, LWM, windows and bytes."""
+"""The compiled decisions equal the reference implementation's: decisions, LWM, windows and bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pyomid.oracle.takeover import TakenOver
 from pyomid.server.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import Incoming, decode_answer, decode_request, encode_answer, encode_request
+from pyomid.wire.codec import ReceivedRequest, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
 
@@ -307,7 +307,7 @@ def test_begins_keep_their_order_of_arrival_within_a_chunk() -> None:
     assert fast.sent["java"] == b"".join(encode_answer(BeginReply(s), extended=False) or b"" for s in starts)
 
 
-def test_starts_tell_the_newest_fence_from_then_on() -> None:
+def test_begins_report_the_newest_fence() -> None:
     """Clients go by it when they trust the rules of a table that they read before."""
     fast, plain = Fast(entries=280), Plain(entries=280)
     for driven in (fast, plain):
@@ -325,7 +325,7 @@ def test_starts_tell_the_newest_fence_from_then_on() -> None:
     assert [answer.fenced_ts for answer in told if isinstance(answer, BeginReply)] == [0, *fences]
 
 
-def test_a_mark_met_by_the_flush_turns_just_that_answer_into_aborted() -> None:
+def test_a_seal_met_by_the_flush_aborts_only_that_commit() -> None:
     fast, plain = Fast(entries=280), Plain(entries=280)
     for driven in (fast, plain):
         driven.take("pyomid", b"".join(encode_request(Begin(), request_id=tag) for tag in (1, 2, 3)))
@@ -338,7 +338,7 @@ def test_a_mark_met_by_the_flush_turns_just_that_answer_into_aborted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_map_is_its_twin_entry_by_entry_and_moves_whole(seed: int) -> None:
+def test_the_compiled_map_equals_the_reference_and_moves_whole(seed: int) -> None:
     rng = random.Random(seed)
     plain, compiled = BucketMap(28 * 7), CacheLineMap(28 * 7)
     pool = [rng.getrandbits(64) - (1 << 63) for _ in range(600)] + [0, -(1 << 63), (1 << 63) - 1]
@@ -373,7 +373,7 @@ def test_many_cells_at_once_are_the_same_cells_one_by_one(seed: int) -> None:
 # ── the parser ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parsed_by_kernel(payload: bytes) -> Incoming | None:
+def parsed_by_kernel(payload: bytes) -> ReceivedRequest | None:
     """What the kernel made of it; None where it hands the frame back."""
     data = np.frombuffer(bytearray(payload) or bytearray(1), dtype=np.uint8)
     ops = Op.array(1)
@@ -382,13 +382,13 @@ def parsed_by_kernel(payload: bytes) -> Incoming | None:
     op = ops[0]
     tag = int(op["tag"]) & 0xFFFF_FFFF_FFFF_FFFF
     if kind == BEGIN:
-        return Incoming(tag, Begin(int(op["ts"])))
+        return ReceivedRequest(tag, Begin(int(op["ts"])))
     ids = tuple(cells[op["cell_begin"] : op["cell_end"]].tolist())
     if kind == COMPLETE:
-        return Incoming(tag, Complete(ids))
+        return ReceivedRequest(tag, Complete(ids))
     if kind != COMMIT:
         return None
-    return Incoming(
+    return ReceivedRequest(
         tag,
         CommitRequest(
             int(op["ts"]),
@@ -419,6 +419,22 @@ def varint(value: int) -> bytes:
 
 def field_of(number: int, wire_type: int, body: bytes) -> bytes:
     return varint(number << 3 | wire_type) + body
+
+
+@pytest.mark.parametrize("padding", range(9))
+def test_a_padded_tag_or_length_is_parsed_as_the_reference_decodes_it(padding: int) -> None:
+    """Protobuf refuses tags and lengths of more than five bytes; numbers may have ten."""
+    begin = encode_request(Begin(700), request_id=9)[4:]
+    commit = encode_request(CommitRequest(50, (3, 4), (5,)), request_id=9)[4:]
+    for payload in (begin, commit):
+        for place, byte in enumerate(payload):
+            if byte < 0x80:
+                padded = payload[:place] + bytes([byte | 0x80]) + b"\x80" * padding + b"\0" + payload[place + 1 :]
+                try:
+                    expected = decode_request(padded)
+                except ProtocolError:
+                    expected = None
+                assert parsed_by_kernel(padded) in (None, expected), padded.hex()
 
 
 int64s = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([0, -1, -(1 << 63), (1 << 63) - 1])
@@ -460,7 +476,7 @@ complete_fields = st.one_of(
 
 @given(requests_of(commit_fields) | requests_of(complete_fields, field=68))
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_plain_commits_and_completions_in_any_shape_are_taken_and_read_alike(payload: bytes) -> None:
+def test_ordinary_commits_and_completions_are_parsed_like_the_decoder(payload: bytes) -> None:
     assert agrees(payload), payload.hex()
 
 
@@ -493,7 +509,7 @@ def test_a_field_that_the_kernel_does_not_read_goes_to_the_decoder(kind: str) ->
 
 @given(requests_of(anything) | requests_of(anything, field=68), st.data())
 @settings(max_examples=examples(300), deadline=None)
-def test_damaged_requests_are_read_alike_or_handed_back(payload: bytes, data: st.DataObject) -> None:
+def test_damaged_requests_are_parsed_like_the_decoder_or_left_to_it(payload: bytes, data: st.DataObject) -> None:
     mutated = bytearray(payload)
     for _ in range(data.draw(st.integers(0, 3))):
         if mutated:
@@ -583,7 +599,7 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
         assert (CompiledOracle.parsed(payload) is not None) == is_plain
 
 
-def test_rows_of_tables_that_say_nothing_make_room() -> None:
+def test_rows_of_dropped_tables_are_reused() -> None:
     """A TSO lives for months, and some programs make and drop a table in each run."""
     tables = TableRows()
     tables.set_decidable([-1, 7])
@@ -597,7 +613,7 @@ def test_rows_of_tables_that_say_nothing_make_room() -> None:
     assert dict(fenced) == {7: 50}
 
 
-def test_a_table_whose_row_made_room_is_settled_as_the_others() -> None:
+def test_a_table_whose_row_was_reused_is_settled_like_others() -> None:
     """Else each of its commits takes the slow path, for as long as the list of tables stays the same."""
     tables = TableRows()
     table_ids = list(range(1, 500))

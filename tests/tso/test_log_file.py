@@ -1,4 +1,4 @@
-"""The log of a service that lives for long."""
+"""Rotation of a service's log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ os.write(2, b"the end\\n")
 """
 
 
-def test_a_log_is_set_aside_while_its_service_lives(tmp_path: Path) -> None:
+def test_a_log_is_rotated_while_its_service_runs(tmp_path: Path) -> None:
     """What the process says by itself goes with the log, not with what was set aside."""
     log = tmp_path / "tso.log"
     subprocess.run([sys.executable, "-c", PROGRAM, str(log)], check=True, timeout=60)

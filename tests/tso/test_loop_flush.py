@@ -66,7 +66,7 @@ class FarTable:
 
 
 @pytest.mark.parametrize("failures", [0.0, 0.3])
-def test_what_is_answered_is_durable_whatever_its_flush_met(
+def test_acknowledged_commits_are_durable_whatever_happens_to_their_flush(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: float
 ) -> None:
     far = FarTable(monkeypatch, failures=failures)
@@ -101,7 +101,7 @@ def test_a_lone_client_is_answered_too(run: Run, tmp_path: Path, monkeypatch: py
     run(scenario())
 
 
-def test_what_fails_is_submitted_again_until_it_ends_well(
+def test_a_failed_flush_is_resubmitted_until_it_succeeds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a pause, with all that is done about a store that fails: there is no other way for it."""

@@ -1,4 +1,4 @@
-"""The rules for Prometheus and the dashboard for Grafana in deploy/monitoring name what a TSO tells, in PromQL."""
+"""The rules for Prometheus and the dashboard for Grafana in deploy/monitoring are PromQL over existing metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pyomid.server.metric_families import COUNTERS, GAUGES, PREFIX
+from pyomid.server.metrics import COUNTERS, GAUGES, PREFIX
 from pyomid.types import AbortReason
 
 pytestmark = pytest.mark.fast
@@ -121,7 +121,7 @@ def panels() -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("rule", list(rules()), ids=lambda rule: str(rule["alert"]))
-def test_a_rule_is_promql_over_what_a_tso_tells(rule: dict[str, object]) -> None:
+def test_a_rule_is_promql_over_existing_metrics(rule: dict[str, object]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"\d+[smh]", str(rule.get("for", "1m")))
     assert set(rule["annotations"]) == {"summary", "action"}  # type: ignore[call-overload]
@@ -129,12 +129,12 @@ def test_a_rule_is_promql_over_what_a_tso_tells(rule: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
-def test_a_panel_is_promql_over_what_a_tso_tells(panel: dict[str, object]) -> None:
+def test_a_panel_is_promql_over_existing_metrics(panel: dict[str, object]) -> None:
     for target in panel["targets"]:  # type: ignore[attr-defined]
         PromQl(target["expr"])
 
 
-def test_no_two_panels_lie_on_each_other() -> None:
+def test_no_two_panels_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels():
         at: dict[str, int] = panel["gridPos"]  # type: ignore[assignment]
@@ -147,7 +147,7 @@ def test_no_two_panels_lie_on_each_other() -> None:
 @pytest.mark.parametrize(
     "wrong", ["sum(pyomid_tso_leeds)", "rate(pyomid_tso_commits_total)", "sum(pyomid_tso_leads", "pyomid_tso_leads ="]
 )
-def test_the_reader_of_promql_refuses_what_is_none(wrong: str) -> None:
+def test_the_promql_parser_refuses_invalid_expressions(wrong: str) -> None:
     with pytest.raises(AssertionError):
         PromQl(wrong)
 

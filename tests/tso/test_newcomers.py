@@ -1,4 +1,4 @@
-"""Strangers who say nothing do not keep out who would say something (decision 0041)."""
+"""Silent connections do not keep legitimate clients out (decision 0041)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import pytest
 from served_folder import served as served_here
 from service_process import RawPeer, served
 
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.errors import Unavailable
 from pyomid.server.peer import Connection
 from pyomid.server.unauthenticated import UnauthenticatedPeers
@@ -48,7 +47,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: Path) -> None:
+def test_half_open_tls_connections_do_not_block_others(certificate: Path, tmp_path: Path) -> None:
     """They fill the table of descriptors, and no rightful client is accepted until they time out."""
     options = ("--tls-cert", str(certificate / "server.pem"), "--tls-key", str(certificate / "server.key"))
     with served(tmp_path, *options, before=FEW_FILES, limits={"handshake_s_max": 60.0}) as running:
@@ -62,7 +61,7 @@ def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: 
         assert running.has_logged("without a handshake")
 
 
-def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
+def test_silent_connections_do_not_block_others(tmp_path: Path) -> None:
     with served(tmp_path, before=FEW_FILES, limits={"handshake_s_max": 60.0}) as running:
         with silent(running.address):
             tso = running.session()
@@ -71,7 +70,7 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
             tso.close()
 
 
-def test_idle_metrics_connections_keep_nobody_out(tmp_path: Path) -> None:
+def test_idle_metrics_connections_do_not_block_others(tmp_path: Path) -> None:
     """A health check without an answer ends a process that is well."""
     with served(tmp_path, "--metrics", "127.0.0.1:0", before=FEW_FILES) as running:
         [port] = [line["port"] for line in running.log_lines() if line["message"] == "metrics and health"]
@@ -109,7 +108,7 @@ with socket.socket(socket.AF_UNIX) as peer:
 """
 
 
-def test_a_full_tso_says_so_and_serves_its_own_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_tso_refuses_clients_and_serves_its_own_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a place may wait for what that frees."""
 
     async def scenario() -> None:
@@ -143,7 +142,7 @@ def begin_here(path: str) -> int:
 
 
 @pytest.mark.fast
-def test_the_address_with_most_newcomers_gives_way() -> None:
+def test_the_address_with_most_unauthenticated_peers_loses_one() -> None:
     newcomers = UnauthenticatedPeers(10)
     peers = [cast(Connection, f"peer {number}") for number in range(6)]
     for number, address in enumerate(("a", "b", "b", "b", "a", "c")):

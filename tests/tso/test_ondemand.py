@@ -1,4 +1,4 @@
-"""A folder's TSO: started by whoever needs it, one at a time, restarted after any death, nothing acknowledged lost."""
+"""A folder's TSO: clients start it on demand, only one runs, and after any death nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -79,16 +79,14 @@ def test_a_folder_with_a_path_too_long_for_a_socket_works(tmp_path: Path, sessio
     kill_tso(long)
 
 
-def test_a_killed_tsos_socket_does_not_fool_the_next_client(folder: Path, session_of: SessionOf) -> None:
+def test_a_killed_tsos_socket_does_not_mislead_the_next_client(folder: Path, session_of: SessionOf) -> None:
     commit_one(session_of(folder))
     kill_tso(folder)
     assert (folder / SOCKET_FILE).exists()
     commit_one(session_of(folder))
 
 
-def test_t4_a_tso_that_was_replaced_while_it_was_stopped_dies_and_answers_nothing(
-    folder: Path, session_of: SessionOf
-) -> None:
+def test_t4_a_tso_replaced_while_suspended_exits_without_a_reply(folder: Path, session_of: SessionOf) -> None:
     tso = session_of(folder, request_s=30.0)
     before = tso.begin()
     row = EmbeddedLeaderState(folder, writable=True)
@@ -117,7 +115,7 @@ def test_t4_a_tso_that_was_replaced_while_it_was_stopped_dies_and_answers_nothin
     assert f"holds {state.ceiling}" in (folder / "tso.log").read_text()
 
 
-def test_a_tso_that_was_stopped_and_not_replaced_goes_on(folder: Path, session_of: SessionOf) -> None:
+def test_a_tso_suspended_but_not_replaced_continues(folder: Path, session_of: SessionOf) -> None:
     tso = session_of(folder, request_s=30.0)
     commit_one(tso)
     pid = kill_tso(folder, signal.SIGSTOP)
@@ -176,9 +174,7 @@ def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, s
 
 
 @pytest.mark.long
-def test_t14_what_the_tso_does_on_its_own_does_not_keep_it_from_an_idle_exit(
-    folder: Path, session_of: SessionOf
-) -> None:
+def test_t14_a_tsos_own_work_does_not_prevent_an_idle_exit(folder: Path, session_of: SessionOf) -> None:
     """It looks at the catalog every few seconds: an idle time longer than that must pass all the same."""
     idle_s = TsoSettings().tables_interval_s + 1.0
     tso = session_of(folder, tso_idle_exit_seconds=idle_s)
@@ -228,14 +224,14 @@ def test_a_forked_child_gets_a_connection_of_its_own(folder: Path, session_of: S
     assert len(set(mine + theirs)) == len(mine) + 80
 
 
-def test_a_second_tso_by_hand_on_a_served_folder_is_told_who_serves(folder: Path, session_of: SessionOf) -> None:
+def test_starting_a_second_tso_names_the_one_that_serves(folder: Path, session_of: SessionOf) -> None:
     session_of(folder).begin()
     with pytest.raises(AssertionError, match=f"exit 75: .*process {tso_pid(folder)} is the TSO"):
         with served(folder.parent, store=f"omid://{folder}"):
             pass
 
 
-def test_a_folder_that_is_none_or_of_another_layout_is_named(tmp_path: Path, folder: Path) -> None:
+def test_a_missing_or_unknown_folder_has_a_clear_error(tmp_path: Path, folder: Path) -> None:
     command = tso_command(folder, Settings())
     with pytest.raises(Misuse, match="not a folder"):
         connect_to_folder(tmp_path / "missing", tso_command(tmp_path / "missing", Settings()), timeout_s=20)
@@ -244,7 +240,7 @@ def test_a_folder_that_is_none_or_of_another_layout_is_named(tmp_path: Path, fol
         connect_to_folder(folder, command, timeout_s=20)
 
 
-def test_who_holds_the_lock_and_does_not_answer_is_named(folder: Path) -> None:
+def test_the_error_names_a_lock_holder_that_does_not_answer(folder: Path) -> None:
     lock = FolderLock(folder)
     assert lock.acquire()
     with pytest.raises(Unavailable, match=f"process {os.getpid()} holds its lock"):
@@ -256,7 +252,7 @@ def test_who_holds_the_lock_and_does_not_answer_is_named(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-def test_another_users_tso_is_a_clear_error(tmp_path: Path) -> None:
+def test_another_users_tso_has_a_clear_error(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     open_folder(folder)
     for path in [folder, *folder.parents]:
@@ -283,7 +279,7 @@ def test_dying_in_doubt_has_an_exit_code_of_its_own() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == DOUBT_EXIT_CODE
 
 
-def test_garbage_on_the_folders_socket_harms_nobody(folder: Path, session_of: SessionOf) -> None:
+def test_garbage_on_the_folders_socket_is_harmless(folder: Path, session_of: SessionOf) -> None:
     tso = session_of(folder)
     commit_one(tso)
     rng = random.Random(3)

@@ -1,4 +1,4 @@
-"""Whatever a peer does to its stream, each answer comes once, whole, in order, and to nobody else."""
+"""However a peer divides its stream, it gets each reply once, whole and in order, and no other peer does."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_long_frame_comes_in_pieces(service: Service) -> None:
 
 
 @pytest.mark.parametrize("extended", [True, False])
-def test_rare_requests_among_plain_ones_keep_their_places(service: Service, extended: bool) -> None:
+def test_rare_requests_among_ordinary_ones_keep_their_order(service: Service, extended: bool) -> None:
     """Java matches begins by their order, so none may overtake another, whoever answers them."""
     peer = greeted(service, extended=extended)
     for round_ in range(20):
@@ -153,7 +153,7 @@ def test_a_peer_with_more_commits_than_may_wait_gets_all_its_answers(service: Se
     peer.close()
 
 
-def test_answers_due_to_a_peer_that_left_go_to_nobody_else(service: Service) -> None:
+def test_replies_for_a_peer_that_left_are_dropped(service: Service) -> None:
     """Its descriptor belongs to the next one that comes, and so may its place in the kernel's tables."""
     with CheckedWorkload(service.connect) as load:
         for round_ in range(150):

@@ -1,4 +1,4 @@
-"""The service by hand, on TCP: what it serves, whom it refuses, and that nobody else notices."""
+"""The service started by an operator, on TCP: what it serves, and that a refused peer disturbs no other."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from service_process import COMMAND, Service, served
 
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.codec import Handshake, HandshakeReply, encode_request
@@ -83,7 +82,7 @@ def test_a_write_set_over_the_frame_limit_goes_in_parts(service: Service) -> Non
     tso.close()
 
 
-def test_a_java_client_is_answered_in_its_own_words(service: Service) -> None:
+def test_a_java_client_gets_replies_of_its_protocol(service: Service) -> None:
     peer = service.raw()
     assert peer.greet(Handshake()).body == HandshakeReply(True)
     for _ in range(3):
@@ -113,9 +112,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices(
-    service: Service, name: str
-) -> None:
+def test_t11_a_protocol_error_closes_only_that_peer(service: Service, name: str) -> None:
     greets, data, text = BAD[name]
     good, bad = service.session(), service.raw()
     start_ts = good.begin().start_ts
@@ -134,7 +131,7 @@ def test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_e
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00\x01\x00half a frame"], ids=["no handshake", "half a frame"])
-def test_a_peer_that_owes_bytes_for_too_long_is_cut_off(service: Service, data: bytes) -> None:
+def test_a_peer_with_an_overdue_frame_is_cut_off(service: Service, data: bytes) -> None:
     peer = service.raw()
     if data:
         peer.greet()
@@ -143,7 +140,7 @@ def test_a_peer_that_owes_bytes_for_too_long_is_cut_off(service: Service, data: 
     peer.close()
 
 
-def test_the_token_is_asked_for(tmp_path: Path) -> None:
+def test_the_token_is_required(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
     with served(tmp_path, "--token-file", str(token)) as running:
@@ -186,13 +183,13 @@ def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
         (["--listen", "0.0.0.0:0", "--token-file", __file__], 3, "--token-in-clear"),
     ],
 )
-def test_a_command_line_that_is_wrong_says_what(options: list[str], code: int, text: str) -> None:
+def test_a_wrong_command_line_has_a_clear_error(options: list[str], code: int, text: str) -> None:
     ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60)
     assert ended.returncode == code
     assert text in ended.stderr
 
 
-def test_a_port_in_use_is_said(service: Service) -> None:
+def test_a_port_in_use_has_a_clear_error(service: Service) -> None:
     ended = subprocess.run([*COMMAND, "--listen", service.address], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 3
     assert service.address in ended.stderr
@@ -219,7 +216,7 @@ def test_options_come_from_file_environment_and_command_line(tmp_path: Path) -> 
         tso_options.read_options(arguments, {})
 
 
-def test_nobody_there_is_unavailable_and_a_commit_that_was_sent_is_unknown(tmp_path: Path) -> None:
+def test_a_dead_tso_is_unavailable_and_a_sent_commit_unknown(tmp_path: Path) -> None:
     with served(tmp_path) as running:
         tso = running.session(retry_s=0.5)
         start_ts = tso.begin().start_ts

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from service_process import Service, served
 
-from pyomid.client.session import aio as aio_module
+from pyomid.client.session import async_session as async_session
 from pyomid.client.session import blocking as session_module
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.client.session.request_retry import LOG_AFTER_S
 from pyomid.types import CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
@@ -80,7 +79,7 @@ def _one_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (session_module, aio_module):
+    for module in (session_module, async_session):
         monkeypatch.setattr(module, "LOOK_S", 0.05)
 
 
@@ -120,7 +119,7 @@ def on_a_loop(leaders: Leaders, scenario: Callable[[AsyncTsoSession], Awaitable[
     asyncio.run(go())
 
 
-def test_tasks_held_by_a_stopped_leader_go_to_the_next_one(services: tuple[Service, Service]) -> None:
+def test_tasks_leave_a_suspended_leader_for_the_next_one(services: tuple[Service, Service]) -> None:
     one, two = services
     leaders = Leaders(one)
 
@@ -169,7 +168,7 @@ def test_tasks_wait_for_a_slow_leader_while_nobody_else_leads(services: tuple[Se
     on_a_loop(leaders, scenario)
 
 
-def test_requests_held_by_a_stopped_leader_go_to_the_next_one(services: tuple[Service, Service]) -> None:
+def test_requests_leave_a_suspended_leader_for_the_next_one(services: tuple[Service, Service]) -> None:
     one, two = services
     leaders = Leaders(one)
     with session_with(leaders) as (session, submit):
@@ -185,7 +184,7 @@ def test_requests_held_by_a_stopped_leader_go_to_the_next_one(services: tuple[Se
         assert leaders.looks_beside_another == 0, "one looks for all who wait"
 
 
-def test_a_commit_that_the_old_leader_may_have_seen_is_only_looked_up(services: tuple[Service, Service]) -> None:
+def test_a_commit_that_the_old_leader_may_have_received_is_only_looked_up(services: tuple[Service, Service]) -> None:
     """It was sent: the next TSO never decides it, though nothing conflicts with it there (decision 0006)."""
     one, two = services
     leaders = Leaders(one)
@@ -233,7 +232,7 @@ def told_of_silence(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "has not replied for" in record.message]
 
 
-def test_who_waits_for_a_silent_leader_says_so_before_its_patience_ends(
+def test_waiting_for_a_silent_leader_is_logged(
     services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, _ = services
@@ -249,7 +248,7 @@ def test_who_waits_for_a_silent_leader_says_so_before_its_patience_ends(
 
 
 @pytest.mark.long
-def test_a_loop_that_waits_for_a_silent_leader_says_so(
+def test_a_loop_logs_that_it_waits_for_a_silent_leader(
     services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, _ = services

@@ -1,4 +1,4 @@
-"""What a service may rely on when it submits a flush, whatever the commit table does with it."""
+"""The guarantees of a submitted flush, for every kind of commit table."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RowThatLooks(MemoryLeaderState):
 
 
 @pytest.mark.parametrize("kind", [OnThreads, MemoryCommitTable], ids=["on a thread", "at once"])
-def test_t5_the_epoch_is_read_behind_the_entries(run: Run, kind: type[CommitTable]) -> None:
+def test_t5_the_epoch_is_read_after_the_entries(run: Run, kind: type[CommitTable]) -> None:
     table = kind()
     row = RowThatLooks(table)
 
@@ -84,7 +84,7 @@ def test_t5_the_epoch_is_read_behind_the_entries(run: Run, kind: type[CommitTabl
     assert row.found == [[110, 160]]
 
 
-def test_a_blocking_table_holds_up_no_loop(run: Run) -> None:
+def test_a_blocking_table_does_not_block_the_loop(run: Run) -> None:
     """And the array stays as it is until the end."""
     may_go = threading.Event()
     table = OnThreads(before=may_go.wait)
@@ -113,7 +113,7 @@ def breaks() -> None:
 
 @pytest.mark.parametrize(("what", "message"), [(fails, "no room"), (breaks, "ZeroDivisionError")])
 @pytest.mark.parametrize("on_thread", [False, True])
-def test_an_error_is_told_once_as_one_of_the_tree(
+def test_an_error_is_reported_once_as_an_omid_error(
     run: Run, what: Callable[[], None], message: str, on_thread: bool
 ) -> None:
     class Failing(MemoryCommitTable):
@@ -135,7 +135,7 @@ def test_an_error_is_told_once_as_one_of_the_tree(
 
 
 @pytest.mark.parametrize("on_thread", [False, True])
-def test_an_error_of_whoever_is_told_is_not_the_flushs(run: Run, on_thread: bool) -> None:
+def test_an_error_of_the_callback_does_not_fail_the_flush(run: Run, on_thread: bool) -> None:
     """The entries are durable: told of a failure, it would put them out again."""
     told: list[Any] = []
     table = OnThreads() if on_thread else MemoryCommitTable()
@@ -159,7 +159,7 @@ def test_an_error_of_whoever_is_told_is_not_the_flushs(run: Run, on_thread: bool
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_flush_without_a_thread_fails_once_and_is_not_done(
+def test_a_flush_without_a_thread_fails_once_and_does_not_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """The pool keeps what it has no thread for: a thread that is free later must not do it."""
@@ -190,7 +190,7 @@ def test_a_flush_without_a_thread_fails_once_and_is_not_done(
     run(scenario())
 
 
-def test_threads_are_there_from_the_begin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_threads_start_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of processes that is reached later stops no flush."""
 
     async def scenario() -> None:
@@ -206,7 +206,7 @@ def test_threads_are_there_from_the_begin(run: Run, monkeypatch: pytest.MonkeyPa
     run(scenario())
 
 
-def test_the_loops_end_is_told_to_the_table(run: Run) -> None:
+def test_the_table_is_notified_when_the_loop_ends(run: Run) -> None:
     left: list[bool] = []
 
     class Leaving(MemoryCommitTable):

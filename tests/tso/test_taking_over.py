@@ -1,4 +1,4 @@
-"""From candidate to leader: the lease lives through a long take-over, and a signal is heard meanwhile."""
+"""From candidate to leader: the lease survives a long takeover, and signals are handled meanwhile."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.errors import Unavailable
 from pyomid.server.launcher import connect_to_folder
 
@@ -53,7 +52,7 @@ def test_a_leader_keeps_its_lease_while_it_takes_over() -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_a_leader_told_to_stop_while_it_takes_over_stops_and_gives_the_lease_back() -> None:
+def test_a_leader_stopped_during_takeover_releases_the_lease() -> None:
     with leader("stopped") as process:
         assert line(process) == "takes over"
         process.send_signal(signal.SIGTERM)
@@ -68,7 +67,7 @@ def test_a_leader_told_to_stop_while_it_takes_over_stops_and_gives_the_lease_bac
         assert process.wait(timeout=60) == 0
 
 
-def test_a_client_whose_tso_cannot_be_started_in_time_is_told_so(tmp_path: Path) -> None:
+def test_a_tso_that_does_not_start_in_time_has_a_clear_error(tmp_path: Path) -> None:
     """The started process hangs, and so does a child of it that holds its standard error open."""
     hangs = [sys.executable, "-c", "import os, time; os.fork(); time.sleep(20)"]
     with pytest.raises(Unavailable, match=r"the TSO of .* did not answer within 1 s"):

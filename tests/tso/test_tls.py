@@ -1,4 +1,4 @@
-"""TLS: the server's certificate is checked, clients' where told, plain text is refused."""
+"""TLS: the server's certificate is verified, clients' if configured, plaintext is refused."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from service_process import Service, served
 
 from certificates import make_certificates
 from pyomid.client.session import blocking
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.errors import Misuse, Unavailable
 from pyomid.types import CommitRequest
@@ -71,12 +70,12 @@ def test_plain_text_is_refused(certificates: Path, tmp_path: Path) -> None:
         good.close()
 
 
-def test_a_server_that_is_not_trusted_is_a_clear_error(certificates: Path, tmp_path: Path) -> None:
+def test_an_untrusted_server_has_a_clear_error(certificates: Path, tmp_path: Path) -> None:
     with served(tmp_path, *options(certificates)) as running, pytest.raises(Misuse, match="not trusted"):
         session(running, ssl.create_default_context()).begin()
 
 
-def test_clients_must_show_a_certificate_where_told(certificates: Path, tmp_path: Path) -> None:
+def test_clients_must_present_a_certificate_if_configured(certificates: Path, tmp_path: Path) -> None:
     with served(tmp_path, *options(certificates), "--tls-client-ca", str(certificates / "ca.pem")) as running:
         context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
         with pytest.raises(Unavailable):
@@ -87,7 +86,7 @@ def test_clients_must_show_a_certificate_where_told(certificates: Path, tmp_path
         good.close()
 
 
-def test_an_event_loop_speaks_tls_and_trusts_no_stranger(certificates: Path, tmp_path: Path) -> None:
+def test_an_event_loop_uses_tls_and_verifies_the_server(certificates: Path, tmp_path: Path) -> None:
     async def scenario(running: Service) -> None:
         def loop_session(context: ssl.SSLContext, host: str = "127.0.0.1") -> AsyncTsoSession:
             dial = tcp_connector(running.address)
@@ -157,7 +156,7 @@ def test_a_send_to_a_tso_that_reads_nothing_ends(certificates: Path) -> None:
                 socket.socket.shutdown(sock._sock, socket.SHUT_RDWR)  # type: ignore[attr-defined]
 
 
-def test_a_closed_tls_connection_sends_nothing_plainly(certificates: Path) -> None:
+def test_a_closed_tls_connection_sends_no_plaintext(certificates: Path) -> None:
     """One thread closes while another is about to send."""
     with tls_pair(certificates) as (sock, plain):
         sock.shutdown(socket.SHUT_RD)
@@ -166,7 +165,7 @@ def test_a_closed_tls_connection_sends_nothing_plainly(certificates: Path) -> No
         assert b"a secret" not in plain.recv(1 << 16)
 
 
-def test_a_certificate_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_certificate_has_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"exit 3: .*--tls-cert /nowhere"):
         with served(tmp_path, "--tls-cert", "/nowhere"):
             pass

@@ -1,4 +1,4 @@
-"""A folder's TSO that cannot start, or dies at once: why is said, and it is not started without end."""
+"""A folder's TSO that cannot start or dies at once: clients get the reason, and restarts are limited."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(tmp_path: Path) -> str:
     return str(raised.value)
 
 
-def test_death_at_the_start_is_quoted_and_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_at_the_start_is_reported_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_python(
         tmp_path,
         monkeypatch,
@@ -45,7 +45,7 @@ def test_death_at_the_start_is_quoted_and_in_the_log(tmp_path: Path, monkeypatch
     assert "broken on purpose" in holder(tmp_path / "db")["died_of"]
 
 
-def test_death_before_the_log_is_open_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_before_the_log_is_open_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_python(tmp_path, monkeypatch, "import sys\nif 'tso' in sys.orig_argv: sys.modules['argparse'] = None\n")
     assert "ModuleNotFoundError: import of argparse halted" in refused(tmp_path)
     assert "Traceback" in (tmp_path / "db" / LOG_FILE).read_text()
@@ -78,7 +78,9 @@ def test_a_stray_module_beside_the_client_is_not_the_tsos(tmp_path: Path, monkey
         assert db.tables() == []
 
 
-def test_a_store_too_small_for_its_first_files_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_space_for_its_first_files_has_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client waited without a word. A full disk is played by the largest size that the TSO may give a file."""
     starts = tmp_path / "starts"
     broken_python(
@@ -119,7 +121,7 @@ def starts_of(folder: Path, time: FakeTime, program: str, for_s: float) -> tuple
     return len((folder / "starts").read_text()), errors
 
 
-def test_a_tso_that_dies_at_once_is_started_ever_less_often(tmp_path: Path) -> None:
+def test_a_tso_that_dies_at_once_is_restarted_at_growing_intervals(tmp_path: Path) -> None:
     open_folder(tmp_path)
     count, errors = starts_of(tmp_path, FakeTime(), "raise SystemExit('no such thing')", for_s=60.0)
     assert 8 <= count <= 20
@@ -127,7 +129,7 @@ def test_a_tso_that_dies_at_once_is_started_ever_less_often(tmp_path: Path) -> N
     assert "in a row died soon" in str(errors[-1])
 
 
-def test_a_tso_that_dies_when_it_serves_is_not_started_without_end(tmp_path: Path) -> None:
+def test_a_tso_that_dies_while_serving_is_not_restarted_endlessly(tmp_path: Path) -> None:
     """Its start succeeds each time: the start alone would never show it."""
     open_folder(tmp_path)
     sign = f'open({str(tmp_path / LOCK_FILE)!r}, \'w\').write(\'{{"pid": 7, "died_of": "spleen"}}\')'
@@ -136,14 +138,14 @@ def test_a_tso_that_dies_when_it_serves_is_not_started_without_end(tmp_path: Pat
     assert "spleen" in str(errors[-1])
 
 
-def test_tsos_that_end_in_order_may_follow_at_once(tmp_path: Path) -> None:
+def test_after_a_normal_end_the_next_tso_starts_at_once(tmp_path: Path) -> None:
     open_folder(tmp_path)
     sign = f"open({str(tmp_path / LOCK_FILE)!r}, 'w').write('{{\"pid\": 7, \"ended\": true}}')"
     count, _ = starts_of(tmp_path, FakeTime(), sign, for_s=1.0)
     assert count > 10
 
 
-def test_what_the_start_locks_file_says_may_be_anything(tmp_path: Path) -> None:
+def test_the_start_locks_file_may_hold_anything(tmp_path: Path) -> None:
     open_folder(tmp_path)
     for text in ("", "[]", "{", '{"last_s": "x", "short_lives": [], "failure": 3}', "\udcff", "1" * 5000):
         (tmp_path / launcher.START_LOCK_FILE).write_text(text, errors="surrogateescape")

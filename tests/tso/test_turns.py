@@ -18,13 +18,13 @@ from pyomid.oracle.instructions import Event, Instruction, RequestCame
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server import metrics
-from pyomid.server.peer import ASKED_MAX, QUANTUM, Connection
+from pyomid.server.peer import QUANTUM, SLOW_OUTSTANDING_MAX, Connection
 from pyomid.server.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
-from pyomid.server.startup import take_over_and_build
+from pyomid.server.startup import Watched, take_over_and_build
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
-from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake, encode_request
+from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import AskStatus, Begin, Complete, Fence, Request, Seal
 
@@ -40,13 +40,13 @@ class Peer:
         self._reader = reader
         self.writer = writer
         self._cutter = FrameCutter(1 << 30)
-        self._answers: list[Outgoing] = []
+        self._answers: list[ReceivedAnswer] = []
 
     async def send(self, *requests: Request) -> None:
         self.writer.write(b"".join(encode_request(request, request_id=1) for request in requests))
         await self.writer.drain()
 
-    async def answer(self) -> Outgoing:
+    async def answer(self) -> ReceivedAnswer:
         while not self._answers:
             chunk = await asyncio.wait_for(self._reader.read(1 << 16), 60)
             assert chunk, "closed by the TSO"
@@ -121,7 +121,7 @@ BURSTS: dict[str, Request] = {
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "plain"])
 @pytest.mark.parametrize("kind", BURSTS)
-def test_a_burst_is_taken_in_turns(kind: str, kernel: bool) -> None:
+def test_a_burst_is_processed_in_turns(kind: str, kernel: bool) -> None:
     """Else everybody waits until the last request of it was done."""
 
     async def scenario() -> None:
@@ -152,13 +152,13 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
             await many.send(Fence(1), *[Fence(1)] * 3000)
             await one.send(Begin())
             await one.answer()
-            while len(watch.came) < ASKED_MAX:
+            while len(watch.came) < SLOW_OUTSTANDING_MAX:
                 await asyncio.sleep(0)
             for _ in range(100):
                 await one.send(AskStatus())
                 await one.answer()
             asked = Counter(watch.came).most_common()
-            assert asked[0][1] <= ASKED_MAX + 1
+            assert asked[0][1] <= SLOW_OUTSTANDING_MAX + 1
             assert all(connection.held_bytes <= RECEIVE_BYTES for connection in watch.service._connections)
             del watch.table.submit  # type: ignore[method-assign]
             for flush in held:
@@ -169,7 +169,7 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
     asyncio.run(scenario())
 
 
-def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_gets_one_chunk_before_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else libuv receives from one socket 32 times in a row, which is a quarter of a second of begins."""
     looks, taken = [0], Counter[int]()
     took = Connection.buffer_updated
@@ -194,7 +194,7 @@ def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytes
             reading = asyncio.create_task(many.read_all())
             while watch.machine.step.counters["begins"] < count:
                 await asyncio.sleep(0)
-                watch.service.count_up()
+                watch.service.update_counters()
             reading.cancel()
             assert max(taken.values()) <= RECEIVE_BYTES
 
@@ -202,7 +202,7 @@ def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytes
         runner.run(scenario())
 
 
-def test_a_peer_rests_for_a_request_of_many_turns() -> None:
+def test_a_peer_skips_turns_after_an_expensive_request() -> None:
     """Else its next one follows at once, and the others have every second moment at best."""
 
     async def scenario() -> None:
@@ -212,17 +212,17 @@ def test_a_peer_rests_for_a_request_of_many_turns() -> None:
             while len(watch.came) < 1:
                 await asyncio.sleep(0)
             [connection] = watch.service._connections
-            assert connection.rests
+            assert connection.owes_work
             await many.send(AskStatus())
             before = len(watch.turns)
             await many.answer()
             assert len(watch.turns) - before >= 4
-            assert not connection.rests
+            assert not connection.owes_work
 
     asyncio.run(scenario())
 
 
-def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
+def test_unread_bytes_of_a_peer_that_left_are_dropped() -> None:
     """Nobody waits for its answers any more."""
 
     async def scenario() -> None:
@@ -245,7 +245,7 @@ def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
     asyncio.run(scenario())
 
 
-def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_requests_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else fifty of them hold up every client as long as all their answers take to write; and one that gave way to
     a newer one was answered all the same, which put a traceback into the log each time."""
     looks, written, complaints = [0], Counter[int](), list[dict[str, Any]]()
@@ -256,7 +256,7 @@ def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.Mo
         return respond(*arguments)
 
     monkeypatch.setattr(metrics, "_response", counted)
-    monkeypatch.setattr(metrics, "REST_S", 0.0)
+    monkeypatch.setattr(metrics, "PAUSE_S", 0.0)
 
     async def ask(address: tuple[str, int], connected: asyncio.Barrier) -> bytes:
         reader, writer = await asyncio.open_connection(*address)
@@ -275,7 +275,7 @@ def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.Mo
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
         async with watched(kernel=False) as watch:
-            told = metrics.Watched()
+            told = Watched()
             told.service = watch.service
             server = await metrics.serve_metrics(told, "127.0.0.1:0")
             look()

@@ -74,7 +74,7 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     ],
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
-def test_t11_an_unforeseen_error_ends_the_tso(
+def test_t11_an_unexpected_error_ends_the_tso(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """It neither lives on without the flush that got lost, nor calls itself healthy."""
@@ -102,7 +102,7 @@ def test_t11_an_unforeseen_error_ends_the_tso(
     run(scenario())
 
 
-def test_t11_an_unforeseen_error_of_a_peers_bytes_is_its_own(
+def test_t11_an_unexpected_error_in_a_peers_bytes_closes_only_that_peer(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cut off. The answer of another peer whose request the same step read leaves, though no other step comes."""
@@ -163,7 +163,7 @@ def test_native_code_serves_without_a_thread_for_its_memory(
     run(scenario())
 
 
-def test_store_calls_without_a_thread_are_repeated(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_calls_without_a_thread_are_retried(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands behind such a call in the list of a step is performed all the same: a flush, for example."""
     lift = limit_store_threads(monkeypatch, 1)
 

@@ -1,4 +1,4 @@
-"""The `pyomid` command. Each module here with `add_command` is a subcommand; `main` only chooses among them.
+"""The `pyomid` command. Each module here with `add_command` adds one or more subcommands.
 
 Like `wiring` it may import every package, because it chooses a concrete deployment.
 """
@@ -18,7 +18,7 @@ from pyomid.errors import OmidError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit status: 0, 2 for a wrong command line, 1 for any other error."""
+    """Run the command and return its exit status: 0, 2 for a wrong command line, 1 for any other error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="pyomid",
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _modules(command: str) -> Iterator[ModuleType]:
-    """Yield only the command's own module, so that a service does not load the others; all if it is unknown."""
+    """Yield only the module named like the command, so that a service does not load the others; all if none is."""
     names = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
     for name in [command] if command in names else names:
         module = import_module(f"{__name__}.{name}")

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from pyomid.types import KeyRange
 
 _OF_SPARK = "of-spark"
-"""Value of `--spark` without a master: use that of spark-submit or of Spark's configuration."""
+"""Value of `--spark` without a master: use the master of spark-submit or of Spark's configuration."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "adopt",
         help="make an existing HBase table transactional",
-        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Idempotent: cells "
-        "adopted before are only read. Before anything is changed, the whole table is read, and everything that must "
-        "be fixed is reported: cells that transactions wrote, families that keep too few versions, cells newer than "
-        "the TSO's timestamps, and empty values, which transactions read as deletions.",
+        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Before it changes "
+        "anything, the command reads the whole table and reports all that must be fixed: cells that transactions "
+        "wrote, families that keep too few versions, cells newer than the TSO's timestamps, and empty values, which "
+        "transactions read as deletions. Rerunning it is safe.",
     )
     parser.add_argument("url", help=CLUSTER_URL_HELP)
     parser.add_argument("table", help=TABLE_NAME_HELP)
@@ -37,7 +37,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         const=_OF_SPARK,
         metavar="MASTER",
         help="run as a Spark job with one task per region, on this master (local[4], yarn, spark://…) or on that of "
-        "spark-submit; without this option, region by region in this process. Give it after the other arguments",
+        "spark-submit; without this option, region by region in this process. Must follow the other arguments",
     )
     parser.set_defaults(run=run)
 
@@ -54,7 +54,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from pyomid.protocol.import_table import import_range_steps
 
     with open_existing(arguments.url) as database:
-        deployment, table = database.deployment, arguments.table
+        deployment, table = database._core.deployment, arguments.table
         regions: list[KeyRange] = []
 
         def check(newest_ts: int) -> Iterator[Refusals]:
@@ -77,17 +77,14 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 
 def _run_on_spark(arguments: argparse.Namespace, master: str | None) -> int:
-    import pyomid.spark
-
-    pyomid.spark.use_this_python()
     from pyspark.sql import SparkSession
+
+    from pyomid.spark import connect
 
     builder = SparkSession.builder.appName(f"pyomid adopt {arguments.table}")
     spark = (builder.master(master) if master else builder).getOrCreate()
-    done = pyomid.spark.adopt(
-        spark, arguments.url, arguments.table, arguments.families, conflict_level=arguments.conflict_level
-    )
-    print(done)
-    pyomid.spark.close_connections()
+    db = connect(spark, arguments.url)
+    print(db.adopt(arguments.table, arguments.families, conflict_level=arguments.conflict_level))
+    db.close()
     spark.stop()
     return 0

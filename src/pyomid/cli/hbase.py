@@ -10,7 +10,6 @@ from pyomid.errors import Misuse
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command with its three verbs; each sets `run`, which returns the exit status."""
     parser = commands.add_parser(
         "hbase", help="a standalone HBase and ZooKeeper for development and tests (needs JDK 17 and Maven)"
     )

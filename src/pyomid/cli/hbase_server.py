@@ -5,8 +5,8 @@
     server.quorum           # "127.0.0.1:40123"
     server.stop()
 
-`server.json` in the folder names the server's processes, so another process can use or stop it. Not for production: the
-data are on the local file system, without replication.
+`server.json` in the folder names the server's process and ports, so that another process can use or stop it. Not for
+production: the data are on the local file system, without replication.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Process:
     born: int
 
     def is_alive(self) -> bool:
-        return _born(self.pid) == self.born
+        return _start_ticks(self.pid) == self.born
 
     def send(self, number: signal.Signals) -> None:
         """Send the signal to exactly this process, or to none."""
@@ -71,8 +71,8 @@ class HBaseServer:
         core_settings: Mapping[str, str] | None = None,
         jars: Bundle = HBASE,
     ) -> None:
-        """`settings`: for hbase-site.xml, added to those that a server on the loopback needs, and overriding them;
-        `core_settings`: for core-site.xml. `jars`: the HBase to run."""
+        """`settings` go to hbase-site.xml and override those that a server on the loopback needs; `core_settings` go to
+        core-site.xml. `jars`: the HBase to run."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
         self._own_settings = dict(settings or {})
@@ -81,12 +81,12 @@ class HBaseServer:
         self._jars = jars
         self._ports: Ports | None = None
         self._master: Process | None = None
-        self._recall()
+        self._load_state()
 
     @property
     def ports(self) -> Ports:
         if self._ports is None:
-            raise Misuse(f"no HBase has been started in {self.folder}: run pyomid hbase start")
+            raise self._never_started()
         return self._ports
 
     @property
@@ -97,8 +97,11 @@ class HBaseServer:
     def pid(self) -> int:
         """The pid of the process with master, region server and ZooKeeper."""
         if self._master is None:
-            raise Misuse(f"no HBase has been started in {self.folder}: run pyomid hbase start")
+            raise self._never_started()
         return self._master.pid
+
+    def _never_started(self) -> Misuse:
+        return Misuse(f"no HBase has been started in {self.folder}: run pyomid hbase start")
 
     @property
     def log(self) -> Path:
@@ -108,19 +111,18 @@ class HBaseServer:
         return self._master is not None and self._master.is_alive()
 
     def start(self, *, deadline_s: float = 240.0) -> None:
-        """Start the server, on the ports of an earlier start if any; return when master and region server answer."""
+        """Start the server, on the ports of its earlier start if any; return when master and region server answer."""
         if self.is_running():
             raise Misuse(f"an HBase (pid {self._master and self._master.pid}) is already running in {self.folder}")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or Ports(*_free_ports(3))
         conf = self._write_site("conf", distributed=False, region_server_port=self._ports.region_server)
         self._master = self._spawn(_MASTER, conf, self.log, heap_mb=self._heap_mb)
-        self._remember()
-        self._wait_until(self._answers, self._master, self.log, deadline_s)
+        self._save_state()
+        self._wait_until(self._is_ready, self._master, self.log, deadline_s)
 
     def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 180.0) -> tuple[Process, int]:
-        """Start another region server in a separate JVM, to be stopped, killed or restarted; return it and its
-        port."""
+        """Start another region server in a JVM of its own, and return its process and port."""
         (port,) = _free_ports(1)
         name = f"region-server-{port}"
         conf = self._write_site(name, distributed=True, region_server_port=port)
@@ -140,7 +142,7 @@ class HBaseServer:
             self._master.send(signal.SIGKILL)
             end(self._master, deadline_s=10.0)
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         names = self._znodes("/hbase")
         return (
             {"master", "meta-region-server"} <= names
@@ -206,7 +208,7 @@ class HBaseServer:
                 start_new_session=True,
                 cwd=self.folder,
             )
-        return Process(started.pid, _born(started.pid))
+        return Process(started.pid, _start_ticks(started.pid))
 
     def _write_site(self, name: str, *, distributed: bool, region_server_port: int) -> Path:
         conf = self.folder / name
@@ -245,7 +247,7 @@ class HBaseServer:
             "hbase.regionserver.ipc.address": "127.0.0.1",
             "hbase.regionserver.port": str(region_server_port),
             "hbase.regionserver.info.port": "-1",
-            # Delete compacted files at once: until then a region from a split cannot split again.
+            # Delete compacted files soon: until then a region from a split cannot split again.
             "hbase.hfile.compaction.discharger.interval": "1000",
             "hbase.catalogjanitor.interval": "1000",
             # On one machine the master need not wait for more region servers.
@@ -255,14 +257,14 @@ class HBaseServer:
             **self._own_settings,
         }
 
-    def _remember(self) -> None:
+    def _save_state(self) -> None:
         assert self._master is not None
         state = {"ports": asdict(self.ports), "master": asdict(self._master)}
         partial = self.folder / "server.json.partial"
         partial.write_text(json.dumps(state))
         partial.rename(self.folder / "server.json")
 
-    def _recall(self) -> None:
+    def _load_state(self) -> None:
         try:
             state = json.loads((self.folder / "server.json").read_text())
         except FileNotFoundError:
@@ -288,7 +290,7 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
 
 
-def _born(pid: int) -> int:
+def _start_ticks(pid: int) -> int:
     """Return the start time of a live process in clock ticks since boot; -1 if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

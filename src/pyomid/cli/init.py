@@ -20,7 +20,7 @@ ANY_LEVEL: Final = "any"
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "init",
-        help="create the tables of a database in HBase (once); other kinds need nothing",
+        help="create the tables of a database in HBase, once; other databases need no preparation",
         description="Idempotent. Tables that Apache Omid's own tool created are used unchanged. If the URL's option "
         "ceiling differs from before, the timestamp ceiling moves there: stop every TSO first.",
     )
@@ -34,14 +34,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--conflict-level",
         choices=[*(level.value for level in ConflictLevel), ANY_LEVEL],
-        help="one level for all tables: that of the Java clients that write them, because their requests do not name "
-        "it; any: each table has its own, and no Java client writes (default: unchanged; without any table cell, as "
-        "Apache Omid's)",
+        help="the level of all tables, which must be that of the Java clients that write them (their requests do not "
+        "name it); any: each table has its own level, and no Java client may write (default: unchanged; for a new "
+        "database cell, Apache Omid's default)",
     )
     parser.add_argument(
         "--above-backup",
         metavar="NAME",
-        help="start timestamps above those of this backup, so that it can be restored here: stop every TSO first",
+        help="let timestamps begin above those of this backup, so that it can be restored here: stop every TSO first",
     )
     parser.set_defaults(run=run)
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
-    """Move epoch and ceiling as a TSO does at takeover; a TSO that still serves is deposed by that."""
+    """Move epoch and ceiling above the backup's timestamps, as a takeover does. That deposes a running TSO."""
     from pyomid.errors import Unavailable
     from pyomid.storage.hbase.backup import HBaseRestore
     from pyomid.storage.hbase.deployment import chosen_ceiling
@@ -81,20 +81,19 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
 
     newest_ts = HBaseRestore(cluster, backup).manifest.newest_ts
     epoch = newest_ts + -newest_ts % TIMESTAMP_STEP
-    place, state = chosen_ceiling(cluster, ceiling), HBaseLeaderState(cluster)
-    found, record = place.read(), state.read()
+    store, state = chosen_ceiling(cluster, ceiling), HBaseLeaderState(cluster)
+    found, record = store.read(), state.read()
     if max(found, record.ceiling, record.epoch) >= epoch:
         print(f"timestamps are above those of the backup {backup}")
         return
-    if not state.take_over(expected=record.epoch, epoch=epoch, ceiling=epoch) or not place.compare_and_set(
-        found, epoch
-    ):
-        raise Unavailable("a TSO took over meanwhile: stop every TSO, then run this again")
+    has_moved = state.take_over(expected=record.epoch, epoch=epoch, ceiling=epoch)
+    if not has_moved or not store.compare_and_set(found, epoch):
+        raise Unavailable("a TSO took over meanwhile: stop every TSO, then rerun this command")
     print(f"timestamps start above {epoch}, the newest of the backup {backup}")
 
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
-    """Set and return the level of all tables. Without `wanted` it is unchanged; a new database gets Apache Omid's."""
+    """Set and return the level of all tables. Without `wanted` it stays; that of a new database is Apache Omid's."""
     from pyomid.client.admin.table_admin import choose_tables_level
 
     if wanted is None and not catalog.has_tables_level() and not catalog.entries():

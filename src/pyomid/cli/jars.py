@@ -1,7 +1,7 @@
 """Class paths of Java servers and clients, for tests, benchmarks and trials: not for production.
 
-Maven resolves pinned artifacts once into its local repository. The resulting class path is stored in a file in the
-user's cache directory and used as long as every jar in it exists.
+Maven downloads pinned artifacts once into its local repository. A file in the user's cache directory stores the
+resulting class path, which is used as long as every jar in it exists.
 
     path = class_path(HBASE)                    # list of jars, in class-path order
     java("-Xmx64m", "-cp", join(path), "Main")  # argv for subprocess
@@ -67,18 +67,16 @@ class JavaMissing(Unavailable):
 
 
 def class_path(bundle: Bundle) -> list[Path]:
-    """Return the jars of `bundle`, all of which exist on this machine; the first call may download them.
-
-    Raises `JavaMissing`. Safe to call from several processes at once.
-    """
+    """Return the jars of `bundle`; the first call may download them. Raises `JavaMissing`. Several processes may call
+    it at once."""
     folder = cache_folder() / f"{bundle.name}-{digest(*bundle.artifacts, *bundle.dropped)}"
-    remembered = _remembered(folder)
-    if remembered:
-        return remembered
+    cached = _cached(folder)
+    if cached:
+        return cached
     with locked(folder):
-        remembered = _remembered(folder)
-        if remembered:
-            return remembered
+        cached = _cached(folder)
+        if cached:
+            return cached
         return _resolve(bundle, folder)
 
 
@@ -120,7 +118,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _remembered(folder: Path) -> list[Path]:
+def _cached(folder: Path) -> list[Path]:
     try:
         jars = [Path(line) for line in (folder / "class-path").read_text().splitlines()]
     except FileNotFoundError:
@@ -130,7 +128,7 @@ def _remembered(folder: Path) -> list[Path]:
 
 def _resolve(bundle: Bundle, folder: Path) -> list[Path]:
     (folder / "pom.xml").write_text(_pom(bundle))
-    answer = folder / "answer"
+    output = folder / "output"
     run_tool(
         [
             str(tool("mvn")),
@@ -140,11 +138,11 @@ def _resolve(bundle: Bundle, folder: Path) -> list[Path]:
             str(folder / "pom.xml"),
             f"{_DEPENDENCY_PLUGIN}:build-classpath",
             "-DincludeScope=runtime",
-            f"-Dmdep.outputFile={answer}",
+            f"-Dmdep.outputFile={output}",
         ],
         what=f"resolving the jars of {bundle.name}",
     )
-    jars = [Path(entry) for entry in answer.read_text().strip().split(os.pathsep) if entry]
+    jars = [Path(entry) for entry in output.read_text().strip().split(os.pathsep) if entry]
     kept = [jar for jar in jars if not jar.name.startswith(bundle.dropped or ("\0",))]
     partial = folder / "class-path.partial"
     partial.write_text("\n".join(map(str, kept)))
@@ -167,7 +165,7 @@ def _pom(bundle: Bundle) -> str:
 
 
 def run_tool(command: list[str], *, what: str) -> None:
-    # Maven reads from a terminal and inherits job control; a pipe and no input prevent both.
+    # A pipe and no input: otherwise Maven would read from the terminal and take part in its job control.
     finished = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -24,17 +24,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="show tables, watermarks, leases and commit table of a database",
         description="Connects to a database and shows its state. Starts the TSO of a folder if none runs.",
     )
-    add_url(parser)
+    parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
-
-
-def add_url(
-    parser: argparse.ArgumentParser, no_create: str = "no effect: a missing database is always an error"
-) -> None:
-    """Add the argument `url`; open it with `open_existing`."""
-    parser.add_argument("url", help=URL_HELP)
-    parser.add_argument("--no-create", dest="create", action="store_false", help=no_create)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,7 +41,7 @@ def add_tables(parser: argparse.ArgumentParser, text: str = "only this table; re
 
 
 def open_existing(url: str) -> Database:
-    """Open a database without creating one."""
+    """Return the database at `url`; raise the client's error if there is none."""
     import pyomid
     from pyomid.wiring import is_made
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.status import add_url, open_existing, table_lines
+from pyomid.cli.status import URL_HELP, open_existing, table_lines
 from pyomid.errors import Misuse
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
@@ -22,7 +22,13 @@ TABLE_NAME_HELP: Final = "its name in HBase; ns:name in a namespace"
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
-    add_url(parser, "with create: refuse a folder without a database; the other actions always do")
+    parser.add_argument("url", help=URL_HELP)
+    parser.add_argument(
+        "--no-create",
+        dest="create",
+        action="store_false",
+        help="with create: refuse a folder without a database; the other actions always do",
+    )
     actions = parser.add_subparsers(
         dest="action", metavar="list | create | register | unregister | alter | drop | discover | confirm | forget"
     )
@@ -38,8 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         nargs="+",
         default=[],
         metavar="KEY",
-        help="over HBase: row keys at which its regions are split, other bytes than text as \\xNN. Give it after the "
-        "other arguments",
+        help="over HBase: row keys at which its regions are split; \\xNN is a byte. Must follow the other arguments",
     )
     register = actions.add_parser(
         "register", help="register a table that a Java client created, so that it is compacted"
@@ -50,14 +55,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     unregister = actions.add_parser(
         "unregister",
         help="undo a registration; the table and its rows stay",
-        description="From now on sanitizing is refused, until the table is registered again, or is dropped and "
-        "forgotten: commits to it may need their entries in the commit table.",
+        description="Sanitizing is refused until the table is registered again, or is dropped and forgotten: commits "
+        "to it may need their entries in the commit table.",
     )
     unregister.add_argument("name")
     alter = actions.add_parser(
         "alter",
         help="change the conflict level, the time to live or the columns of a table in use",
-        description="Transactions that write the table and began before the change abort and must begin again. All "
+        description="Transactions that write the table and began before the change abort and must be rerun. All "
         "options for columns are one change; they touch no data.",
     )
     alter.add_argument("name")
@@ -122,27 +127,30 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             case "register":
                 level = arguments.conflict_level
-                register_table(database.deployment, arguments.name, arguments.families, conflict_level=level)
+                register_table(database._core.deployment, arguments.name, arguments.families, conflict_level=level)
             case "unregister":
-                unregister_table(database.deployment, arguments.name)
+                unregister_table(database._core.deployment, arguments.name)
             case "alter":
                 _alter(database, arguments)
             case "drop":
-                if arguments.name not in [info.name for info in _half_dropped(database.deployment)]:
+                if arguments.name not in [info.name for info in _half_dropped(database._core.deployment)]:
                     database.table_info(arguments.name)
-                if not arguments.yes and not _agreed(arguments.name):
+                if not arguments.yes and not _is_confirmed(arguments.name):
                     print("nothing was dropped")
                     return 1
                 database.drop_table(arguments.name)
             case "discover":
-                found = _found(database.deployment, discover(database.deployment), arguments.url)
+                found = _found(database._core.deployment, discover(database._core.deployment), arguments.url)
                 print("\n".join(found) or "every table is registered")
             case "confirm":
-                return _confirm(database.deployment, arguments.url, anyway=arguments.yes)
+                return _confirm(database._core.deployment, arguments.url, anyway=arguments.yes)
             case "forget":
-                forget(database.deployment, arguments.name)
+                forget(database._core.deployment, arguments.name)
             case _:
-                lines = [*table_lines(database.tables()), *_half_dropped_lines(database.deployment, arguments.url)]
+                lines = [
+                    *table_lines(database.tables()),
+                    *_half_dropped_lines(database._core.deployment, arguments.url),
+                ]
                 print("\n".join(lines) or "no tables")
     return 0
 
@@ -175,7 +183,7 @@ def _key(text: str) -> bytes:
 
 
 def _half_dropped(deployment: Deployment) -> list[TableInfo]:
-    """Return the tables whose drop is unfinished: they block sanitizing until it is finished."""
+    """Return the tables whose drop is unfinished; they block sanitizing."""
     return [entry.info for entry in deployment.catalog.entries() if entry.state is TableState.DROPPING]
 
 
@@ -201,8 +209,8 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 
 
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
-    """Remove the mark "tables not confirmed", unless a Java TSO leads meanwhile: it is read before the tables are
-    listed."""
+    """Remove the mark "tables not confirmed". Its nonce is read before the tables are listed: if a Java TSO leads in
+    between, the mark has another nonce and stays."""
     from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
@@ -219,7 +227,7 @@ def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
     return 0
 
 
-def _agreed(name: str) -> bool:
+def _is_confirmed(name: str) -> bool:
     try:
         return input(f"Drop table {name} with all its rows? Type its name: ").strip() == name
     except EOFError:

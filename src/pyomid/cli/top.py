@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.status import add_url, conflicts_by_table, open_existing
+from pyomid.cli.status import URL_HELP, conflicts_by_table, open_existing
 from pyomid.config import EmbeddedAddress, parse_url
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "top",
-        help="a live page: throughput, aborts, W and what holds it, disk space",
+        help="a live page: throughput, aborts, W and what holds it back, disk space",
         description="Shows the TSO's activity every second: throughput, aborts by reason, W and what holds it back, "
         "leases, the disk space of a folder. Ctrl-C ends it. Without a terminal, pages follow one another.",
     )
-    add_url(parser)
+    parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="time between pages (default: 1)")
     parser.add_argument("--pages", type=int, default=0, metavar="COUNT", help="exit after this many pages; 0: never")
     parser.set_defaults(run=run)
@@ -42,12 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(address.folder) if isinstance(address, EmbeddedAddress) else None
     shown = 0
     with open_existing(arguments.url) as database:
-        tso = database.deployment.tso
+        tso = database._core.deployment.tso
         before, before_s = tso.status(), time.monotonic()
         while not arguments.pages or shown < arguments.pages:
             time.sleep(arguments.every)
             now, now_s = tso.status(), time.monotonic()
-            tables = database.deployment.catalog.tables()
+            tables = database._core.deployment.catalog.tables()
             lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s, tables)]
             lines += [f"space {_folder_bytes(folder) / 1e6:>19,.1f} MB   {folder}"] if folder is not None else []
             print((_CLEAR if sys.stdout.isatty() else "") + "\n".join(lines), flush=True)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo] = ()) -> Iterator[str]:
-    """Return the lines of a page, from two states of the TSO. Each new TSO's counters start at zero."""
+    """Yield the lines of a page, from the TSO's status at two times. A new TSO's counters start at zero."""
     from pyomid.client.upkeep.jobs import holders
 
     is_same = before.epoch == now.epoch
@@ -82,7 +82,7 @@ def _aborts(rates: Mapping[str, float], counters: Mapping[str, int]) -> Iterator
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Return the disk space of a folder; files that vanish meanwhile are skipped."""
+    """Return a folder's disk space, without files that vanish meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:

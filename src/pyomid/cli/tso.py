@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pyomid.cli.tso_options import OPTIONS, read_options
 from pyomid.config import EmbeddedAddress, Settings, parse_tso_url, parse_url
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.server.launcher import ERROR_EXIT_CODE, LOST_EXIT_CODE
-from pyomid.server.leadership import DOUBT_EXIT_CODE
+from pyomid.server.launcher import ERROR_EXIT_CODE, LOST_EXIT_CODE, error_line
+from pyomid.server.leadership import DOUBT_EXIT_CODE, FolderLock, Leadership, holder
+from pyomid.server.logs import LOG_FILE, log_to
 
 if TYPE_CHECKING:
     from pyomid.server.startup import ServiceOptions
 
 log = logging.getLogger(__name__)
+
+Listeners = list[tuple[socket.socket, ssl.SSLContext | None]]
 
 BY_HAND: Final = Settings(conflict_map_entries=16_000_000)
 """Defaults for a TSO that an operator starts, with memory for more conflict checks."""
@@ -59,8 +62,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "tso",
         help="run a TSO (timestamp and status oracle)",
         description="Runs the timestamp and status oracle: the one process that hands out timestamps and\n"
-        "decides commits. Clients start the TSO of a folder themselves; run this command for a cluster,\n"
-        "or for a monitored or trial TSO.",
+        "decides commits. Clients start a folder's TSO themselves; run this command for a cluster, or for\n"
+        "a TSO that you monitor or try out.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -68,15 +71,17 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--on-demand", metavar="URL", help=argparse.SUPPRESS)
     groups: dict[str, Any] = {}
     for option in OPTIONS:
-        group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
-        groups[option.group] = group
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
         shown = "" if option.default in ("", 0.0, None) else f" (default: {option.default})"
-        group.add_argument(f"--{option.name}", dest=option.attribute, help=option.text + shown, metavar="…")
+        groups[option.group].add_argument(
+            f"--{option.name}", dest=option.attribute, help=option.text + shown, metavar="…"
+        )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, base: ServiceOptions | None = None) -> int:
-    """`base` has what no option sets."""
+    """Run the command. `base` has the service options that no command-line option sets."""
     try:
         options = read_options(arguments, os.environ)
     except Misuse as error:
@@ -91,15 +96,13 @@ def run(arguments: argparse.Namespace, base: ServiceOptions | None = None) -> in
 
 
 def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None) -> int:
-    from pyomid.server.leadership import FolderLock, holder
-    from pyomid.server.logs import log_to
     from pyomid.wiring import tso_folder
 
     try:
         log_to(None, level=options["log-level"])
         _, settings = parse_tso_url(options["store"], BY_HAND)
         with contextlib.ExitStack() as stack:
-            listeners = list(_listeners(options, stack))
+            listeners = _tcp_listeners(options, stack)
             lock: FolderLock | None = None
             folder = tso_folder(options["store"])
             if folder is not None:
@@ -115,15 +118,15 @@ def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None
                 raise Misuse("no address to serve on: give --listen HOST:PORT")
             leadership = _leadership(options, listeners)
             service = _service_options(options, settings, base)
-            _serve(service, settings, stores, listeners, ready=_say_ready, leadership=leadership, lock=lock)
+            _serve(service, settings, stores, listeners, ready=_print_addresses, leadership=leadership, lock=lock)
     except OmidError as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return ERROR_EXIT_CODE
     return 0
 
 
-def _say_ready(listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
-    """Print the addresses, for programs that read the first line of output; of a Unix socket only its name."""
+def _print_addresses(listeners: Listeners) -> None:
+    """Print the addresses, for programs that wait for the first line of output; of a Unix socket its file's name."""
     for sock, tls in listeners:
         if sock.family == socket.AF_UNIX:
             print(f"serving on the Unix socket {Path(sock.getsockname()).name}", flush=True)
@@ -132,16 +135,16 @@ def _say_ready(listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> 
             print(f"serving on {host}:{port}{' by TLS' if tls else ''}", flush=True)
 
 
-def _listeners(
-    options: dict[str, Any], stack: contextlib.ExitStack
-) -> Iterator[tuple[socket.socket, ssl.SSLContext | None]]:
-    if options["listen"]:
-        sock, tls = _tcp_listener(options["listen"], stack), _tls(options)
-        _check_token_is_safe(options, sock.getsockname()[0], tls)
-        yield sock, tls
+def _tcp_listeners(options: dict[str, Any], stack: contextlib.ExitStack) -> Listeners:
+    """Return the socket of --listen with its TLS context; an empty list without that option."""
+    if not options["listen"]:
+        return []
+    sock, tls = _tcp_socket(options["listen"], stack), _tls(options)
+    _check_token_is_safe(options, sock.getsockname()[0], tls)
+    return [(sock, tls)]
 
 
-def _tcp_listener(address: str, stack: contextlib.ExitStack) -> socket.socket:
+def _tcp_socket(address: str, stack: contextlib.ExitStack) -> socket.socket:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise Misuse(f"--listen {address!r} is not HOST:PORT")
@@ -191,7 +194,7 @@ def _stores(store: str, stack: contextlib.ExitStack) -> Any:
     return stores
 
 
-def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> Any:
+def _leadership(options: dict[str, Any], listeners: Listeners) -> Leadership | None:
     """Return the leader election of a cluster; None for other stores."""
     from pyomid.wiring import open_leadership
 
@@ -210,14 +213,8 @@ def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ss
 
 
 def serve_on_demand(url: str, options: dict[str, Any], base: ServiceOptions | None = None) -> int:
-    """Start the TSO of the folder at `url` in a child process that outlives this one; return when it serves, or has
-    failed.
-
-    The parent keeps no resource of it. An error goes to standard error as one line of JSON.
-    """
-    from pyomid.server.launcher import error_line
-    from pyomid.server.leadership import FolderLock
-
+    """Start the TSO of the folder at `url` in a child process that outlives this one. Return the exit status when the
+    child serves or has failed; print its error to standard error, as one line of JSON."""
     try:
         address, _ = parse_url(url)
         assert isinstance(address, EmbeddedAddress), url
@@ -232,45 +229,45 @@ def serve_on_demand(url: str, options: dict[str, Any], base: ServiceOptions | No
     read_end, write_end = os.pipe()
     if child := os.fork():
         os.close(write_end)
-        lock.disown()
-        return _report(folder, read_end, child)
+        lock.close_copy()
+        return _report_outcome(folder, read_end, child)
     os.close(read_end)
     os.setsid()
     _become_service(url, options, base, lock, listener, write_end)
 
 
-def _report(folder: Path, read_end: int, child: int) -> int:
-    """Report what the child wrote to the pipe: nothing (it died), "ready", or an error; return the exit status."""
-    from pyomid.server.launcher import error_line
-    from pyomid.server.logs import LOG_FILE
-
+def _report_outcome(folder: Path, read_end: int, child: int) -> int:
+    """Return the exit status, and print the child's error. The child writes "ready" or its error to the pipe; if it
+    dies before, it writes nothing."""
     with os.fdopen(read_end) as pipe:
-        said = pipe.read()
-    if said == "ready":
+        text = pipe.read()
+    if text == "ready":
         return 0
-    if not said:
+    if not text:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         how = f"of signal {-status}" if status < 0 else f"with exit status {status}"
-        said = error_line(
+        text = error_line(
             Unavailable(f"process {child}, the TSO of {folder}, ended {how} during startup; see {folder / LOG_FILE}")
         )
-    print(said, file=sys.stderr)
+    print(text, file=sys.stderr)
     return ERROR_EXIT_CODE
 
 
 def _become_service(
-    url: str, options: dict[str, Any], base: ServiceOptions | None, lock: Any, listener: socket.socket, write_end: int
+    url: str,
+    options: dict[str, Any],
+    base: ServiceOptions | None,
+    lock: FolderLock,
+    listener: socket.socket,
+    write_end: int,
 ) -> NoReturn:
-    """Run the child. Its standard output and error go to the log file, so that it does not hold the parent's pipes."""
-    from pyomid.server.launcher import error_line
-    from pyomid.server.logs import LOG_FILE, log_to
-
-    folder: Path = lock.folder
+    """Run the child. Its standard output and error go to the log file, so that it keeps no pipe of the parent open."""
+    folder = lock.folder
     code, died_of = DOUBT_EXIT_CODE, ""
-    # Close it right after the first write: later its number may belong to another file.
+    # Used once and closed at once: later its number may belong to another file.
     pipe = os.fdopen(write_end, "wb", buffering=0)
 
-    def say(what: str) -> None:
+    def report(what: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             pipe.write(what.encode())
         pipe.close()
@@ -279,22 +276,22 @@ def _become_service(
         log_to(folder / LOG_FILE, level=options["log-level"])
         faulthandler.enable()
         os.chdir("/")  # the client's working folder may be removed or unmounted
-        lock.sign_again()
+        lock.record_pid()
         with contextlib.ExitStack() as stack:
             _, settings = parse_url(url)
             service = _service_options(options, settings, base)
             service = replace(service, idle_exit_s=settings.tso_idle_exit_seconds or math.inf)
             stores = _stores(url, stack)
-            _serve(service, settings, stores, [(listener, None)], ready=lambda _: say("ready"), lock=lock)
+            _serve(service, settings, stores, [(listener, None)], ready=lambda _: report("ready"), lock=lock)
         code = 0
     except OmidError as error:
         log.exception("the TSO exits: %s", error)
         died_of, code = f"{error} [{error.code}]", ERROR_EXIT_CODE
-        say(error_line(error))
+        report(error_line(error))
     except BaseException as error:
         log.exception("the TSO exits after an unexpected error")
         died_of = f"{type(error).__name__}: {error}"
-        say(error_line(Unavailable(f"the TSO of {folder} died: {died_of}; its traceback is in {folder / LOG_FILE}")))
+        report(error_line(Unavailable(f"the TSO of {folder} died: {died_of}; its traceback is in {folder / LOG_FILE}")))
     finally:
         lock.release(died_of)
         logging.shutdown()
@@ -305,7 +302,7 @@ def _become_service(
 
 
 def _service_options(options: dict[str, Any], settings: Settings, base: ServiceOptions | None) -> ServiceOptions:
-    from pyomid.client.session.connecting import read_token
+    from pyomid.client.session.blocking import read_token
     from pyomid.server.startup import ServiceOptions
     from pyomid.wiring import tso_settings
 
@@ -328,17 +325,17 @@ def _serve(
     service: ServiceOptions,
     settings: Settings,
     stores: Any,
-    listeners: list[tuple[socket.socket, ssl.SSLContext | None]],
+    listeners: Listeners,
     *,
-    ready: Callable[[list[tuple[socket.socket, ssl.SSLContext | None]]], None],
-    leadership: Any = None,
-    lock: Any = None,
+    ready: Callable[[Listeners], None],
+    leadership: Leadership | None = None,
+    lock: FolderLock | None = None,
 ) -> None:
     """Take over, serve until a stop signal, then drain."""
     from pyomid.server.startup import serve
     from pyomid.wiring import folder_upkeep
 
-    has_upkeep = lock is not None and settings.upkeep_share
+    upkeep = partial(folder_upkeep, lock.folder, settings) if lock is not None and settings.upkeep_share else None
     _run(
         serve(
             stores,
@@ -348,13 +345,13 @@ def _serve(
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
             folder_lock=lock,
-            upkeep=partial(folder_upkeep, lock.folder, settings) if has_upkeep else None,
+            upkeep=upkeep,
         )
     )
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
-    """Run by uvloop if it is installed: a request takes half the time that asyncio needs."""
+    """Run `main` on uvloop if it is installed, which halves the time of a request, else on asyncio."""
     try:
         import uvloop
     except ModuleNotFoundError:

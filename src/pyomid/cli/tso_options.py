@@ -1,6 +1,6 @@
-"""The options of `pyomid tso`, taken from the command line, the environment, a file, or the default, in this order.
+"""The options of `pyomid tso`: each comes from the command line, else the environment, else a file, else its default.
 
-They concern the process. Options of the database (`config.Settings`) are in its URL, --store.
+They concern the process. The options of the database (`config.Settings`) are in its URL, --store.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ OPTIONS: Final = (
 
 
 def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | dict[str, str]) -> dict[str, Any]:
-    """Return every option's value by name. `Misuse` names a wrong option, and where it was given."""
+    """Return every option's value by name. `Misuse` if a value is invalid; it says where the value was given."""
     from_file = _file_options(arguments.config or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG", ""))
     options: dict[str, Any] = {}
     for option in OPTIONS:

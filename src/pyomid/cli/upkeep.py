@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import json
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from pyomid.cli.status import add_tables, add_url, open_existing
+from pyomid.cli.status import URL_HELP, add_tables, open_existing
 from pyomid.errors import Misuse
 
 
@@ -20,7 +22,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "compact",
         "drop versions that no snapshot needs",
         "Writes missing shadow cells, drops orphans and versions that no snapshot above W needs, and records up to "
-        "which W each region was compacted. Readers and writers may go on meanwhile. Reports what holds W back, and "
+        "which W each region was compacted. Readers and writers may continue meanwhile. Reports what holds W back, and "
         "until when.",
     )
     add_tables(compact)
@@ -29,7 +31,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="if Java clients share the store: compact by the W of this long ago; at least the duration of their "
+        help="if Java clients share the store: compact by W as it was this long ago; at least the duration of their "
         "longest transaction",
     )
     _add_every(compact, "compact each region again after this time")
@@ -53,7 +55,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _command(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
-    add_url(parser)
+    parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
@@ -64,7 +66,7 @@ def _add_every(parser: argparse.ArgumentParser, again: str) -> None:
         "--every",
         type=float,
         metavar="SECONDS",
-        help=f"run as a service over HBase until SIGTERM: {again}. Of several such processes one works and the others "
+        help=f"run as a service over HBase until SIGTERM: {again}. One of several such processes works, the others "
         "stand by. Logs go to standard error",
     )
 
@@ -96,19 +98,26 @@ def _serve(arguments: argparse.Namespace) -> int:
     else:
         rounds = SanitizingRounds(opened, arguments.every, stop, turn.is_held)
 
-    def end(number: int, _: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, ending(stop))
     log_to(None)
     try:
         serve(rounds, turn, stop)
     finally:
         turn.release()
     return 0
+
+
+def ending(stop: threading.Event) -> Callable[[int, object], None]:
+    """Return the signal handler of the service. It sets `stop` on a thread: `set` waits for a lock that the interrupted
+    code may hold."""
+
+    def end(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        _thread.start_new_thread(stop.set, ())
+
+    return end
 
 
 def _run_once(arguments: argparse.Namespace) -> int:

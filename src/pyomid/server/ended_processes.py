@@ -1,7 +1,7 @@
 """Detects that the process behind a closed connection has ended: then nothing uses its start timestamps (T16).
 
-A killed process closes its sockets before its end is visible, so each tick checks again. A file descriptor identifies
-the process; its pid could meanwhile belong to another process.
+A killed process closes its sockets before it counts as ended, so each tick checks again. A process is identified by a
+file descriptor (pidfd), because its pid may be reused.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyomid.server.peer import Connection
 
 WATCHED_MAX: Final = 256
-"""Processes watched at once: each takes a descriptor. Beyond it the oldest is no longer watched, and its starts count
-until they are too old."""
+"""Processes watched at once; each takes a descriptor. One more replaces the oldest, whose starts then count until they
+are too old."""
 
 
 class EndedProcesses:
@@ -33,7 +33,8 @@ class EndedProcesses:
         self._poll = select.poll()
 
     def watch(self, connection: Connection, sock: socket.socket) -> bool:
-        """Watch the process of a closed connection, whose socket is still open. True if it has ended already."""
+        """Watch the process behind a connection that the peer has closed; `sock` is our open end. True if the process
+        has ended already."""
         try:
             process = peer_process(sock)
         except ProcessLookupError:
@@ -46,7 +47,8 @@ class EndedProcesses:
         return False
 
     def take_ended(self) -> list[Connection]:
-        """Return the connections whose process has ended since the last call. Forget those too old to count."""
+        """Return the connections whose process has ended since the last call. Stop watching those whose starts are too
+        old to count."""
         if not self._watched:
             return []
         ended = [self._watched[process][0] for process, _ in self._poll.poll(0)]

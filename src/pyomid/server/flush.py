@@ -1,9 +1,9 @@
-"""Flushes, which the service submits to the commit table, and its other store calls, which run on threads.
+"""Flushes, which the service submits to the commit table, and the service's other store calls, which run on threads.
 
     entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► `ended`
     work    ─► a store thread     ─► …                         ─► the loop ─► `ended`
 
-The commit table decides how it makes a flush durable (`ports.CommitTable.submit`): within the call, by asynchronous
+Each commit table makes flushes durable in its own way (`ports.CommitTable.submit`): within the call, by asynchronous
 calls on the loop, or on a thread.
 """
 
@@ -43,7 +43,7 @@ class Flushes:
         threads_max: int,
         fail: Callable[[Exception], None],
     ) -> None:
-        """`fail` gets each error that an `ended` callback raises: there is no caller to handle it."""
+        """`fail` gets the errors that `ended` callbacks raise, which have no caller to handle them."""
         self._table = table
         self.leader_state = leader_state
         self.may_wait = False
@@ -68,7 +68,7 @@ class Flushes:
                 submitted(error)
 
     def _submit_cells(self, flush: Flush, submitted: _Submitted) -> None:
-        """Submit a flush with cells: on the loop if it may wait for the disk and no other writer has the store,
+        """Submit a flush with cells: on the loop if the loop may wait for the disk and no other writer has the store,
         otherwise on a thread."""
         put = partial(self._table.put_with_cells, rows_of(flush), flush.cells, flush.epoch)
         if self.may_wait:
@@ -93,7 +93,7 @@ class Flushes:
                 result = work()
             except Exception as error:
                 result = error
-            with suppress(RuntimeError):  # the loop is closed: the service stopped without waiting
+            with suppress(RuntimeError):  # the loop is closed, because the service stopped without waiting
                 loop.call_soon_threadsafe(self._report, ended, result)
 
         try:
@@ -126,7 +126,7 @@ class Flushes:
 
 
 class _Submitted:
-    """Reports the end of one flush, once. An error in the callback does not make the flush fail: it is durable."""
+    """Reports the end of one flush, once. If the callback raises, the flush does not fail: its entries are durable."""
 
     __slots__ = ("_fail", "_report", "has_ended")
 
@@ -166,7 +166,7 @@ def rows_of(flush: Flush) -> NDArray[np.int64]:
 
 
 class Durations:
-    """Histogram of flush durations in fixed buckets: cheap, and precise enough for percentiles. Not thread-safe."""
+    """A histogram of flush durations in fixed buckets. Not thread-safe."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)

@@ -7,9 +7,9 @@
 The start lock only keeps many clients from starting many processes; the TSO's own lock alone decides which process
 serves. Clients ignore the start lock after `START_LOCK_PATIENCE_S`: its holder may have been stopped.
 
-The start lock's file records when a TSO was started last, and how many in a row died soon after their start. The pause
-between two starts doubles with that number, for all clients together. After some failures, a client's error reports
-why the last TSO died.
+The start lock's file records when a TSO was started last, and how many in a row died soon after their start. All
+clients together wait between two starts, twice as long after each such failure. After `PATIENT_STARTS` failures,
+clients raise an error that says why the last TSO died.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ START_LOCK_FILE: Final = "tso.start"
 START_LOCK_PATIENCE_S: Final = 10.0
 PACE_S: Final = 0.1
 PACE_S_MAX: Final = 5.0
-"""The longest pause between two starts while every TSO dies at once: all clients together start one in 5 s."""
+"""The shortest and the longest pause after a failed start, for all clients together."""
 SHORT_LIFE_S: Final = 10.0
-"""A TSO that died sooner failed at its start."""
+"""A TSO that died sooner counts as a failed start."""
 PATIENT_STARTS: Final = 4
-"""After fewer failed starts in a row, a client waits for the next start without raising an error."""
+"""After fewer failed starts in a row, a client waits for the next start instead of raising an error."""
 START_S_MAX: Final = 60.0
 """A cold start may import numpy from a busy disk, or upgrade a store."""
 LOST_EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: another process holds the folder's lock."""
 ERROR_EXIT_CODE: Final = 3
-"""The started process cannot serve; the last line of its standard error is the error as JSON."""
+"""The started process cannot serve; the last line of its standard error is its error as JSON."""
 POLL_S: Final = 0.01
 _STARTS_BYTES: Final = 4096
 _SHORT_LIVES_MAX: Final = 1000
@@ -73,7 +73,10 @@ def connect_to_folder(
         if connected is not None:
             return connected
         if clock() >= deadline_s:
-            raise Unavailable(_no_reply_text(folder, timeout_s), folder=str(folder))
+            raise Unavailable(
+                f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}",
+                folder=str(folder),
+            )
         with _start_lock(folder) as (starts, is_mine):
             if is_mine or clock() >= patience_s:
                 connected = _try_connect(folder, deadline_s - clock())
@@ -124,19 +127,19 @@ class _Starts:
         self._last_s, self._short_lives = 0.0, 0
         self._failure: dict[str, Any] = {}
         with contextlib.suppress(ArithmeticError, ValueError, KeyError, TypeError):
-            said = json.loads(os.pread(fd, _STARTS_BYTES, 0))
-            self._last_s, self._short_lives = float(said["last_s"]), min(int(said["short_lives"]), _SHORT_LIVES_MAX)
-            self._failure = dict(said["failure"])
+            record = json.loads(os.pread(fd, _STARTS_BYTES, 0))
+            self._last_s, self._short_lives = float(record["last_s"]), min(int(record["short_lives"]), _SHORT_LIVES_MAX)
+            self._failure = dict(record["failure"])
 
     def may_begin(self, now_s: float) -> bool:
-        """Return whether the next start is due. After `PATIENT_STARTS` failures, raise the last one's error instead."""
-        ended_in_order = not self._failure and holder(self._folder).get("ended")
-        if ended_in_order or not 0 <= now_s - self._last_s < SHORT_LIFE_S:
+        """Return whether the next start is due. If not, after `PATIENT_STARTS` failures, raise the last one's error."""
+        ended_normally = not self._failure and holder(self._folder).get("ended")
+        if ended_normally or not 0 <= now_s - self._last_s < SHORT_LIFE_S:
             self._short_lives = 0
         if not self._short_lives or now_s >= self._last_s + min(PACE_S * 2**self._short_lives, PACE_S_MAX):
             return True
         if self._short_lives >= PATIENT_STARTS:
-            raise self._why()
+            raise self._last_error()
         return False
 
     def begun(self, now_s: float) -> None:
@@ -148,7 +151,7 @@ class _Starts:
         self._failure = {"code": error.code, "message": error.message[:_MESSAGE_CHARS_MAX]}
         self._write()
 
-    def _why(self) -> OmidError:
+    def _last_error(self) -> OmidError:
         count = f"{self._short_lives} in a row died soon after their start"
         if self._failure:
             kind = by_code(str(self._failure.get("code")))
@@ -159,12 +162,13 @@ class _Starts:
         )
 
     def _write(self) -> None:
-        said = {"last_s": self._last_s, "short_lives": self._short_lives, "failure": self._failure}
-        with contextlib.suppress(OSError):  # a full disk: then starts are not counted
-            os.pwrite(self._fd, json.dumps(said).encode()[:_STARTS_BYTES].ljust(_STARTS_BYTES), 0)
+        record = {"last_s": self._last_s, "short_lives": self._short_lives, "failure": self._failure}
+        with contextlib.suppress(OSError):  # on a full disk, starts are not counted
+            os.pwrite(self._fd, json.dumps(record).encode()[:_STARTS_BYTES].ljust(_STARTS_BYTES), 0)
 
 
 def _start_counted(folder: Path, command: Sequence[str], starts: _Starts, clock: Clock, deadline_s: float) -> bool:
+    """Record the start, then `_start`; record its error too, unless only the caller can fix it."""
     starts.begun(clock())
     try:
         return _start(folder, command, deadline_s - clock())
@@ -185,7 +189,7 @@ def _start(folder: Path, command: Sequence[str], timeout_s: float) -> bool:
             f"cannot start the TSO of {folder}: cannot run {command[0]}: {error.strerror}", folder=str(folder)
         ) from error
     try:
-        _, said = process.communicate(timeout=max(timeout_s, POLL_S))
+        _, output = process.communicate(timeout=max(timeout_s, POLL_S))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -195,16 +199,16 @@ def _start(folder: Path, command: Sequence[str], timeout_s: float) -> bool:
         return False
     if process.returncode in (0, LOST_EXIT_CODE):
         return process.returncode == 0
-    raise _start_error(folder, said.decode("utf-8", "replace"), process.returncode)
+    raise _start_error(folder, output.decode("utf-8", "replace"), process.returncode)
 
 
-def _start_error(folder: Path, said: str, code: int) -> OmidError:
-    lines = said.strip().splitlines() or ["it printed no error"]
+def _start_error(folder: Path, output: str, code: int) -> OmidError:
+    lines = output.strip().splitlines() or ["it printed no error"]
     if code == ERROR_EXIT_CODE:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             error = json.loads(lines[-1])
             return by_code(error["code"])(error["message"], **error["values"])
-    append_text(folder / LOG_FILE, said)
+    append_text(folder / LOG_FILE, output)
     return Unavailable(
         f"could not start the TSO of {folder} (exit code {code}): {lines[-1]} (full output: {folder / LOG_FILE})",
         exit_code=code,
@@ -216,12 +220,8 @@ def error_line(error: OmidError) -> str:
     return json.dumps({"code": error.code, "message": error.message, "values": error.values}, default=str)
 
 
-def _no_reply_text(folder: Path, timeout_s: float) -> str:
-    return f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}"
-
-
 def _last_holder(folder: Path) -> str:
-    """Return which process held the folder's lock last and what is known of it, for messages."""
+    """Return, as text, which process held the folder's lock last, and what became of it."""
     last = holder(folder)
     pid, log_path = last.get("pid"), folder / LOG_FILE
     if not pid:

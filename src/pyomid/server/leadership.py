@@ -1,11 +1,11 @@
-"""Leadership: the TSO of a folder is the process that holds the folder's lock; a leader in doubt exits at once.
+"""Leadership: a folder's TSO is the process that holds the folder's lock; a leader in doubt exits at once.
 
-The lock file is never unlinked (T14): a second file of the same name would be a second lock. It is closed at exec, so
-no child holds it by accident; the system releases it when the process dies. The socket is unlinked before the lock is
-released, so a client that finds the socket finds a process that has not finished yet.
+The lock file is never unlinked (T14): a second file of the same name would be a second lock. The lock file closes at
+exec, so no child holds the lock by accident; the system releases the lock when the process dies. The TSO unlinks its
+socket before it releases the lock, so a client that finds the socket finds a process that has not finished yet.
 
 A folder may be removed or moved, and created again, while its TSO lives. The TSO uses lock and socket in the folder
-that it opened, even if the path leads to another folder later: it removes no socket but its own, and ends when the path
+that it opened, even if the path leads to another folder later. It removes no socket but its own, and ends when the path
 leads to another lock.
 
     TSO 1 serves ─► folder removed, created again ─► TSO 2 serves ─► TSO 1 notices (or idles) and ends. Its own socket
@@ -33,8 +33,8 @@ from pyomid.platforms import peer_uid, socket_path
 LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
 BACKLOG: Final = 1024
-_SIGNATURE_BYTES: Final = 1024
-"""Every write has this length, so that no process reads a partial one."""
+_RECORD_BYTES: Final = 1024
+"""All records have this length, so that no process reads the mixture of two."""
 _REASON_CHARS_MAX: Final = 300
 
 DOUBT_EXIT_CODE: Final = 70
@@ -50,7 +50,7 @@ def die_now(reason: str) -> NoReturn:
 
 
 class Leadership(Protocol):
-    """A lease on the leadership, for one candidate (protocol.md, Leadership). The actual fence is the leader state."""
+    """One candidate's lease on the leadership (protocol.md, Leadership). The actual fence is the leader state."""
 
     def acquire(self, stop: threading.Event) -> float | None:
         """Wait until this process leads; return the time (of `boot_clock`) until which it leads without a renewal.
@@ -70,7 +70,7 @@ class Leadership(Protocol):
 
 
 class FolderLock:
-    """The lease of a folder's TSO."""
+    """A folder's lock, and the socket of the TSO that holds it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ class FolderLock:
             os.close(fd)
             return False
         self._fd, self._folder_fd = fd, folder_fd
-        self._sign()
+        self._write_holder()
         return True
 
     def listen(self) -> socket.socket:
@@ -136,32 +136,32 @@ class FolderLock:
             if self._socket is not None and self.has_socket():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(SOCKET_FILE, dir_fd=self._folder_fd)
-            self._sign({"died_of": died_of[:_REASON_CHARS_MAX]} if died_of else {"ended": True})
+            self._write_holder({"died_of": died_of[:_REASON_CHARS_MAX]} if died_of else {"ended": True})
             os.close(self._folder_fd)
             os.close(self._fd)
             self._fd = self._folder_fd = -1
 
-    def disown(self) -> None:
-        """After a fork, in the process that does not serve: close its copy of the lock; the child's copy holds it."""
+    def close_copy(self) -> None:
+        """Close this process's copy of the lock after a fork; the child's copy still holds the lock."""
         os.close(self._folder_fd)
         os.close(self._fd)
         self._fd = self._folder_fd = -1
 
-    def sign_again(self) -> None:
-        """After a fork, in the process that serves: write its pid into the lock file."""
-        self._sign()
+    def record_pid(self) -> None:
+        """Write this process's pid into the lock file, in the child after a fork."""
+        self._write_holder()
 
-    def _sign(self, end: Mapping[str, object] | None = None) -> None:
-        """Write pid and `end` into the lock file, for people, messages and the pace of restarts. The lock itself is
-        flock's."""
-        signature = json.dumps({"pid": os.getpid(), **(end or {})}).encode()
+    def _write_holder(self, end: Mapping[str, object] | None = None) -> None:
+        """Write pid and `end` into the lock file. That record is for operators, messages and the pace of restarts; only
+        flock decides who holds the lock."""
+        record = json.dumps({"pid": os.getpid(), **(end or {})}).encode()
         with contextlib.suppress(OSError):  # a full disk
-            os.pwrite(self._fd, signature.ljust(_SIGNATURE_BYTES), 0)
+            os.pwrite(self._fd, record.ljust(_RECORD_BYTES), 0)
 
 
 def holder(folder: Path) -> dict[str, Any]:
-    """Return what the last holder of the lock wrote into it: `pid`, and at its end `ended` (normal shutdown) or
-    `died_of`; empty if unknown. A killed holder wrote no end."""
+    """Return the record of the lock's last holder: `pid`, and `ended` (normal shutdown) or `died_of`. A holder that was
+    killed recorded neither. Empty if there is no record."""
     try:
         written = json.loads((folder / LOCK_FILE).read_text())
     except (OSError, ValueError):
@@ -170,7 +170,7 @@ def holder(folder: Path) -> dict[str, Any]:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a process holds the lock at this moment, for messages."""
+    """Return whether a process holds the lock now. For messages only: the state may change at once."""
     try:
         fd = open_own(folder / LOCK_FILE, os.O_RDONLY)
     except (OSError, Misuse):
@@ -185,7 +185,7 @@ def is_held(folder: Path) -> bool:
 
 
 def owner_text(path: Path) -> str:
-    """Return the owner of a file, for messages."""
+    """Return the name of a file's owner, for messages."""
     try:
         return user_text(path.stat().st_uid)
     except OSError:
@@ -193,8 +193,8 @@ def owner_text(path: Path) -> str:
 
 
 def _listen_in(folder_fd: int, folder: Path, *, shared: bool) -> socket.socket:
-    """Return a listening socket to which only its owner (or the folder's group) may connect. The lock is held, so an
-    earlier socket is a leftover and is removed; a file of another kind is not."""
+    """Return a listening socket to which only its owner (or the folder's group) may connect. This process holds the
+    lock, so an existing socket is a leftover and is removed; a file of another kind raises `Misuse`."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o777 & ~file_mode(shared))
     try:
@@ -238,8 +238,8 @@ def _remove_leftover(folder_fd: int, folder: Path) -> None:
 
 
 def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
-    """Return a connection to the folder's TSO. `OSError` as the system raises it, also if no TSO listens; `Misuse` if
-    the listening process belongs to another user who does not share the folder."""
+    """Return a connection to the folder's TSO. Raises the system's `OSError`, for instance if no TSO listens; `Misuse`
+    if the listening process belongs to another user who does not share the folder."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)

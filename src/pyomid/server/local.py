@@ -1,6 +1,7 @@
-"""A whole TSO inside this process: the machine under a lock; the calling thread makes its store calls.
+"""A whole TSO inside this process: the machine under a lock. The calling thread performs the machine's store calls.
 
-For tests, for the memory store, and as the reference implementation of the service. It serves one request at a time.
+It serves the memory store and tests, and is the reference implementation of the service. It handles one request at a
+time.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import Clock, Sleep
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
-from pyomid.wire.open_starts import OpenStarts
+from pyomid.wire.session_starts import OpenStarts
 
 T = TypeVar("T")
 
 
 class LocalTso(TsoCalls):
-    """`ports.Tso` in process. It takes over when it is constructed; a second one on the same stores deposes it.
+    """`ports.Tso` in this process. Its constructor takes over; a second one on the same stores deposes it.
 
     Thread-safe. After the machine has died (`Deposed` or another error), every call raises `Unavailable`; a commit in
     flight raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the machine's state
@@ -56,16 +56,9 @@ class LocalTso(TsoCalls):
         self.machine = self._new_machine()
 
     def _new_machine(self) -> TsoMachine:
-        settings = self._settings
-        steps = take_over_steps(
-            ceiling_step=settings.ceiling_step,
-            ceiling_elsewhere=settings.ceiling_elsewhere,
-            retention_s=settings.retention_s,
-            wall_ms=time.time_ns() // 1_000_000,
-            changed_ms=self._stores.changed_ms,
-        )
-        machine = TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
-        self._open_starts.connected(settings.max_transaction_age_s, machine.epoch)
+        taken_over = take_over(self._stores, self._settings, wall_ms=time.time_ns() // 1_000_000)
+        machine = TsoMachine(self._settings, taken_over, now_s=self._clock())
+        self._open_starts.connected(self._settings.max_transaction_age_s, machine.epoch)
         return machine
 
     @property
@@ -96,7 +89,7 @@ class LocalTso(TsoCalls):
             self._check_alive()
 
     def tick(self) -> None:
-        """Do what is due without a request: expire leases, publish W."""
+        """Do the periodic work: expire leases, publish W."""
         with self._lock:
             self._step()
             self._check_alive()
@@ -119,8 +112,8 @@ class LocalTso(TsoCalls):
         raise Unavailable(why)
 
     def _step(self, *events: Event) -> dict[int, Answer]:
-        """Feed the events and the results of all store calls that follow; return the replies by tag, also if the
-        machine died after it sent them."""
+        """Feed the events, and the results of the store calls that follow, to the machine. Return its replies by tag,
+        also if it died afterwards."""
         self._check_alive()
         if self._is_in_step:
             self.machine = self._new_machine()

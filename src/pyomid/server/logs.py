@@ -16,7 +16,7 @@ from pyomid.owned_files import is_shared, open_own
 
 LOG_FILE: Final = "tso.log"
 LOG_BYTES_MAX: Final = 16 << 20
-"""A larger log is rotated (one old generation is kept), also while the service runs."""
+"""A larger log is rotated, also while the service runs; one old file is kept."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 class BoundedLog:
-    """Log lines that peers cause: at most `lines_max` of a kind per interval; the rest are counted and summed up.
+    """Logs what peers cause: at most `lines_max` lines of a kind per interval, and the number of further ones.
 
     So a peer that is refused a million times neither fills the disk nor hides other kinds of lines.
     """
@@ -65,7 +65,7 @@ class BoundedLog:
             self._texts[kind] = f"more of these, the last: {message}"
 
     def count(self, kind: str, count: int, text: str) -> None:
-        """Log events too frequent for separate lines: the first at once, then sums."""
+        """Log events that are too frequent for a line each: the first at once, then one sum per interval."""
         if not self._logged[kind]:
             self._logged[kind] = 1
             self._log.warning("%d %s", count, text, extra={"kind": kind, "count": count})
@@ -74,7 +74,7 @@ class BoundedLog:
             self._texts[kind] = text
 
     def log_counts(self, now_s: float) -> None:
-        """Once per interval, log what was only counted."""
+        """Log the counts and begin the next interval, if this one is over."""
         if now_s < self._until_s:
             return
         self._until_s = now_s + self._interval_s
@@ -86,7 +86,8 @@ class BoundedLog:
 
 
 def log_to(path: Path | None, *, level: str = "info") -> None:
-    """Send all log lines to standard error, or to the file at `path`, and then standard output and error too."""
+    """Send all log lines to standard error, or to the file at `path`; the file then also gets standard output and
+    standard error."""
     handler = logging.StreamHandler() if path is None else LogFile(path, standard_too=True)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -95,7 +96,7 @@ def log_to(path: Path | None, *, level: str = "info") -> None:
 
 
 class LogFile(logging.Handler):
-    """Appends to a file, and rotates it when it exceeds `LOG_BYTES_MAX` (one old generation is kept)."""
+    """Appends to a file, and rotates it when it exceeds `LOG_BYTES_MAX`; one old file is kept."""
 
     def __init__(self, path: Path, *, standard_too: bool = False) -> None:
         super().__init__()
@@ -113,8 +114,8 @@ class LogFile(logging.Handler):
             self.handleError(record)
 
     def _open(self) -> None:
-        """Open the file, rotated if it is too large. The descriptor keeps its number, so that a thread which writes at
-        this moment writes to one of the two files."""
+        """Open the file; rotate it before if it is too large. The descriptor keeps its number, so that a thread that is
+        just writing writes to the old or the new file."""
         with contextlib.suppress(FileNotFoundError):
             if os.stat(self._path, follow_symlinks=False).st_size > LOG_BYTES_MAX:
                 os.replace(self._path, self._path.with_suffix(self._path.suffix + ".1"))
@@ -143,7 +144,7 @@ def _replace_standard_streams(fd: int) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append the output of a process that died before it could log anything."""
+    """Append to a log the output of a process that died before it could log anything."""
     with contextlib.suppress(OSError, OmidError):
         fd = open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, shared=is_shared(path.parent))
         try:

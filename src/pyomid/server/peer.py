@@ -1,13 +1,16 @@
 """One peer of the service: splits its bytes into requests and writes its replies. A peer's error ends only its own
 connection.
 
+    received bytes ─┬─► the chunk oracle (compiled) decides ordinary begins and commits: the fast path
+                    └─► all other frames are decoded one by one and fed to the machine: the slow path
+
 Limits per peer: frame size, unanswered requests (reading pauses), unread replies (the peer is cut off), time until the
 handshake, time until a partial frame is complete, even if bytes arrive (slow-loris), time without a request. The
 service limits the memory of all peers together.
 
-Fair shares: a request on the slow path costs a thousand times as much as one that compiled code decides. So each turn
-of a peer has a quantum of slow-path work; the rest of its bytes wait here, undecoded, until its next turn (decision
-0040). A request that exceeds a quantum, because it has many ids, is performed at once; then its peer skips turns.
+Fair shares: a request on the slow path costs a thousand times as much as one on the fast path. So each turn of a peer
+has a quantum of slow-path work; the rest of its bytes wait here, undecoded, until its next turn (decision 0040). A
+request that exceeds a quantum, because it has many ids, is performed at once; then its peer skips turns.
 """
 
 from __future__ import annotations
@@ -60,54 +63,54 @@ QUANTUM: Final = 32
 """Work of one turn, in requests on the slow path: about a millisecond."""
 
 WORK_BYTES: Final = 256
-"""This many bytes of a request (some thirty ids) count as much as a request without ids."""
+"""This many bytes of a request (some thirty ids) count as one more request."""
 
 STATUS_WORK: Final = 8
+"""A status request counts as this many more requests."""
 
 SEALS_WORK: Final = 8
-"""Sealing this many starts counts as much as a request."""
+"""Sealing this many starts counts as one more request."""
 
 LONG_BYTES: Final = 64 << 10
-"""Requests longer than this, whose frames may be too long for a chunk, are parsed by compiled code."""
+"""Compiled code parses longer requests on the slow path: their frames may be too long for a chunk."""
 
-ASKED_MAX: Final = 256
-"""Unanswered slow-path requests of one peer (begins without a window, fences, seals, …), beyond which the service does
-not read from it: the replies cost as much as the requests, and may all be due at once."""
+SLOW_OUTSTANDING_MAX: Final = 256
+"""The most unanswered slow-path requests of one peer (begins without a window, fences, seals, …); at this number the
+service stops reading from it. The replies cost as much as the requests, and may all be due at once."""
 
 CARRIED_BYTES_MAX: Final = 64 << 20
-"""Cells of unanswered commits of all peers, beyond which a peer that waits for a reply is not read."""
+"""While the cells of all peers' unanswered commits take more, the service reads from no peer that awaits a reply."""
 
 HANDSHAKE_BYTES_MAX: Final = 16 << 10
-"""The first frame: capabilities and a token. A longer one is refused before it is buffered."""
+"""The first frame has capabilities and a token. A longer one is refused before it is buffered."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer's connection; it lives as long as its transport. Receives into the service's buffer, and keeps a partial
-    frame between two chunks."""
+    """One peer's connection. It receives into the service's buffer, and keeps a partial frame between two chunks."""
 
     def __init__(self, service: TsoService, limits: PeerLimits, address: str = "unix") -> None:
         self._service = service
         self._limits = limits
         self.address = address
-        self.arriving: asyncio.Task[None] | None = None
-        """The TLS handshake, until the connection has a transport."""
-        self.has_arrived = False
+        self.connecting: asyncio.Task[None] | None = None
+        """The task of the TLS handshake, until the connection has a transport."""
+        self.is_connected = False
         self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
         self._tail = b""
-        """The partial frame at the end of the last chunk, if compiled code takes this peer's frames."""
+        """The partial frame at the end of the last chunk on the fast path."""
         self._transport: asyncio.Transport | None = None
-        self._held: list[bytes] = []
-        """Replies of this step of the loop, sent in one write after it."""
+        self._replies: list[bytes] = []
+        """Encoded replies of this step of the loop, written at its end in one write."""
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
-        self._asked = 0
-        """The unanswered requests that took the slow path."""
+        self._slow_outstanding = 0
+        """Unanswered requests that took the slow path."""
         self._spent = 0
-        """Work since the last turn; the peer skips turns for work beyond a quantum."""
-        self._run = 1
-        """Number of frames that take the slow path together with one that compiled code does not decide."""
+        """Slow-path work since the last turn; for work beyond a quantum the peer skips turns."""
+        self._slow_frames = 1
+        """How many frames take the slow path in one step when the next one must. Doubles while slow ones follow."""
         self._unread = b""
-        """The rest of the chunk that the last turn began."""
+        """The bytes of a chunk that the last turn left for the next one."""
         self._is_cut_short = False
         """Whether the cutter holds whole frames that wait for the next turn."""
         self._is_in_turn = False
@@ -115,17 +118,17 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._has_handshake = False
         self._may_use_native = False
-        """False while the slow path holds bytes that precede the next ones to arrive."""
+        """Whether the next bytes may take the fast path: the slow path holds no earlier bytes."""
         self._is_ending = False
         self._since_s = self._heard_s = service.now_s()
-        """Since when the handshake or the rest of a frame is due; when the last bytes arrived."""
+        """When the peer began to owe the handshake or the rest of a frame; when its last bytes arrived."""
         self.extended = False
         self.name = "?"
 
-    # ── asyncio's side ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by asyncio ────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.has_arrived = True
+        self.is_connected = True
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.unread_bytes_max)
         sock: socket.socket | None = transport.get_extra_info("socket")
@@ -142,8 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         return sock is not None and platforms.is_of_this_process(sock)
 
-    def failed_to_arrive(self) -> None:
-        """Called if the TLS handshake failed or took too long."""
+    def failed_to_connect(self) -> None:
+        """End the connection after a TLS handshake that failed or took too long."""
         self._is_ending = True
         self._service.disconnected(self)
 
@@ -161,15 +164,15 @@ class Connection(asyncio.BufferedProtocol):
             self._spent = 0
             end = len(self._tail) + nbytes
             self._take(end)
-            self._rest_if_due()
+            self._pause_if_due()
             if end == self._service.receive.bytes_max and not self._is_ending:
                 self._yield_to_others()
         except Exception as error:
             self._service.fail(error)
 
     def _yield_to_others(self) -> None:
-        """Wait for a turn after a chunk that filled the buffer. More follows, and libuv would receive 32 such chunks
-        before those of other peers."""
+        """Wait for a turn after a chunk that filled the buffer: otherwise libuv would receive up to 32 such chunks
+        before it reads from other peers."""
         self.stop_reading()
         self._wait_for_turn()
 
@@ -184,36 +187,36 @@ class Connection(asyncio.BufferedProtocol):
             self._decode_requests(bytes(service.receive.view[begin:end]))
 
     def _decide(self, oracle: ChunkOracle, end: int) -> int:
-        """Process bytes with the chunk oracle; frames that it hands back take the slow path. Return where the slow path
-        must continue."""
+        """Let the chunk oracle decide frames; those that it returns undecided take the slow path here. Return where the
+        slow path must take over altogether; `end` if nothing is left."""
         service, begin = self._service, 0
-        went_on = bool(self._tail)
+        is_continued = bool(self._tail)
         self._tail = b""
-        while begin < end and self._may_use_native and service.may_decide():
+        while begin < end and self._may_use_native and service.may_use_oracle():
             decided = oracle.decide_more(service.receive.array, begin, end, self, self.extended)
-            self._run = 1 if decided.consumed > begin else min(2 * self._run, QUANTUM)
+            self._slow_frames = 1 if decided.consumed > begin else min(2 * self._slow_frames, QUANTUM)
             begin = decided.consumed
             self._outstanding += decided.committed
             if decided.now:
-                self._hold(decided.now)
+                self._add_reply(decided.now)
             service.finish_step_soon()
             if decided.status == DONE:
-                return end if begin == end else self._keep_tail(begin, end, is_older=went_on and begin == 0)
+                return end if begin == end else self._keep_tail(begin, end, is_older=is_continued and begin == 0)
             if decided.status == RARE_FRAME:
                 if self._is_spent:
                     self._unread = bytes(service.receive.view[begin:end])
                     return end
-                stop = self._end_of_run(begin, end)
+                stop = self._end_of_slow_frames(begin, end)
                 self._decode_requests(bytes(service.receive.view[begin:stop]))
                 begin = stop
                 if self._is_ending:
                     return end
         return begin
 
-    def _end_of_run(self, begin: int, end: int) -> int:
-        """Return the end of the rare frame at `begin` and of up to `_run - 1` whole frames after it. One step of the
-        machine for all of them costs little more than for one."""
-        receive, count = self._service.receive, max(1, min(self._run, QUANTUM - self._spent))
+    def _end_of_slow_frames(self, begin: int, end: int) -> int:
+        """Return the end of the rare frame at `begin` and of up to `_slow_frames` - 1 whole frames after it: a step of
+        the machine for all of them costs little more than for one."""
+        receive, count = self._service.receive, max(1, min(self._slow_frames, QUANTUM - self._spent))
         stop = begin + HEADER_BYTES + receive.frame_bytes(begin)
         while count > 1 and end - stop >= HEADER_BYTES:
             following = stop + HEADER_BYTES + receive.frame_bytes(stop)
@@ -227,15 +230,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_spent(self) -> bool:
-        return self._spent >= QUANTUM or self._asked >= ASKED_MAX
+        return self._spent >= QUANTUM or self._slow_outstanding >= SLOW_OUTSTANDING_MAX
 
     @property
     def _has_unread(self) -> bool:
         """Whether received bytes wait for this peer's next turn."""
         return bool(self._unread) or self._is_cut_short
 
-    def _rest_if_due(self) -> None:
-        """Stop receiving until all received bytes are processed and their work is within the quantum."""
+    def _pause_if_due(self) -> None:
+        """Stop reading if received bytes wait for a turn, the work exceeds the quantum, or too many replies are due."""
         if self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
@@ -246,35 +249,37 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _awaits_too_much(self) -> bool:
-        """Whether replies must be sent before more of this peer's bytes are read."""
-        if self._outstanding > self._limits.requests_outstanding_max or self._asked >= ASKED_MAX:
+        """Whether the service must answer this peer before it reads more from it."""
+        if self._outstanding > self._limits.requests_outstanding_max or self._slow_outstanding >= SLOW_OUTSTANDING_MAX:
             return True
         return self._outstanding > 0 and self._service.machine.carried_bytes > CARRIED_BYTES_MAX
 
     def _wait_for_turn(self) -> None:
-        if not self._is_in_turn and not self._is_ending and self._asked < ASKED_MAX:
+        if not self._is_in_turn and not self._is_ending and self._slow_outstanding < SLOW_OUTSTANDING_MAX:
             self._is_in_turn = True
             self._service.wait_for_turn(self)
 
     @property
-    def rests(self) -> bool:
-        """Whether its next turn only pays for work already done."""
+    def owes_work(self) -> bool:
+        """Whether the peer skips its next turn, because of the work of earlier turns."""
         return self._spent >= 2 * QUANTUM
 
     def take_turn(self) -> bool:
         """Continue where the last turn ended. Return whether another turn is needed."""
         self._spent = max(0, self._spent - QUANTUM)
-        if self._transport is None or self._is_ending or self._asked >= ASKED_MAX:
-            self._is_in_turn = False  # if it waits for replies, it continues after them
+        if self._transport is None or self._is_ending or self._slow_outstanding >= SLOW_OUTSTANDING_MAX:
+            self._is_in_turn = False  # a peer with too many unanswered requests continues after their replies
             return False
         if self._spent < QUANTUM and self._has_unread:
-            self._go_on()
-        self._is_in_turn = (self._has_unread or self._spent >= QUANTUM) and self._asked < ASKED_MAX
+            self._continue()
+        self._is_in_turn = (
+            self._has_unread or self._spent >= QUANTUM
+        ) and self._slow_outstanding < SLOW_OUTSTANDING_MAX
         if not self._is_in_turn:
             self._resume_if_drained()
         return self._is_in_turn
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._unread:
             unread, self._unread = self._unread, b""
             self._service.receive.view[: len(unread)] = unread
@@ -282,18 +287,18 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._decode_requests(b"")
         if not self._has_unread:
-            self._since_s = self._service.now_s()  # from now on the peer owes the rest of a frame
+            self._since_s = self._service.now_s()  # until now the service was late, not the peer
 
-    def _hold(self, data: bytes) -> None:
-        if not self._held:
-            self._service.holding.append(self)
-        self._held.append(data)
+    def _add_reply(self, data: bytes) -> None:
+        if not self._replies:
+            self._service.peers_with_replies.append(self)
+        self._replies.append(data)
 
     def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
-        """Keep a partial frame until its rest arrives; the slow path gathers (or refuses) a long one. Return where the
-        slow path must continue.
+        """Keep a partial frame until its rest arrives, and return `end`. If it is too long for the buffer, return
+        `begin`: the slow path collects or refuses it.
 
-        `is_older`: the frame was already waiting, and a few more bytes do not extend its time.
+        `is_older`: the frame began in an earlier chunk; more bytes of it do not extend its time.
         """
         receive = self._service.receive
         longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
@@ -304,14 +309,10 @@ class Connection(asyncio.BufferedProtocol):
             self._since_s = self._service.now_s()
         return end
 
-    def release(self, replies: EncodedReplies) -> None:
-        """Send replies of commits whose batch is durable."""
-        self.hold(replies.data, replies.count)
-
     # ── the slow path ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _decode_requests(self, data: bytes) -> None:
-        """Decode requests one by one. Bytes that the cutter still holds precede all later ones."""
+        """Decode requests one by one and feed them to the machine. Bytes left in the cutter precede all later ones."""
         try:
             self._read_events(data)
         finally:
@@ -319,12 +320,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_events(self, data: bytes) -> None:
         events: list[Event] = []
-        went_on = self._cutter.unfinished_bytes > 0
+        is_continued = self._cutter.unfinished_bytes > 0
         self._is_cut_short = False
         try:
             with contextlib.closing(self._cutter.feed(data)) as payloads:
                 for payload in payloads:
-                    went_on = False
+                    is_continued = False
                     self._spent += 1 + len(payload) // WORK_BYTES
                     self._read(payload, events)
                     if self._is_spent:
@@ -333,13 +334,14 @@ class Connection(asyncio.BufferedProtocol):
             self._service.feed(events)
             self._refuse(error)
             return
-        except Exception as error:  # T11: only this peer's bytes were decoded so far, so no other peer is affected
+        except Exception as error:  # T11: only this peer's bytes were decoded, so no other peer is affected
             self._service.feed(events)
-            self._service.peer_log.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
+            text = "".join(traceback.format_exception(error))
+            self._service.peer_log.warning("unforeseen", f"cut off a peer: {text}", peer=self.name)
             self.abort()
             return
         self._is_cut_short = self._is_spent and self._cutter.holds_frame
-        if self._cutter.unfinished_bytes and self._has_handshake and not went_on:
+        if self._cutter.unfinished_bytes and self._has_handshake and not is_continued:
             self._since_s = self._service.now_s()
         self._service.feed(events)
 
@@ -353,17 +355,17 @@ class Connection(asyncio.BufferedProtocol):
             self._service.fail(error)
 
     def pause_writing(self) -> None:
-        """Called if the peer does not read its replies: cut it off."""
+        """Cut off a peer that does not read its replies."""
         self._service.peer_log.warning("slow reader", "cut off a slow reader", peer=self.name)
         self._service.machine.count("slow_readers")
         self.abort()
 
-    # ── the service's side ───────────────────────────────────────────────────────────────────────────────────────
+    # ── called by the service ────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, answers: list[tuple[int, Answer]]) -> None:
         """Send all replies of one step in one write; do nothing if the peer is gone."""
         self._outstanding -= len(answers)
-        self._asked -= len(answers)
+        self._slow_outstanding -= len(answers)
         if self._transport is None:
             return
         frames = [encode_answer(answer, request_id=tag, extended=self.extended) for tag, answer in answers]
@@ -373,31 +375,31 @@ class Connection(asyncio.BufferedProtocol):
         self._write(b"".join(frame for frame in frames if frame is not None))
         self._resume_if_drained()
 
-    def hold(self, data: bytes, count: int) -> None:
-        """Keep encoded replies; they are written after this step."""
-        self._outstanding -= count
-        self._hold(data)
+    def add_replies(self, replies: EncodedReplies) -> None:
+        """Add the encoded replies of commits that are durable; they are written at the end of this step."""
+        self._outstanding -= replies.count
+        self._add_reply(replies.data)
         if self._paused:
             self._resume_if_drained()
 
-    def write_held(self) -> None:
-        """Write the encoded replies of this step of the loop, unless they were sent with other replies."""
-        if self._held:
+    def write_replies(self) -> None:
+        """Write the encoded replies of this step of the loop, unless `send` has written them."""
+        if self._replies:
             self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        """Write the held replies and then `data`, in one write; do nothing if the peer is gone."""
-        if self._held:
-            self._held.append(data)
-            data = b"".join(self._held)
-            self._held.clear()
+        """Write the encoded replies and then `data`, in one write; do nothing if the peer is gone."""
+        if self._replies:
+            self._replies.append(data)
+            data = b"".join(self._replies)
+            self._replies.clear()
         if self._transport is None:
             return
         self._transport.write(data)
 
     def overdue(self, now_s: float) -> str:
-        """Return, as text, what the peer failed to send in time (handshake, rest of a frame, any request); empty if
-        nothing."""
+        """Return, as text, what the peer has failed to send in time: its handshake, the rest of a frame, any request.
+        Empty if it is not late."""
         if self._is_ending:
             return ""
         waited_s = now_s - self._since_s
@@ -433,8 +435,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_ending = True
         if self._transport is not None:
             self._transport.abort()
-        elif self.arriving is not None:
-            self.arriving.cancel()
+        elif self.connecting is not None:
+            self.connecting.cancel()
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -456,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
             body = self._parts.completed(body)
         if is_answered(body):
             self._outstanding += 1
-            self._asked += 1
+            self._slow_outstanding += 1
         if isinstance(body, Seal):
             self._spent += len(body.starts) // SEALS_WORK
         if isinstance(body, AskStatus):
@@ -472,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
         self.extended = handshake.extensions == EXTENSIONS_VERSION
         self._service.check_capacity(self)
         self._has_handshake = True
-        self._service.welcome(self)
+        self._service.handshake_done(self)
         self._cutter.frame_bytes_max = self._limits.frame_bytes_max
         self._service.note_commit_retry(handshake.commit_retry_s)
         reply = HandshakeReply(
@@ -498,20 +500,20 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("the handshake's token is not this TSO's: set the client's option tokenFile")
 
     def _refuse(self, error: ProtocolError | Unavailable) -> None:
-        """Refuse the peer for a protocol error, or with `Unavailable` because too many peers are connected."""
+        """Send the error and close the connection: a protocol error, or `Unavailable` if there are too many peers."""
         self._is_ending = True
         self._service.peer_log.warning(error.code, f"refused a peer: {error}", peer=self.name)
         self._service.machine.count("protocol_errors" if isinstance(error, ProtocolError) else "refused_connections")
         if self._service.machine.step.in_doubt:
-            self._held.clear()  # in doubt, begins are not answered either
+            self._replies.clear()  # a TSO in doubt about its leadership answers no begin
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
             self._write(frame or b"")
             self._transport.close()
 
     def _resume_if_drained(self) -> None:
-        """After replies were sent: process the bytes that wait for a turn, or read from the peer again."""
-        if self._asked > ASKED_MAX // 2 or self._is_ending:
+        """After replies were sent, continue with the bytes that wait for a turn, or read from the peer again."""
+        if self._slow_outstanding > SLOW_OUTSTANDING_MAX // 2 or self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
             self._wait_for_turn()
@@ -524,13 +526,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
 
-def _traceback(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
-
-
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
-    """Detect a vanished peer within `keepalive_s`: half of it until the first probe, the rest in three probes.
-    Unacknowledged data may wait for all of it."""
+    """Detect a vanished peer within `keepalive_s`: the first probe comes after half of that time, two more follow. Sent
+    data may stay unacknowledged for the whole time."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", max(1, int(keepalive_s / 2))),
@@ -543,7 +541,7 @@ def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
 
 
 class ReceiveBuffer:
-    """Holds the bytes of the peer that is being read, until that call returns."""
+    """The buffer into which all peers receive, one at a time: its bytes are processed before the next peer is read."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -556,7 +554,7 @@ class ReceiveBuffer:
 
 
 class CommitParts:
-    """Ids of commits that arrive in several frames, by start; limited in bytes."""
+    """Ids of commits that arrive in several frames, by start. Their number is limited."""
 
     _ID_BYTES: Final = 40
 

@@ -5,8 +5,8 @@
     ticks ────────────────────────────────┘                 ├─► flushes ─► CommitTable.submit
                                                             └─► other store calls ─► threads
 
-The loop itself never waits for a store, except for the flush of the only client. The instruction `Die` ends the process
-at once.
+The loop never waits for a store, except for the flush of the only client. The instruction `Die` ends the process at
+once.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from pyomid.wire.messages import Answer
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 256 << 10
-"""The size of a chunk: the most bytes of one peer that one call of compiled code takes."""
+"""The size of a chunk: the most bytes of one peer that compiled code processes in one call."""
 
 FRESH_S: Final = 0.004
-"""Before a chunk, the machine gets the time if its last time is older than this."""
+"""If the machine's last step is older than this, it makes another one before the next chunk, to get the time."""
 
 TICKS_PER_STALL: Final = 4
 """Ticks per stall time, the gap between two steps that counts as a stall."""
 
 UNAUTHENTICATED_SHARE: Final = 4
 UNAUTHENTICATED_MIN: Final = 64
-"""Connections without a handshake: at most a quarter of all connections, or this many if that is more."""
+"""Peers without a handshake: at most a quarter of all connections, or this many if that is more."""
 
 ROOM_TO_REFUSE: Final = 16
-"""Connections beyond the maximum: for peers that get an error in reply to their handshake, and for the upkeep of this
-process."""
+"""Connections beyond the maximum, for peers that get an error in reply to their handshake, and for this process's own
+upkeep."""
 
 TURN_S: Final = 0.001
-"""The pause of a peer for each quantum of work beyond its turn."""
+"""The pause between turns while all waiting peers skip theirs."""
 
 TURNS_AT_ONCE: Final = 4
 
@@ -79,6 +79,7 @@ COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Upper bound for a client's announced retry time."""
 
 STORE_THREADS_BESIDE_FLUSHES: Final = 3
+"""Threads for store calls other than flushes."""
 
 
 class TsoService:
@@ -100,7 +101,7 @@ class TsoService:
     ) -> None:
         self.machine = machine
         self._lease_until_s = lease_until_s
-        """Returns the time until which this process leads; called before each step of the machine."""
+        """Returns the time until which this process leads; asked before each step of the machine."""
         self.token = token
         self._stores = stores
         self._clock = clock
@@ -109,7 +110,7 @@ class TsoService:
         self._connections_max = connections_max
         self._held_bytes_max = held_bytes_max
         self.peer_log = BoundedLog(log, clock=clock)
-        """Log lines that peers cause, limited in number."""
+        """Limits the log lines that peers cause."""
         self._late_commits = 0
         self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
@@ -127,8 +128,8 @@ class TsoService:
         self.chunk_oracle: ChunkOracle | None = None
         """Decides chunks of ordinary begins and commits. None until `switch_to_native`: then every request takes the
         slow path."""
-        self.holding: list[Connection] = []
-        """Peers with encoded replies that are not yet written."""
+        self.peers_with_replies: list[Connection] = []
+        """The peers with encoded replies that are not yet written."""
         self._turns: deque[Connection] = deque()
         """Peers whose requests wait for their turn."""
         self._is_turn_due = False
@@ -141,7 +142,7 @@ class TsoService:
         self._idle_since_s = clock()
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
 
-    def count_up(self) -> None:
+    def update_counters(self) -> None:
         """Add the compiled oracle's counts to the machine's counters."""
         if self.chunk_oracle is not None:
             self.chunk_oracle.give_back()
@@ -182,7 +183,7 @@ class TsoService:
         """Serve one more (bound) socket."""
         handshake_s_max = self._limits.handshake_s_max
         self._acceptors[sock] = Acceptor(
-            sock, tls, arrive=self._arrive, make_room=self._make_room, handshake_s_max=handshake_s_max
+            sock, tls, admit=self._admit, make_room=self._make_room, handshake_s_max=handshake_s_max
         )
 
     def stop_listening(self, sock: socket.socket) -> None:
@@ -205,7 +206,7 @@ class TsoService:
         while (self._turns or not self.machine.is_quiet) and self._clock() < deadline_s:
             self.feed([])
             await asyncio.sleep(0.005)
-        self._write_held()
+        self._write_replies()
         for connection in list(self._connections):
             connection.close()
         while (self._connections or not self.machine.is_quiet) and self._clock() < deadline_s:
@@ -217,9 +218,9 @@ class TsoService:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _arrive(self, address: str) -> Connection | None:
-        """Return the connection of an accepted peer. None, to close the peer, if there are too many connections and all
-        of them have finished their handshake. (`check_capacity` follows at the peer's own handshake.)"""
+    def _admit(self, address: str) -> Connection | None:
+        """Return the connection of an accepted peer. If there are too many connections, close one without a handshake
+        instead; None, to close the new peer, if there is none. (`check_capacity` follows at the peer's handshake.)"""
         unauthenticated = self._unauthenticated
         is_full = len(self._connections) >= self._connections_max + ROOM_TO_REFUSE
         if (is_full or len(unauthenticated) >= unauthenticated.peers_max) and not self._make_room():
@@ -255,16 +256,16 @@ class TsoService:
                 connections=served,
             )
 
-    def welcome(self, connection: Connection) -> None:
-        """Called after the peer's handshake."""
+    def handshake_done(self, connection: Connection) -> None:
+        """Count the peer as authenticated, after its handshake."""
         self._unauthenticated.remove(connection, connection.address)
 
     def connected(self, connection: Connection) -> None:
-        """Called when the connection has its transport: the service is not idle."""
+        """Count as not idle, when a connection has its transport."""
         self._idle_since_s = self._clock()
 
     def disconnected(self, connection: Connection, sock: socket.socket | None = None) -> None:
-        """Called when the connection has ended. `sock`: its socket, still open."""
+        """Handle the end of a connection. `sock`: its socket, still open."""
         self._connections.discard(connection)
         self._unauthenticated.remove(connection, connection.address)
         self._idle_since_s = self._clock()
@@ -273,8 +274,8 @@ class TsoService:
             self.feed([ProcessEnded(connection)])
 
     def note_commit_retry(self, commit_retry_s: float) -> None:
-        """Record how long a client may retry a commit. `status` reports the longest such time: a sanitizer uses only
-        records that are older."""
+        """Record for how long a client may retry a commit. `status` reports the longest such time: a sanitizer relies
+        only on region watermarks that are older."""
         if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
             self.machine.note_longest("commit_retry_ms_max", int(commit_retry_s * 1000))
 
@@ -289,19 +290,19 @@ class TsoService:
         if self._turns and not self._is_turn_due:
             self._is_turn_due = True
             loop = asyncio.get_running_loop()
-            if all(connection.rests for connection in self._turns):
+            if all(connection.owes_work for connection in self._turns):
                 loop.call_later(TURN_S, self._take_turns)
             else:
                 loop.call_soon(self._take_turns)
 
     def _take_turns(self) -> None:
-        """Take the turns of a few peers; the loop receives from all peers before the next turns."""
+        """Let a few peers take their turns; the loop reads from all peers before the next ones."""
         self._is_turn_due = False
         worked = 0
         try:
             for _ in range(len(self._turns)):
                 connection = self._turns.popleft()
-                worked += not connection.rests
+                worked += not connection.owes_work
                 if connection.take_turn():
                     self._turns.append(connection)
                 if worked == TURNS_AT_ONCE:
@@ -310,7 +311,7 @@ class TsoService:
         except Exception as error:
             self.fail(error)
 
-    # ── native ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the fast path ────────────────────────────────────────────────────────────────────────────────────────────
 
     def switch_to_native(self, *, wait_for_memory: bool = False) -> None:
         """Let compiled code decide ordinary begins and commits from now on."""
@@ -318,8 +319,8 @@ class TsoService:
             self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory
         )
 
-    def may_decide(self) -> bool:
-        """Return whether the compiled oracle may take a chunk now. Gives the machine the time, once per loop step."""
+    def may_use_oracle(self) -> bool:
+        """Return whether the compiled oracle may take a chunk now. Once per loop step, the machine gets the time."""
         if not self._is_finish_due:
             now_s = self._clock()
             if now_s - self.machine.step.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
@@ -327,7 +328,7 @@ class TsoService:
         return self.machine.may_decide_fast
 
     def finish_step_soon(self) -> None:
-        """Schedule a flush for after everything that can be read now has been read."""
+        """Schedule `_finish_step` for after the loop has read everything that can be read now."""
         if not self._is_finish_due:
             self._is_finish_due = True
             if self._call_soon is None:
@@ -340,12 +341,12 @@ class TsoService:
         try:
             if not self._flush_at_once():
                 self.feed([])
-            self._write_held()
+            self._write_replies()
         except Exception as error:
             self.fail(error)
 
     def _flush_at_once(self) -> bool:
-        """Submit the step's commits to the commit table. False if other work is due: do a full machine step."""
+        """Submit the step's commits to the commit table. False if other work is due: then do a full machine step."""
         now_s = self._sync_machine()
         self._complete()
         flush = self.machine.start_inline_flush(now_s)
@@ -361,31 +362,31 @@ class TsoService:
         return True
 
     def _submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None]) -> None:
-        """Submit a flush. The loop may wait for a single commit of the only client: no other request waits meanwhile,
-        and two switches of threads cost as much as the flush."""
+        """Submit a flush. For a single commit of the only client the loop may wait: no other request is delayed, and
+        two thread switches would cost as much as the flush."""
         self._flushes.submit(flush, ended, may_wait=flush.size == 1 and len(self._connections) == 1)
 
     def _complete(self) -> None:
-        """Delete entries of complete transactions, as far as possible without waiting. Sends no replies."""
+        """Delete entries of complete transactions, as far as possible without waiting. Writes no replies."""
         if not self.machine.may_complete:
             return
         starts = self.machine.take_completions()
         try:
             left = self._stores.commit_table.delete_at_once(starts)
-        except OmidError:  # a later store call tries again, and handles the error
+        except OmidError:  # a later store call retries, and handles an error
             left = starts
         is_finish_due, self._is_finish_due = self._is_finish_due, True
         self._perform(self.machine.completed(len(starts) - len(left), left))
         self._is_finish_due = is_finish_due
 
     def _inline_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
-        """Handle the end of a flush. The next flush takes what was decided meanwhile, and what can be read now."""
+        """Handle the end of a flush. The next one takes commits decided meanwhile, and those that can be read now."""
         now_s = self._clock()
         self.flush_seconds.add(now_s - began_s)
         is_same_step = self._is_submitting and now_s - began_s < FRESH_S
         if not is_same_step:
             self._sync_machine()
-            if self.machine.is_step_due(now_s):  # a stall must be noticed before any reply is sent
+            if self.machine.is_step_due(now_s):  # the machine must notice a stall before any reply is sent
                 self.feed([])
         if isinstance(result, OmidError):
             self.machine.give_up_inline_flush()
@@ -396,20 +397,20 @@ class TsoService:
             self._perform(self.machine.end_inline_flush(result))
 
     def _sync_machine(self) -> float:
-        """Update the machine with the compiled oracle's decisions and the end of the lease; return the time."""
+        """Give the machine the compiled oracle's decisions and the end of the lease; return the time."""
         if self.chunk_oracle is not None:
             self.chunk_oracle.give_back()
         self.machine.serve_until_s = self._lease_until_s()
         return self._clock()
 
-    def _write_held(self) -> None:
-        """Write the held replies, but not in doubt: only a leader answers begins (T4)."""
+    def _write_replies(self) -> None:
+        """Write encoded replies, except in doubt about the leadership: only a leader answers begins (T4)."""
         if self.machine.step.in_doubt or self.machine.dead:
             return
-        if self.holding:
-            holding, self.holding = self.holding, []
-            for connection in holding:
-                connection.write_held()
+        if self.peers_with_replies:
+            peers_with_replies, self.peers_with_replies = self.peers_with_replies, []
+            for connection in peers_with_replies:
+                connection.write_replies()
 
     # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -440,7 +441,7 @@ class TsoService:
 
     def _do_periodic_work(self) -> None:
         self.feed([ProcessEnded(connection) for connection in self._processes.take_ended()])
-        self.count_up()
+        self.update_counters()
         now_s = self._clock()
         self._cut_off_slow_peers(now_s)
         self._cut_off_memory_hogs()
@@ -457,7 +458,7 @@ class TsoService:
                 connection.abort()
 
     def _cut_off_memory_hogs(self) -> None:
-        """Limit unfinished requests and unread replies of all peers together: cut off the peers that hold most."""
+        """If unfinished requests and unread replies take too much memory, cut off the peers that hold most of it."""
         held = {connection: connection.held_bytes for connection in self._connections}
         total = sum(held.values())
         if total <= self._held_bytes_max:
@@ -472,7 +473,7 @@ class TsoService:
                 return
 
     def _log_late_commits(self) -> None:
-        """Log from time to time how many commits were aborted because they began at or below the low watermark."""
+        """Log how many commits were aborted since the last time because they began at or below the low watermark."""
         count = self.machine.report().counters["aborts_low_watermark"]
         if count > self._late_commits:
             text = "commits began at or below the low watermark: aborted"
@@ -482,8 +483,7 @@ class TsoService:
     def _exit_if_idle(self, now_s: float) -> None:
         """T14: exit when idle, but never with an open connection or a live lease.
 
-        The machine's own work (it reads the catalog every few seconds) does not prevent the exit; it only has to finish
-        first.
+        The machine's own work (it reads the catalog every few seconds) does not count, but must be finished.
         """
         report = self.machine.report()
         if self._connections or report.leases or report.pending:
@@ -497,7 +497,7 @@ class TsoService:
         for instruction in instructions:
             match instruction:
                 case SendEncoded(replies):
-                    cast(Connection, replies.peer).release(replies)
+                    cast(Connection, replies.peer).add_replies(replies)
                 case Reply(peer, tag, answer):
                     assert isinstance(peer, Connection)
                     answers = defaultdict(list) if answers is None else answers
@@ -513,7 +513,7 @@ class TsoService:
             for connection, answered in answers.items():
                 connection.send(answered)
         if not self._is_finish_due:
-            self._write_held()
+            self._write_replies()
 
     def _start(self, call: StoreCall) -> None:
         try:
@@ -539,8 +539,8 @@ class TsoService:
 def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = False) -> CompiledOracle:
     """Return the machine's compiled oracle, ready to decide. Call it on the machine's own thread.
 
-    The conflict map's memory is faulted in during the first decisions, or before them with `wait_for_memory`. Where
-    fresh memory is slow (we measured 6 ms for 2 MiB in a virtual machine), decisions are slow until then.
+    A thread touches the conflict map's memory, so that the system provides it; `wait_for_memory` waits for that thread.
+    Until it has finished, decisions may be slow: in a virtual machine we measured 6 ms for 2 MiB of fresh memory.
     """
     compiled = CompiledOracle(machine, chunk_bytes_max=chunk_bytes_max)
     memory = threading.Thread(target=populate, args=(compiled.map_words,), daemon=True)

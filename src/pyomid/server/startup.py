@@ -16,16 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
-from pyomid.errors import Deposed, OmidError, Unavailable
+from pyomid.errors import Deposed, Misuse, OmidError, Unavailable
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.memory import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
-from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
-from pyomid.server.metrics import UpkeepReport, Watched, serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
@@ -40,13 +38,12 @@ FILES_BESIDE_CONNECTIONS: Final = 128
 """File descriptors for stores, logs, listeners, late imports, and connections that are about to be refused."""
 
 FOLDER_CHECK_S = 0.5
-"""Interval between checks of the folder and its socket. After the socket was removed, clients find none for this
-long."""
+"""Interval between checks of the folder and its socket. If the socket is removed, clients find none for this long."""
 
 UPKEEP_AFTER_S = 1.0
 
 SWITCH_INTERVAL_S = 0.0005
-"""A store thread that holds the GIL must not delay the event loop for Python's default of 5 ms."""
+"""The GIL's switch interval: with Python's default of 5 ms, store threads would delay the event loop for that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class ServiceOptions:
     limits: PeerLimits = field(default_factory=PeerLimits)
     connections_max: int = 10_000
     held_bytes_max: int = 1 << 30
-    """Unfinished requests and unread answers of all connections together."""
+    """Memory for unfinished requests and unread replies of all connections together."""
     idle_exit_s: float = float("inf")
     token: bytes = b""
     metrics: str = ""
@@ -66,7 +63,7 @@ class ServiceOptions:
 
 
 def connections_possible(wanted: int) -> int:
-    """Raise the limit of open files as far as needed and allowed; return `wanted`, or as many as the limit permits."""
+    """Return `wanted`, or as many connections as the limit of open files permits; raise that limit if possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -80,8 +77,8 @@ def connections_possible(wanted: int) -> int:
 
 
 def empty_map(options: ServiceOptions) -> ConflictMap:
-    """Return an empty conflict map. Allocating a compiled map of several gigabytes takes seconds; a standby does it
-    before the leader dies. Blocking."""
+    """Return an empty conflict map. Blocking: allocating a compiled map of several gigabytes takes seconds; a standby
+    does it before the leader dies."""
     entries_max = options.settings.conflict_map_entries
     if not options.compiled:
         return BucketMap(entries_max)
@@ -99,23 +96,52 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
         flushes_in_flight_max=flushes_in_flight_max,
         one_step_bytes_max=stores.commit_table.one_step_bytes_max,
     )
-    steps = take_over_steps(
-        ceiling_step=settings.ceiling_step,
-        ceiling_elsewhere=settings.ceiling_elsewhere,
-        retention_s=settings.retention_s,
-        wall_ms=time.time_ns() // 1_000_000,
-        changed_ms=stores.changed_ms,
-    )
-    taken_over = take_over(stores, steps)
+    taken_over = take_over(stores, settings, wall_ms=time.time_ns() // 1_000_000)
     stores.commit_table.serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
     machine.database_id = stores.leader_state.database_id()
     return machine
 
 
+class UpkeepReport(Protocol):
+    """Counts of a folder's upkeep since the process started."""
+
+    passes: int
+    versions_dropped: int
+    entries_deleted: int
+    failures: int
+    busy_seconds: float
+
+
+class Watched:
+    """The state of the process, for metrics and health checks. It has a service from the moment that it leads."""
+
+    def __init__(self) -> None:
+        self.service: TsoService | None = None
+        self.upkeep: UpkeepReport | None = None
+        self.is_prepared: Callable[[], bool] = lambda: False
+        """Returns whether a standby could lead at once: its code and memory are loaded."""
+
+    @property
+    def state(self) -> str:
+        """Return "serving", "standing by" (alive, may lead later), or "not serving" (ending or dead)."""
+        if self.service is None:
+            return "standing by"
+        return "serving" if self.service.is_serving else "not serving"
+
+
+async def _serve_metrics(watched: Watched, address: str) -> asyncio.Server:
+    try:
+        from pyomid.server.metrics import serve_metrics
+    except ModuleNotFoundError as error:
+        raise Misuse(
+            "--metrics needs the package prometheus-client, which is not installed: pip install 'pyomid[server]'"
+        ) from error
+    return await serve_metrics(watched, address)
+
+
 class LeaderTerm:
-    """The time until which this process leads, set by the thread that renews the lease: never later than the last
-    renewal permits."""
+    """The time until which this process leads. The thread that renews the lease extends it; the event loop reads it."""
 
     def __init__(self, until_s: float = float("inf")) -> None:
         self._until_s = until_s
@@ -128,13 +154,13 @@ class LeaderTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Duty:
-    """The parameters of a process that is to lead, handed from the standby to the leader."""
+class _Setup:
+    """What `serve` was called with, and what it prepared for the time when this process leads."""
 
     stores: TsoStores
     options: ServiceOptions
     conflict_map: asyncio.Future[ConflictMap]
-    """Allocated in the background since the process started."""
+    """A thread allocates it from the start of the process on."""
     listeners: Sequence[Listener]
     ready: Callable[[], None]
     stop_signals: Sequence[signal.Signals]
@@ -173,77 +199,79 @@ async def serve(
     folder_lock: FolderLock | None = None,
     upkeep: MakeUpkeep | None = None,
 ) -> None:
-    """Serve until a signal or idleness; on return everything decided is durable and answered.
+    """Serve until a signal or idleness; on return all decisions are durable and answered.
 
-    `leadership` (clusters only): wait as a standby until this process leads. `folder_lock` (folders only): must be
-    held; its socket is the last of `listeners`. `upkeep` runs in the background while this process leads.
+    `leadership` (clusters only): the process stands by until it leads. `folder_lock` (folders only): the acquired lock;
+    its socket is the last of `listeners`. `upkeep` runs in the background while this process leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
     stop, watched = threading.Event(), Watched()
     for each in stop_signals:
         loop.add_signal_handler(each, stop.set)
-    metrics = await serve_metrics(watched, options.metrics) if options.metrics else None
+    metrics = await _serve_metrics(watched, options.metrics) if options.metrics else None
     try:
         conflict_map = loop.run_in_executor(None, empty_map, options)
-        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock, upkeep)
+        setup = _Setup(
+            stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock, upkeep
+        )
         if leadership is None:
-            machine = await _taken_over(duty)
+            machine = await _take_over(setup)
             if machine is not None:
-                await _lead(duty, machine, LeaderTerm(), announce=lambda epoch: None)
+                await _lead(setup, machine, LeaderTerm(), announce=lambda epoch: None)
         else:
-            await _lead_in_turn(duty, leadership)
+            await _stand_by_and_lead(setup, leadership)
     finally:
         if metrics is not None:
             metrics.close()
 
 
-async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
-    """Stand by until this process leads or `stop` is set; then serve. Releases the lease in every case.
+async def _stand_by_and_lead(setup: _Setup, leadership: Leadership) -> None:
+    """Stand by until this process leads, then serve; return after `stop`. Releases the lease in every case.
 
-    At startup an unavailable store is retried for `--store-retry` seconds, then `Unavailable` is raised. If a takeover
-    fails for that long, the process releases the lease, so that another candidate may try, waits without a limit until
+    At startup, the process retries an unavailable store for `--store-retry` seconds, then raises `Unavailable`. If a
+    takeover fails for that long, it releases the lease, so that another candidate may try, waits without a limit until
     the store answers, and stands by again.
     """
-    loop, retry_s = asyncio.get_running_loop(), duty.options.settings.store_retry_s
+    loop, retry_s = asyncio.get_running_loop(), setup.options.settings.store_retry_s
     patience_s = retry_s
-    while await loop.run_in_executor(None, retry_unavailable, duty.stores.check, duty.stop, patience_s):
+    while await loop.run_in_executor(None, retry_unavailable, setup.stores.check, setup.stop, patience_s):
         log.info("standing by")
-        duty.watched.is_prepared = duty.conflict_map.done
-        leading = await loop.run_in_executor(None, leadership.acquire, duty.stop)
+        setup.watched.is_prepared = setup.conflict_map.done
+        leading = await loop.run_in_executor(None, leadership.acquire, setup.stop)
         if leading is None:
             return
         term = LeaderTerm(leading)
         try:
-            # Renew already during the takeover, which may last longer than a lease: a leader whose lease expires dies.
+            # Renew from now on: the takeover may last longer than a lease, and a leader whose lease expires exits.
             leadership.keep(term.renewed, die_now)
             try:
-                machine = await _taken_over(duty, retry_s)
+                machine = await _take_over(setup, retry_s)
             except Unavailable as error:
-                log.warning("could not take over: releases the lease and stands by again: %s", error)
+                log.warning("takeover failed; this process releases the lease and stands by again: %s", error)
                 patience_s = float("inf")
                 continue
             if machine is not None:
-                await _lead(duty, machine, term, announce=leadership.announce)
+                await _lead(setup, machine, term, announce=leadership.announce)
             return
         finally:
             await loop.run_in_executor(None, leadership.release)
 
 
-async def _taken_over(duty: _Duty, retry_s: float = 0.0) -> TsoMachine | None:
-    """Return the machine of the new leader; None if `stop` was set while the store did not answer. `Unavailable` after
-    `retry_s`, `Deposed` if another TSO was faster. Runs on a thread; the loop handles signals meanwhile.
+async def _take_over(setup: _Setup, retry_s: float = 0.0) -> TsoMachine | None:
+    """Take over on a thread, and return the machine of the new leader; the loop handles signals meanwhile. None if
+    `stop` was set while the store did not answer; `Unavailable` after `retry_s`, `Deposed` if another TSO was faster.
 
-    A takeover may fail at any point, as if the TSO had died there: the next one begins anew.
+    A takeover may fail at any point, as if the TSO had died there: the next attempt begins anew.
     """
-    conflict_map = await duty.conflict_map
-    gc.freeze()  # modules and the map live for ever: scanning them in each collection would delay begins
+    conflict_map = await setup.conflict_map
+    gc.freeze()  # modules and the map live as long as the process: collections need not scan them, which delays begins
     made: list[TsoMachine] = []
 
     def take_over() -> None:
-        made.append(take_over_and_build(duty.stores, duty.options.settings, conflict_map))
+        made.append(take_over_and_build(setup.stores, setup.options.settings, conflict_map))
 
-    await asyncio.get_running_loop().run_in_executor(None, retry_unavailable, take_over, duty.stop, retry_s)
+    await asyncio.get_running_loop().run_in_executor(None, retry_unavailable, take_over, setup.stop, retry_s)
     return made[0] if made else None
 
 
@@ -266,13 +294,13 @@ def retry_unavailable(call: Callable[[], None], stop: threading.Event, patience_
         pause_s = min(2 * pause_s, RETRY_DELAY_S_MAX)
 
 
-async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
+async def _lead(setup: _Setup, machine: TsoMachine, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
     """Announce this TSO, serve, drain."""
     loop = asyncio.get_running_loop()
-    options = duty.options
+    options = setup.options
     service = TsoService(
         machine,
-        duty.stores,
+        setup.stores,
         clock=boot_clock,
         die=die_now,
         limits=options.limits,
@@ -282,23 +310,23 @@ async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce:
         token=options.token,
         lease_until_s=term.until_s,
     )
-    for each in duty.stop_signals:
+    for each in setup.stop_signals:
         loop.add_signal_handler(each, service.stop)
-    if duty.stop.is_set():
+    if setup.stop.is_set():
         service.stop()
     if options.compiled:
         service.switch_to_native(wait_for_memory=True)
     service.feed([])
     announce(machine.epoch)
-    duty.watched.service = service
+    setup.watched.service = service
     report = machine.report()
     log.info("leads", extra={"epoch": report.epoch, "watermark": report.watermark, "horizon": report.horizon})
     background: list[asyncio.Task[None]] = []
-    if duty.folder_lock is not None:
-        background.append(asyncio.create_task(_watch_folder(service, duty.folder_lock, duty.listeners[-1][0])))
-    if duty.upkeep is not None:
-        background.append(asyncio.create_task(_run_upkeep(duty.upkeep, machine, duty.watched)))
-    await service.run(duty.listeners, ready=duty.ready)
+    if setup.folder_lock is not None:
+        background.append(asyncio.create_task(_watch_folder(service, setup.folder_lock, setup.listeners[-1][0])))
+    if setup.upkeep is not None:
+        background.append(asyncio.create_task(_run_upkeep(setup.upkeep, machine, setup.watched)))
+    await service.run(setup.listeners, ready=setup.ready)
     for task in background:
         task.cancel()
     if background:
@@ -314,10 +342,10 @@ async def _watch_folder(service: TsoService, lock: FolderLock, sock: socket.sock
         await asyncio.sleep(FOLDER_CHECK_S)
         try:
             if not lock.is_in_place():
-                log.error("exits: the folder %s was removed, moved or replaced", lock.folder)
+                log.error("the TSO exits: folder %s was removed, moved or replaced", lock.folder)
                 die_now("the folder is gone")
             if not lock.has_socket():
-                log.warning("the socket in %s was removed or replaced: listens at a new one", lock.folder)
+                log.warning("the socket in %s was removed or replaced; the TSO listens at a new one", lock.folder)
                 old, sock = sock, lock.listen()
                 service.listen(sock)
                 service.stop_listening(old)
@@ -328,7 +356,7 @@ async def _watch_folder(service: TsoService, lock: FolderLock, sock: socket.sock
 
 
 async def _run_upkeep(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> None:
-    """Run upkeep, from shortly after the first clients were served until this is cancelled; on return it has ended."""
+    """Run upkeep until this task is cancelled; begin a little later, so that the first clients do not wait for it."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(UPKEEP_AFTER_S)
     try:

@@ -1,10 +1,10 @@
 """Peers before their handshake: their number, time and memory are bounded.
 
-    accepted ─► TLS handshake, if the socket uses TLS ─► Connection ─► pyomid's handshake ─► `welcome`
+    accepted ─► TLS handshake, if the socket uses TLS ─► Connection ─► pyomid's handshake ─► `handshake_done`
        └──────────── bounded number; the oldest of the address with most of them is closed ──────┘
 
-A peer that opens connections and sends nothing must not exhaust the process's descriptors: a legitimate client is
-accepted nevertheless, and finishes its handshake long before it would be closed.
+So a peer that opens connections and sends nothing does not exhaust the process's descriptors: a legitimate client is
+accepted all the same, and finishes its handshake long before its connection could be the oldest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyomid.server.peer import Connection
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in a row before other peers are read again."""
+"""Connections accepted in a row before the loop reads from other peers."""
 
 NO_DESCRIPTOR_S: Final = 0.1
-"""Pause in accepting after the system ran out of descriptors."""
+"""How long to accept no connections after the system has run out of descriptors."""
 
 BACKLOG: Final = 1024
 
@@ -54,28 +54,28 @@ class UnauthenticatedPeers:
                 del self._addresses[address]
 
     def peer_to_close(self) -> Connection | None:
-        """Return the oldest peer of the address that has most peers. None if there is none."""
+        """Return the oldest peer of the address with most peers; None if there are no peers."""
         most = max(self._addresses.values(), key=len, default=None)
         return None if most is None else next(iter(most))
 
 
 class Acceptor:
-    """One listening socket. The service bounds each peer from before its TLS handshake."""
+    """One listening socket. Its peers count as connections from before their TLS handshake."""
 
     def __init__(
         self,
         sock: socket.socket,
         tls: ssl.SSLContext | None,
         *,
-        arrive: Callable[[str], Connection | None],
+        admit: Callable[[str], Connection | None],
         make_room: Callable[[], bool],
         handshake_s_max: float,
     ) -> None:
-        """`arrive` returns the connection for a peer at this address, or None to close the peer; `make_room` closes
+        """`admit` returns the connection for a peer at this address, or None to close the peer; `make_room` closes
         another peer."""
         self._sock = sock
         self._tls = tls
-        self._arrive = arrive
+        self._admit = admit
         self._make_room = make_room
         self._handshake_s_max = handshake_s_max
         self._loop = asyncio.get_running_loop()
@@ -101,20 +101,21 @@ class Acceptor:
                     return
                 raise
             address = name[0] if isinstance(name, tuple) else "unix"
-            connection = self._arrive(address)
+            connection = self._admit(address)
             if connection is None:
                 peer.close()
             else:
                 peer.setblocking(False)
-                connection.arriving = self._loop.create_task(self._connect(connection, peer))
+                connection.connecting = self._loop.create_task(self._connect(connection, peer))
 
     def _wait_for_room(self) -> None:
-        """Pause accepting: while there is no descriptor, the listener stays readable and would keep the loop busy."""
+        """Close a peer and pause accepting: without a free descriptor the listener would stay readable and keep the
+        loop busy."""
         self._make_room()
         self._loop.remove_reader(self._sock.fileno())
-        self._loop.call_later(NO_DESCRIPTOR_S, self._go_on)
+        self._loop.call_later(NO_DESCRIPTOR_S, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._is_open:
             self._loop.add_reader(self._sock.fileno(), self._accept)
 
@@ -126,7 +127,7 @@ class Acceptor:
                     lambda: connection, peer, ssl=self._tls, ssl_handshake_timeout=patience_s
                 )
         finally:
-            connection.arriving = None
-            if not connection.has_arrived:
+            connection.connecting = None
+            if not connection.is_connected:
                 peer.close()
-                connection.failed_to_arrive()
+                connection.failed_to_connect()

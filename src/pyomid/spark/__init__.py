@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyomid.spark.coded_errors import original_error, original_errors
-    from pyomid.spark.databases import close_connections
-    from pyomid.spark.frame_schema import alter_columns
-    from pyomid.spark.frames.merge import Merge, MergeResult
-    from pyomid.spark.loads import MomentOf, RestoreCommit, changes, history, moment, read, register_views, restore
-    from pyomid.spark.maintenance import adopt, compact, sanitize, verify
-    from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
-    from pyomid.spark.sessions import register, use_this_python
-    from pyomid.spark.streaming import stream_sink
-    from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
+    from pyomid.spark.database import SparkDatabase, connect
+    from pyomid.spark.loads import MomentOf, RestoreCommit
+    from pyomid.spark.merge import Merge, MergeResult
+    from pyomid.spark.run_outcome import RunOutcome, RunState
+    from pyomid.spark.transactions import SparkTransaction, WriteResult
 
 __all__ = [
     "Merge",
@@ -28,59 +24,27 @@ __all__ = [
     "RestoreCommit",
     "RunOutcome",
     "RunState",
+    "SparkDatabase",
     "SparkTransaction",
     "WriteResult",
-    "adopt",
-    "alter_columns",
-    "changes",
-    "close_connections",
-    "compact",
-    "history",
-    "look_up_run",
-    "moment",
+    "connect",
     "original_error",
     "original_errors",
-    "read",
-    "register",
-    "register_views",
-    "restore",
-    "run",
-    "sanitize",
-    "stream_sink",
-    "transaction",
-    "use_this_python",
-    "verify",
 ]
 
 _MODULES: Final = {
     "original_error": "coded_errors",
     "original_errors": "coded_errors",
-    "close_connections": "databases",
-    "alter_columns": "frame_schema",
-    "Merge": "frames.merge",
-    "MergeResult": "frames.merge",
+    "SparkDatabase": "database",
+    "connect": "database",
+    "Merge": "merge",
+    "MergeResult": "merge",
     "MomentOf": "loads",
     "RestoreCommit": "loads",
-    "changes": "loads",
-    "history": "loads",
-    "moment": "loads",
-    "read": "loads",
-    "register_views": "loads",
-    "restore": "loads",
-    "adopt": "maintenance",
-    "compact": "maintenance",
-    "sanitize": "maintenance",
-    "verify": "maintenance",
     "RunOutcome": "run_outcome",
     "RunState": "run_outcome",
-    "look_up_run": "run_outcome",
-    "register": "sessions",
-    "use_this_python": "sessions",
-    "stream_sink": "streaming",
     "SparkTransaction": "transactions",
     "WriteResult": "transactions",
-    "run": "transactions",
-    "transaction": "transactions",
 }
 
 

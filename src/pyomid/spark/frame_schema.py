@@ -32,12 +32,14 @@ from pyomid.row_codec.schema import (
     select_columns,
     type_name,
 )
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL, checked_choice
 from pyomid.types import ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
+
+    from pyomid.spark.database import SparkDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
 
 
 def alter_columns(
-    url: str,
+    db: SparkDatabase,
     table: str,
     *,
     rename: Mapping[str, str] | None = None,
@@ -277,7 +279,7 @@ def alter_columns(
     """
     from pyomid.client.admin import table_schema
 
-    deployment, wide, added = connection(url, create=False).deployment, _type_names(widen), _type_names(add)
+    deployment, wide, added = db.opened(create=False).deployment, _type_names(widen), _type_names(add)
     return table_schema.alter_columns(
         deployment, table, rename=rename, drop=drop, widen=wide, add=added, order=order, mapping=mapping
     )

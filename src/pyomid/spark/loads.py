@@ -1,49 +1,59 @@
-"""Frames of tables outside a transaction: at one snapshot, now or past; what changed; views for SQL.
+"""Frames of tables at one snapshot: of a transaction, or outside of one, now or past; what changed; SQL and views.
 
-    pyomid.spark.read(spark, url, "flights", at=version_or_datetime)
-    pyomid.spark.changes(spark, url, "flights", starting=bookmark)
-    pyomid.spark.register_views(spark, url)
+    db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
+    db.read("flights", at=version_or_datetime)
+    db.changes("flights", bookmark)
+    db.views()
     spark.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     spark.sql("INSERT INTO totals VALUES ('2013-01-01', 842)")
 
 The TSO's retention says how far back past snapshots reach. Spark plans a view's source once, so a view has one
 snapshot; all views of one call share it. An INSERT is a separate transaction; the views do not show it until they are
-registered again.
+made again.
 """
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyomid.client.changes import place
+from pyomid.client.change_feed import place
 from pyomid.client.past_snapshot import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
-from pyomid.row_codec.schema import names_text
+from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, select_columns
 from pyomid.spark.coded_errors import original_errors
-from pyomid.spark.frames.expressions import quoted
+from pyomid.spark.connections import Connection
+from pyomid.spark.expressions import quoted
+from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
-from pyomid.spark.sessions import opened, reader_of
+from pyomid.spark.sessions import any_case, parallelism
 from pyomid.spark.source.change_rows import place_text
-from pyomid.spark.source.options import names_of
-from pyomid.spark.transactions import transaction
-from pyomid.types import Bookmark
+from pyomid.spark.source.key_ranges import key_range
+from pyomid.spark.source.options import FORMAT, names_of
+from pyomid.spark.source.read_task import intersection
+from pyomid.types import Bookmark, KeyRange, TableInfo
+from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+    from pyomid.spark.database import SparkDatabase
 
 
-def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None = None) -> DataFrame:
+def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp for everything committed at or
     before it; a timezone-aware datetime for the first known moment at or after it (`moment`). SnapshotTooOld says
     since when history is kept."""
     if at is not None:
         at = _checked(at)
-    reader = reader_of(spark, url, table)
+    reader = _reader(db, table)
     if isinstance(at, datetime):
         reader = reader.option("timestampAsOf", at.isoformat())
     elif at is not None:
@@ -52,12 +62,11 @@ def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None
 
 
 def changes(
-    spark: SparkSession,
-    url: str,
+    db: SparkDatabase,
     table: str,
-    *,
     starting: Bookmark | int,
     ending: Bookmark | int | None = None,
+    *,
     columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
     """Return the changes that commits after `starting`, up to and including `ending` (None: now), made to a table.
@@ -66,7 +75,7 @@ def changes(
     and `_commit_timestamp`. Both ends are exact, even if transactions ran at that time. `starting` and `ending` are
     bookmarks (`db.bookmark`) or timestamps. `SnapshotTooOld` if the changes are no longer kept.
     """
-    reader = reader_of(spark, url, table).option("readChangeFeed", "true")
+    reader = _reader(db, table).option("readChangeFeed", "true")
     reader = reader.option("starting", place_text(place(starting, "starting")))
     if ending is not None:
         reader = reader.option("ending", place_text(place(ending, "ending")))
@@ -75,30 +84,77 @@ def changes(
     return _loaded(reader)
 
 
-def register_views(
-    spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, prefix: str = ""
-) -> list[str]:
+def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
+    """Perform one SQL statement, as `SparkTransaction.sql`.
+
+    A query, lazily evaluated, reads all its tables at one snapshot, which is kept for `leaseSeconds` after the call and
+    after the last task that read it. A change is a transaction of its own and is performed again on conflict, as by
+    `run`.
+    """
+    from pyomid.spark.statements import Statement
+
+    parsed = Statement(statement, args, frames)
+    if parsed.is_change:
+        return db.run(parsed.perform)
+    reads = _LeasedReads(db)
+    try:
+        return parsed.answer(reads)
+    except BaseException:
+        reads.end()
+        raise
+
+
+class Reads(Protocol):
+    """What a query reads by: one snapshot of a database, in a session."""
+
+    @property
+    def session(self) -> SparkSession: ...
+
+    @property
+    def connection(self) -> Connection: ...
+
+    def read(self, table: str, *, where: str | None = None) -> DataFrame: ...
+
+
+class _LeasedReads:
+    """Reads at a start that is leased at the first read."""
+
+    def __init__(self, db: SparkDatabase) -> None:
+        self.session = db.spark
+        self.connection = db.opened(create=False)
+        self._held: HeldStart | None = None
+
+    def read(self, table: str, *, where: str | None = None) -> DataFrame:
+        if self._held is None:
+            self._held = HeldStart.drawn(self.connection).owned(self.connection)
+        at = snapshot_options(self.connection, self._held.start_ts)
+        return table_frame(self.session, self.connection.table(table), at, where=where)
+
+    def end(self) -> None:
+        if self._held is not None:
+            self._held.end(self.connection)
+
+
+def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefix: str = "") -> list[str]:
     """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
     views' names: `prefix` and the table's name.
 
     Their snapshot is kept for `leaseSeconds` after the call and after the last task that read one of them; then they
-    raise `SnapshotTooOld`, and must be registered again.
+    raise `SnapshotTooOld`: call `views` again.
     """
-    conn = opened(spark, url, create=False)
+    conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
-    views = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
-    _check_distinct(list(views.values()))
+    names = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
+    _check_distinct(list(names.values()))
     held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
     try:
-        for table, view in views.items():
-            reader = reader_of(spark, url, table).option("view", "true")
-            reader = reader.option("snapshotTimestamp", str(held.start_ts))
-            reader = reader.option("snapshotDatabase", conn.database_id.hex())
+        for table, view in names.items():
+            reader = _reader(db, table).option("view", "true").options(**snapshot_options(conn, held.start_ts))
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
         held.end(conn)
         raise
-    return list(views.values())
+    return list(names.values())
 
 
 def _check_distinct(views: Sequence[str]) -> None:
@@ -112,10 +168,134 @@ def _check_distinct(views: Sequence[str]) -> None:
             )
 
 
+def _reader(db: SparkDatabase, table: str) -> DataFrameReader:
+    return db.spark.read.format(FORMAT).option("url", db.url).option("table", table)
+
+
 def _loaded(reader: DataFrameReader) -> DataFrame:
     with original_errors():
         frame: DataFrame = reader.load()
     return frame
+
+
+# Frames of a snapshot
+
+
+def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
+    """Return the options of a read at a start that is leased already."""
+    return {"url": conn.url, "snapshotTimestamp": str(start_ts), "snapshotDatabase": conn.database_id.hex()}
+
+
+def table_frame(
+    spark: SparkSession,
+    info: TableInfo,
+    at: Mapping[str, str],
+    *,
+    where: Column | str | None = None,
+    columns: str | Sequence[str] | None = None,
+    start: Any = None,
+    stop: Any = None,
+    prefix: Any = None,
+    schema: StructType | None = None,
+    row_key: Sequence[str] | str | None = None,
+    mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
+    partitions: int | None = None,
+) -> DataFrame:
+    """Return a lazy frame of a table at the snapshot of the options `at`; the others are `SparkTransaction.read`'s."""
+    reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
+    reader = reader.option("numPartitions", partitions or parallelism(spark))
+    if schema is not None:
+        reader = reader.schema(schema)
+    if row_key is not None:
+        reader = reader.option("rowKey", row_key_text(row_key))
+    if mapping is not None:
+        reader = reader.option("columnMapping", _mapping_text(mapping))
+    names = None if columns is None else known_columns(spark, info, names_of(columns))
+    by_option = names is not None and where is None and schema is None
+    if names is not None and by_option:
+        reader = reader.option("columns", names_text(names))
+    keys = keys_of(spark, info, start, stop, prefix, where)
+    reader = reader.options(**dict(_bounds(keys)))
+    frame, what = (
+        _loaded(reader).alias(_read_text(info.name, keys, at["snapshotTimestamp"])),
+        f"the read of {info.name!r}",
+    )
+    met = frame if where is None else _meeting(frame, where, what)
+    return met if names is None or by_option else columns_of(met, names, what)
+
+
+def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
+    """Return the table's columns of these names, with the session's rule for case; the names themselves if the table
+    has no schema."""
+    if info.schema is None:
+        return names
+    return select_columns(info.name, info.schema, names, any_case=any_case(spark))
+
+
+def keys_of(
+    spark: SparkSession, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
+) -> KeyRange:
+    """Return the key range of a read, as far as its bounds and its condition say."""
+    layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
+    if not (start is None and stop is None and prefix is None):
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        found = key_range(layout, start, stop, prefix, session_zone=zone)
+    if layout is None or info.schema is None or not isinstance(where, str):
+        return found
+    from pyomid.spark.expressions import range_of
+
+    empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
+    return intersection(found, range_of(empty, layout, where)) or found
+
+
+def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
+    """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
+    bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
+    return f"omid {table}{bounds} snapshotTimestamp={start_ts}"
+
+
+def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
+    """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
+    from pyomid.spark.expressions import expression, resolved
+
+    condition = expression(where, what)
+    (kind,) = resolved(rows, {"its condition": condition}, what)
+    if kind.typeName() != "boolean":
+        raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
+    return rows.where(condition)
+
+
+def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
+    """Return the frame's columns with exactly these names."""
+    every = frame.columns
+    for name in names:
+        if name not in every:
+            raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
+    return placed(frame, len(every), [every.index(name) for name in names]).toDF(*names)
+
+
+def placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
+    with a dot, or one of two names that differ only by case."""
+    plain = frame.toDF(*(f"c{place}" for place in range(width)))
+    return plain.select(*(f"c{place}" for place in places))
+
+
+def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
+    if keys.start:
+        yield "rowStart", f"0x{keys.start.hex()}"
+    if keys.stop is not None:
+        yield "rowStop", f"0x{keys.stop.hex()}"
+
+
+def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
+    given = column_mapping(mapping)
+    places = {name: str(column) for name, column in given.items()}
+    read_back = column_mapping(places)
+    for name, column in given.items():
+        if read_back[name] != column:
+            raise Misuse(f"columnMapping of {name!r} is {column}, which is not UTF-8: read the table by pyomid.connect")
+    return json.dumps(places)
 
 
 # Time travel
@@ -128,9 +308,9 @@ class MomentOf(NamedTuple):
     time: datetime
 
 
-def moment(spark: SparkSession, url: str, at: datetime) -> MomentOf:
+def moment(db: SparkDatabase, at: datetime) -> MomentOf:
     """Return the snapshot of the first known moment at or after `at`, to read or restore by its version."""
-    found = moment_of(opened(spark, url, create=False).deployment, at)
+    found = moment_of(db.opened(create=False).deployment, at)
     return MomentOf(found.snapshot_ts - 1, datetime.fromtimestamp(found.wall_ms / 1000, UTC))
 
 
@@ -140,14 +320,14 @@ class RestoreCommit(int):
     moment: MomentOf | None = None
 
 
-def history(spark: SparkSession, url: str, table: str) -> DataFrame:
+def history(db: SparkDatabase, table: str) -> DataFrame:
     """Return the recorded time points at which the table can be read, newest first: `version` (bigint, for
     `versionAsOf`) and `timestamp`.
 
     Time points belong to the database and are not commits of this table: no list of commits is kept. Between two of
     them the table may have changed often, or not at all.
     """
-    conn = opened(spark, url, create=False)
+    conn = db.opened(create=False)
     info = conn.table(table)
     watermark, _ = conn.deployment.leader_state.read_watermarks()
     rows = [
@@ -155,18 +335,18 @@ def history(spark: SparkSession, url: str, table: str) -> DataFrame:
         for point in reversed(conn.deployment.leader_state.time_points())
         if snapshot_after(point.start_ts) > max(watermark, info.generation)
     ]
-    return spark.createDataFrame(rows, "version bigint, timestamp timestamp")
+    return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
-def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> RestoreCommit | None:
+def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreCommit | None:
     """Restore the table as of `at` in a separate transaction; return its commit timestamp with the restored `moment`.
     For a time that moment is at or after it: nothing acknowledged by that time is undone. All rows are rewritten;
     cells that the table's schema does not name are not restored. `ConflictError` if another transaction changed the
     table meanwhile."""
     at = _checked(at)
-    found = moment(spark, url, at) if isinstance(at, datetime) else None
-    with transaction(spark, url) as tx:
-        frame = read(spark, url, table, at=at if found is None else found.version)
+    found = moment(db, at) if isinstance(at, datetime) else None
+    with db.transaction() as tx:
+        frame = read(db, table, at=at if found is None else found.version)
         tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
     if tx.commit_ts is None:
         return None

@@ -1,9 +1,9 @@
 """Maintenance as Spark jobs, one task for each part of a table: upkeep (`client/upkeep/jobs.py`) and import.
 
-print(pyomid.spark.compact(spark, url))      # write shadow cells, drop orphans and old versions, record watermarks
-print(pyomid.spark.sanitize(spark, url))     # then delete commit-table entries below the lowest watermark
-print(pyomid.spark.verify(spark, url))       # count what is stored, and what breaks an invariant
-print(pyomid.spark.adopt(spark, url, "events", ["f"]))  # make an existing HBase table transactional
+print(db.compact())                   # write shadow cells, drop orphans and old versions, record watermarks
+print(db.sanitize())                  # then delete commit-table entries below the lowest watermark
+print(db.verify())                    # count what is stored, and what breaks an invariant
+print(db.adopt("events", ["f"]))      # make an existing HBase table transactional
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, TypeVar
 from pyomid.client.admin.import_table import import_refusals, imported
 from pyomid.client.upkeep import jobs as upkeep
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped
 from pyomid.client.upkeep.verification import Seen, look, verified
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.import_table import RangeImported, import_range_steps
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.jobs import item_results, job_named
-from pyomid.spark.sessions import opened, parallelism
+from pyomid.spark.sessions import parallelism
 from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pyomid.spark.database import SparkDatabase
 
 __all__ = [
     "Adoption",
@@ -50,31 +51,31 @@ Tables = str | Sequence[str] | None
 """The tables that a caller chose: one name, several, or None for all."""
 
 
-def compact(spark: SparkSession, url: str, tables: Tables = None, *, grace_seconds: float = 0.0) -> Compaction:
+def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 0.0) -> Compaction:
     """Compact tables as `Database.compact`, with one task for each region."""
-    conn = opened(spark, url, create=False)
+    conn = db.opened(create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> list[RegionCleaned]:
-        partitions = partitions_for(conn, infos, tables, parallelism(spark))
-        return _results(spark, "compact", conn, partitions, tables, partial(_compact_partition, watermark))
+        partitions = partitions_for(conn, infos, tables, parallelism(db.spark))
+        return _results(db.spark, "compact", conn, partitions, tables, partial(_compact_partition, watermark))
 
     return upkeep.compacted(
         conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds, sleep=time.sleep
     )
 
 
-def sanitize(spark: SparkSession, url: str) -> Sanitising:
-    """Sanitize as `Database.sanitize`, in the driver alone; `spark` is a parameter so that all jobs take it."""
-    conn = opened(spark, url, create=False)
+def sanitize(db: SparkDatabase) -> Sanitising:
+    """Sanitize as `Database.sanitize`, in the driver alone."""
+    conn = db.opened(create=False)
     return upkeep.sanitize(conn.deployment, conn.driver.run)
 
 
-def verify(spark: SparkSession, url: str, tables: Tables = None) -> Verification:
+def verify(db: SparkDatabase, tables: Tables = None) -> Verification:
     """Verify tables as `Database.verify`, with one task for each region."""
-    conn = opened(spark, url, create=False)
+    conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
-    partitions = partitions_for(conn, infos, tables, parallelism(spark))
-    return verified(conn.deployment, infos, lambda: _results(spark, "verify", conn, partitions, tables, _look))
+    partitions = partitions_for(conn, infos, tables, parallelism(db.spark))
+    return verified(conn.deployment, infos, lambda: _results(db.spark, "verify", conn, partitions, tables, _look))
 
 
 def partitions_for(conn: Connection, infos: Sequence[TableInfo], tables: Tables, parallelism: int) -> list[Partition]:
@@ -117,9 +118,7 @@ class Adoption:
         return table_text(headings, [row])
 
 
-def adopt(
-    spark: SparkSession, url: str, table: str, families: Sequence[str], *, conflict_level: str | None = None
-) -> Adoption:
+def adopt(db: SparkDatabase, table: str, families: Sequence[str], *, conflict_level: str | None = None) -> Adoption:
     """Make an existing HBase table, whose writers have stopped, transactional, with one task for each region or part of
     a large region. Idempotent: after a crash, run it again.
 
@@ -128,17 +127,17 @@ def adopt(
     than the TSO's timestamps, transactions that pyomid does not know, an empty value (to a transaction, a deletion).
     The table becomes transactional by its catalog entry, which the driver writes after all tasks.
     """
-    conn = opened(spark, url)
+    conn = db.opened()
     began = time.monotonic()
     partitions: list[Partition] = []
 
     def check(newest_ts: int) -> list[dict[str, Misuse]]:
-        ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
+        ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(db.spark))
         partitions.extend(Partition(table, 0, each) for each in ranges)
-        return _results(spark, "check", conn, partitions, table, partial(_check_partition, newest_ts))
+        return _results(db.spark, "check", conn, partitions, table, partial(_check_partition, newest_ts))
 
     def load(newest_ts: int) -> list[RangeImported]:
-        parts = _results(spark, "adopt", conn, partitions, table, partial(_adopt_partition, newest_ts))
+        parts = _results(db.spark, "adopt", conn, partitions, table, partial(_adopt_partition, newest_ts))
         crash_point("spark.adopt.before_register")
         return parts
 

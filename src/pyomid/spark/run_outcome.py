@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_keys_table
@@ -15,8 +15,11 @@ from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply, Cell, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.spark.database import SparkDatabase
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """Local property that holds the query's id in the thread that runs the query."""
@@ -46,11 +49,14 @@ class RunOutcome:
     commit_ts: int = 0
 
 
-def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOutcome:
+def look_up_run(db: SparkDatabase, transaction_id: str, *, settle: bool = False) -> RunOutcome:
     """Return the outcome of the runs under an id. `settle` seals a run that is still open, so that it never commits:
     use it only if the run's driver is known to be dead."""
     idempotency.check_transaction_id(transaction_id)
-    conn = connection(url, create=False)
+    return outcome_of(db.opened(create=False), transaction_id, settle=settle)
+
+
+def outcome_of(conn: Connection, transaction_id: str, *, settle: bool = False) -> RunOutcome:
     with conn.begun() as begun:
         done = find_run(conn, begun, transaction_id)
     cells = _key_cells(conn, transaction_id)

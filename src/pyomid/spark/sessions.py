@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.errors import Misuse
 from pyomid.platforms import python_program
-from pyomid.spark.databases import Connection, connection
-from pyomid.spark.source.options import FORMAT
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql import SparkSession
 
 _REGISTERED: Final = "_pyomid_registered"
 _PARALLELISM: Final = "_pyomid_parallelism"
+
+_CHOSEN: Final = "PYSPARK_PYTHON"
+"""In the environment of the session's start: the Python of Spark's workers."""
 
 _ASKED: Final = (
     "import importlib.util, sys; "
@@ -34,56 +35,36 @@ _ASKED_S_MAX: Final = 30.0
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("omid")` in this session. Idempotent. Not needed if pyomid is installed in the environment of
-    the driver's Python: there Spark finds the format itself (a path in sys.path is not enough). Call it in each
-    further thread that uses `df.write` or `writeStream`: Spark looks for their format only in the thread's active
-    session, and a new thread has none ("DATA_SOURCE_NOT_FOUND").
-
-    `Misuse` if Spark's workers run a Python that cannot run pyomid's tasks, or PySpark is too old.
-    """
+    """Register `format("omid")` in this session, and make the session active in this thread. Idempotent. If pyomid is
+    installed in the environment of the workers' Python, Spark finds the format by itself, but only in an active
+    session."""
     from pyomid.spark.source.datasource import OmidDataSource
 
     if not getattr(spark, _REGISTERED, False):
-        check_workers_python(spark)
+        set_workers_python(spark)
         spark.dataSource.register(OmidDataSource)
         setattr(spark, _REGISTERED, True)
     if not is_connect(spark) and type(spark).getActiveSession() is None:
         spark.createDataFrame([], "a int")  # makes the session active in this thread; PySpark has no API for that
 
 
-def opened(spark: SparkSession, url: str, *, create: bool = True) -> Connection:
-    """Return the connection to `url`, after registering the data source in the session. Every function of
-    `pyomid.spark` that takes a session calls this first. `Misuse` if the session's Spark cannot reach the database."""
-    check_same_machine(spark, url)
-    register(spark)
-    return connection(url, create=create)
-
-
-def reader_of(spark: SparkSession, url: str, table: str) -> DataFrameReader:
-    """Return a reader of the table, after the same checks; the database is opened by `load()`."""
-    check_same_machine(spark, url)
-    register(spark)
-    return spark.read.format(FORMAT).option("url", url).option("table", table)
-
-
-def use_this_python() -> None:
-    """Make Spark's workers run this interpreter, with its packages. Call it before the session is created."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python_program()
-
-
-def check_workers_python(spark: SparkSession) -> None:
-    """`Misuse` if the workers' Python is known to be unsuitable, before a task fails with `ModuleNotFoundError`."""
+def set_workers_python(spark: SparkSession) -> None:
+    """Make the workers run this program's Python, if they run on this machine and PYSPARK_PYTHON names no other.
+    Otherwise `Misuse` if their Python is known to be unsuitable, before a task fails with `ModuleNotFoundError`."""
     try:
         context: Any = spark.sparkContext
         program, sent = context.pythonExec, spark.conf.get("spark.submit.pyFiles", "")
     except Exception:  # for example a session of Spark Connect: its workers are the server's
         return
+    if _CHOSEN not in os.environ and context.master.startswith("local"):
+        context.pythonExec = python_program()
+        return
     fault = workers_fault(program, sends_packages=bool(sent))
     if fault:
         raise Misuse(
-            f"Spark's workers run {program!r}, {fault}, but this program runs {python_program()}: call "
-            "pyomid.spark.use_this_python() before creating the session (stop this session and create another), or "
-            "set PYSPARK_PYTHON to a Python of the same version with the same packages",
+            f"Spark's workers run {program!r}, {fault}, but this program runs {python_program()}: stop this session, "
+            f"set {_CHOSEN} to a Python of the same version with the same packages (with a local master, unset it), "
+            "and create the session again",
             python=program,
         )
 

@@ -4,7 +4,7 @@
         tx.write(batch, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
         tx.write(added(tx.read("totals"), batch), "totals")
 
-    sink = pyomid.spark.stream_sink(url, count)
+    sink = db.stream_sink(count)
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", folder).start()
 
 If Spark dies before its checkpoint records a batch as done, it delivers the batch again, with the same number and the
@@ -34,13 +34,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id, checkpoint_row
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
-from pyomid.spark.databases import connection
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind
 from pyomid.spark.sessions import is_connect
-from pyomid.spark.transactions import SparkTransaction, run
+from pyomid.spark.transactions import SparkTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from pyomid.spark.database import SparkDatabase
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ SINKS_REMEMBERED_MAX: Final = 1_000
 
 
 def stream_sink(
-    url: str,
+    db: SparkDatabase,
     function: Callable[[SparkTransaction, DataFrame], Any],
     *,
     query_id: str | None = None,
@@ -76,7 +77,7 @@ def stream_sink(
     committed are skipped, and `query_id` belongs to the new checkpoint from then on. Over Spark Connect a batch does
     not carry its checkpoint's id, and checkpoints are not compared.
     `name`: the sink's name, if one query has several sinks; part of the idempotency key, so do not change it while the
-    checkpoint is in use. The other options are those of `pyomid.spark.run`.
+    checkpoint is in use. The other options are those of `run`.
     """
     if query_id is not None:
         check_transaction_id(query_id)
@@ -91,13 +92,14 @@ def stream_sink(
     check_function(function)
 
     how = {"conflict_level": conflict_level, "lease_seconds": lease_seconds, "retries": retries}
-    return _Sink(url, function, query_id, name, adopt_checkpoint, how)
+    return _Sink(type(db), db.url, function, query_id, name, adopt_checkpoint, how)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
     """The function given to `foreachBatch`; Spark Connect pickles it and calls it in another process."""
 
+    database: type[SparkDatabase]
     url: str
     function: Callable[[SparkTransaction, DataFrame], Any]
     query_id: str | None
@@ -107,6 +109,7 @@ class _Sink:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
+        db = self.database(spark, self.url)
         query = self.query_id or _running_query(spark)
         transaction_id = batch_transaction_id(query, batch_id, self.name)
         run_id = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
@@ -117,14 +120,14 @@ class _Sink:
             return self.function(tx, batch)
 
         with _claims.claimed(self.url, transaction_id, run_id, self.function, batch):
-            done = run(spark, self.url, count, transaction_id=transaction_id, **self.how)
+            done = db.run(count, transaction_id=transaction_id, **self.how)
         if isinstance(done, AlreadyDone):
             if checkpoint:
-                run(spark, self.url, lambda tx: self._own(tx, checkpoint, counted=transaction_id), **self.how)
+                db.run(lambda tx: self._own(tx, checkpoint, counted=transaction_id), **self.how)
             if self.adopt_checkpoint is None:
                 own = checkpoint or query
                 otherwise = f"; or, if they are the same, skip them: query_id={query!r}, adopt_checkpoint={own!r}"
-                check_not_behind(connection(self.url), query, batch_id, self.name, otherwise)
+                check_not_behind(db.opened(), query, batch_id, self.name, otherwise)
             logger.info("skipped %s: already committed by start %d", done.transaction_id, done.start_ts)
 
     def _own(self, tx: SparkTransaction, checkpoint: str, *, counted: str = "") -> None:
@@ -188,14 +191,14 @@ class _Claims:
                 raise Misuse(
                     f"two functions under one id, {transaction_id!r}: it belongs to {_shown(claim.function)}, and "
                     f"{_shown(function)} would be skipped as already committed; give each sink of the query its own "
-                    "name: stream_sink(url, function, name=…)",
+                    "name: db.stream_sink(function, name=…)",
                     transaction_id=transaction_id,
                 )
             if run_id is not None and claim.batch() is not batch:
                 raise Misuse(
                     f"two frames under one id, {transaction_id!r}: the rows of the second would be skipped as already "
                     "committed; write both in one function, or give each part of the batch a sink with its own name: "
-                    "stream_sink(url, function, name=…)",
+                    "db.stream_sink(function, name=…)",
                     transaction_id=transaction_id,
                 )
             claim.running += 1
@@ -233,7 +236,7 @@ def _running_query(spark: SparkSession) -> str:
     if is_connect(spark):
         raise Misuse(
             "over Spark Connect a batch does not carry the id of its query: give one that no other checkpoint uses, "
-            "stream_sink(url, function, query_id=…)"
+            "db.stream_sink(function, query_id=…)"
         )
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not found:

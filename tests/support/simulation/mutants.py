@@ -692,8 +692,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "B6": (
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
-        "tests/hbase/test_backup_restore.py::test_what_others_do_between_two_snapshots_is_not_in_it",
-        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_is_none",
+        "tests/hbase/test_backup_restore.py::test_changes_between_two_snapshots_are_not_in_the_backup",
+        "tests/hbase/test_backup_restore.py::test_a_backup_whose_lease_was_lost_fails",
     ),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",

@@ -1,7 +1,7 @@
-"""`pyomid shell URL`: tables and transactions interactively and in scripts.
+"""`pyomid shell URL`: work with tables and transactions interactively and in scripts.
 
-`words`: parsing of a line. `rows`: keys and values as text, by a table's schema. `session`: the commands, on one
-database and at most one open transaction. `terminal`: input and output.
+`words` splits a line. `rows` converts keys and values to and from text, by a table's schema. `session` has the
+commands, on one database and at most one open transaction. `terminal` reads lines and prints results.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pyomid.cli.status import add_url, open_existing
+from pyomid.cli.status import URL_HELP, open_existing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "them. A script stops at its first error with exit status 1, and its open transaction is rolled back. The "
         "extra pyomid[shell] adds completion, history and tables that fit the terminal.",
     )
-    add_url(parser)
+    parser.add_argument("url", help=URL_HELP)
     parser.add_argument(
         "-c", "--command", action="append", metavar="LINE", help="run this command and exit; repeatable"
     )
@@ -41,4 +41,4 @@ def run(arguments: argparse.Namespace) -> int:
             with Session(database, output(as_json=arguments.json, verbose=False)) as session:
                 return session.run_script(lines)
         with Session(database, output(as_json=arguments.json, verbose=True)) as session:
-            return session.talk(reader(session.words_to_complete))
+            return session.run_interactively(reader(session.words_to_complete))

@@ -1,4 +1,4 @@
-"""Rows as text: by the table's schema if it has one, else keys and values as bytes.
+"""Rows as text, by the table's schema; without a schema keys and values are bytes.
 
 | type                              | typed and shown as                                  |
 | string                            | text                                                |
@@ -32,7 +32,7 @@ Record = Mapping[str, Any]
 
 
 class Rows(ABC):
-    """One table in one transaction, its rows as text. `key_parts`: the number of words in a key."""
+    """One table in one transaction, with its rows as text. `key_parts`: the number of words in a key."""
 
     key_parts: int = 1
 
@@ -173,15 +173,15 @@ class TypedRows(Rows):
                 f"table {self._name!r}, column {name!r}: {word.text!r} is not a valid {spark_type}", column=name
             ) from error
 
-    def _text(self, name: str, plain: Any) -> str:
-        if plain is None:
+    def _text(self, name: str, value: Any) -> str:
+        if value is None:
             return "null"
         spark_type = self._codec.types[name]
         if spark_type == "binary":
-            return text_of(self._codec.from_json({name: plain})[name])
+            return text_of(self._codec.from_json({name: value})[name])
         if spark_type == "string":
-            return '"null"' if plain == "null" else text_of(plain.encode())
-        return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            return '"null"' if value == "null" else text_of(value.encode())
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*")

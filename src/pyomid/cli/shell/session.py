@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from pyomid.client.transaction import Savepoint, Transaction
 
 INTERRUPTED: Final = 130
-OF_A_SCAN: Final = "start=, stop=, prefix=, limit= or reverse"
+SCAN_OPTIONS: Final = "start=, stop=, prefix=, limit= or reverse"
 
 
-class Leave(Exception):
+class Exit(Exception):
     """Raised by the command `exit`."""
 
 
 class Session:
-    """One run of the shell; a context manager that rolls back an open transaction at its end."""
+    """One run of the shell: a context manager that rolls back a transaction left open."""
 
     def __init__(self, database: Database, output: Output) -> None:
         self._database = database
         self._output = output
         self._open: Transaction | None = None
         self._single: Transaction | None = None
-        """The transaction of a single command, kept until the next command."""
+        """The transaction of the running command, if that is a transaction of its own."""
         self._savepoints: dict[str, Savepoint] = {}
 
     # Running lines
 
-    def talk(self, read_line: Callable[[str], str]) -> int:
-        """Run interactively: after an error, print it and read the next line. Returns the exit status."""
+    def run_interactively(self, read_line: Callable[[str], str]) -> int:
+        """Read and run lines until the user exits; after an error, print it and continue. Return the exit status."""
         message = f"{self._database.url}   help lists the commands, Ctrl-D exits"
         while True:
             try:
@@ -66,20 +66,19 @@ class Session:
                 self.run_line(read_line(self.prompt))
             except KeyboardInterrupt:
                 message = self._after_interrupt()
-            except (EOFError, Leave):
+            except (EOFError, Exit):
                 return 0
             except OmidError as error:
                 self._output.error(f"{error} [{error.code}]")
                 self._report_ended()
 
     def run_script(self, lines: Iterable[str]) -> int:
-        """Run lines up to the first error; return the exit status. A transaction left open at the end is an error, and
-        is rolled back."""
+        """Run lines up to the first error; return the exit status. A transaction left open at the end is an error."""
         number = 0
         try:
             for number, line in enumerate(lines, 1):  # noqa: B007
                 self.run_line(line)
-        except Leave:
+        except Exit:
             pass
         except KeyboardInterrupt:
             self._output.error(f"line {number}: {self._after_interrupt()}")
@@ -141,8 +140,8 @@ class Session:
         self._output.note(f"began {self._open.start_ts}")
 
     def commit(self, _: Sequence[Word]) -> None:
-        transaction = self._begun()
-        with self._patient():
+        transaction = self._open_transaction()
+        with self._delayed_interrupt():
             transaction.commit()
             self._output.note(_committed(transaction))
 
@@ -151,12 +150,12 @@ class Session:
             self._savepoint(words).rollback()
             self._output.note(f"rolled back to {words[-1].text}")
             return
-        transaction = self._begun()
+        transaction = self._open_transaction()
         transaction.rollback()
         self._output.note(f"rolled back {transaction.start_ts}")
 
     def savepoint(self, words: Sequence[Word]) -> None:
-        self._savepoints[words[0].text] = self._begun().savepoint()
+        self._savepoints[words[0].text] = self._open_transaction().savepoint()
 
     def get(self, words: Sequence[Word]) -> None:
         with self._reading() as transaction:
@@ -175,13 +174,13 @@ class Session:
             if word.text == "reverse":
                 reverse = True
                 continue
-            name, value = pair_of(word, OF_A_SCAN)
+            name, value = pair_of(word, SCAN_OPTIONS)
             if name == "limit":
                 limit = _limit(value.text)
             elif name in ("start", "stop", "prefix"):
                 bounds[name] = value
             else:
-                raise Misuse(f"{word.text!r} is not {OF_A_SCAN}")
+                raise Misuse(f"{word.text!r} is not {SCAN_OPTIONS}")
         count = 0
         with self._reading() as transaction:
             rows = rows_of(transaction, words[0].text)
@@ -214,12 +213,13 @@ class Session:
 
     def describe(self, words: Sequence[Word]) -> None:
         info = self._database.table_info(words[0].text)
-        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {_row_key_text(info)}")
+        row_key = ", ".join(_row_key(info)) or "bytes"
+        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {row_key}")
         if info.schema is not None:
             places = [(each.name, each.spark_type, each.column) for each in info.schema.columns]
             self._output.table(
                 ("column", "type", "stored in"),
-                [(name, kind, _place(column)) for name, kind, column in places],
+                [(name, kind, _stored_in(column)) for name, kind, column in places],
             )
 
     def help(self, words: Sequence[Word]) -> None:
@@ -232,12 +232,12 @@ class Session:
         if not words:
             self._output.line(VALUES)
 
-    def leave(self, _: Sequence[Word]) -> None:
-        raise Leave
+    def exit(self, _: Sequence[Word]) -> None:
+        raise Exit
 
     # Transactions
 
-    def _begun(self) -> Transaction:
+    def _open_transaction(self) -> Transaction:
         if self._open is None:
             raise Misuse("no transaction is open: begin one")
         return self._open
@@ -261,12 +261,12 @@ class Session:
             write(rows_of(transaction, table))
             return transaction
 
-        with self._patient():
+        with self._delayed_interrupt():
             self._output.note(_committed(self._database.run(alone)))
 
     @contextmanager
-    def _patient(self) -> Iterator[None]:
-        """Delay the first Ctrl-C until the block has its reply; a second one interrupts the block."""
+    def _delayed_interrupt(self) -> Iterator[None]:
+        """Delay the first Ctrl-C until the block ends; a second one interrupts the block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -284,12 +284,12 @@ class Session:
         finally:
             signal.signal(signal.SIGINT, before)
         if asked and not self._output.is_verbose:
-            raise KeyboardInterrupt  # stop the script
+            raise KeyboardInterrupt  # to stop the script
 
     def _savepoint(self, words: Sequence[Word]) -> Savepoint:
         if len(words) != 2 or words[0].text != "to":
             raise Misuse("usage: rollback [to SAVEPOINT]")
-        self._begun()
+        self._open_transaction()
         found = self._savepoints.get(words[1].text)
         if found is None:
             known = f"; known: {', '.join(self._savepoints)}" if self._savepoints else ""
@@ -332,7 +332,7 @@ class Session:
 
     def close(self) -> None:
         transaction, self._open = self._open, None
-        if transaction is not None and transaction.can_roll_back:
+        if transaction is not None and transaction._core.can_roll_back:
             transaction.rollback()
             self._output.note(f"rolled back the open transaction {transaction.start_ts}")
 
@@ -346,7 +346,7 @@ class Session:
 
 
 ROWS_AT_ONCE: Final = 100
-"""Rows of a scan that are aligned and shown together, before the next ones are read."""
+"""Rows of a scan that are read, aligned and shown together."""
 
 _INTERRUPTED: Final = {
     State.ACTIVE: "transaction {start} stays open: commit or rollback",
@@ -381,7 +381,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "tables": Command(Session.tables, "", "list all tables", 0, 0),
     "describe": Command(Session.describe, "TABLE", "show a table's columns and their types", 1, 1),
     "help": Command(Session.help, "[COMMAND]", "show this list", 0, 1),
-    "exit": Command(Session.leave, "", "leave the shell; an open transaction is rolled back", 0, 0),
+    "exit": Command(Session.exit, "", "exit the shell; an open transaction is rolled back", 0, 0),
 }
 
 VALUES: Final = r"""
@@ -420,9 +420,5 @@ def _row_key(info: TableInfo) -> list[str]:
     return [] if info.schema is None else [f"{p.name}{' desc' if p.descending else ''}" for p in info.schema.row_key]
 
 
-def _row_key_text(info: TableInfo) -> str:
-    return ", ".join(_row_key(info)) or "bytes"
-
-
-def _place(column: Column | None) -> str:
+def _stored_in(column: Column | None) -> str:
     return "row key" if column is None else f"{column.family.decode()}:{column.qualifier.decode()}"

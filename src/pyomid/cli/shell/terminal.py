@@ -1,5 +1,5 @@
-"""Input and output of the shell: a terminal, by prompt_toolkit and rich if installed (extra pyomid[shell]), else by
-`input` and `print`; or files and pipes."""
+"""Input and output of the shell. A terminal uses prompt_toolkit and rich if they are installed (extra pyomid[shell]);
+otherwise, and for files and pipes, `input` and `print`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import table_text
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completion
@@ -33,7 +33,7 @@ def script_lines() -> Iterator[str]:
 
 
 class Output:
-    """Prints results to standard output and errors to standard error. `is_verbose`: also reports what was done, for
+    """Prints results to standard output and errors to standard error. `is_verbose`: also confirms each action, for
     interactive use."""
 
     def __init__(self, *, as_json: bool, verbose: bool) -> None:

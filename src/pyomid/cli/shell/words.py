@@ -1,4 +1,4 @@
-r"""Splitting of a shell line into words: quotes protect spaces, a backslash writes what cannot be typed.
+r"""Splits a shell line into words: quotes protect spaces, a backslash begins an escape.
 
     put accounts alice f:city="New York" f:raw=\x00\xff f:note='it\'s'
 
@@ -48,7 +48,7 @@ def words_of(line: str) -> list[Word]:
 
 
 def pair_of(word: Word, wanted: str = "column=value") -> tuple[str, Word]:
-    """Return the name and value of a word name=value; otherwise `Misuse`, which shows the form `wanted`."""
+    """Return the name and value of a word name=value. `Misuse` if it has another form; the error names `wanted`."""
     name, equals, value = word.text.partition("=")
     if not equals or not name:
         raise Misuse(f"{word.text!r} is not {wanted}")
@@ -74,16 +74,20 @@ _SHORT: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0"}
 
 
 def bytes_of(text: str) -> bytes:
-    r"""Return the bytes of a text with \xNN (a byte), \uNNNN (a character), \n \t \r \0, and \ before a literal
-    character."""
+    r"""Return the bytes of a text with the escapes \xNN (a byte), \uNNNN (a character), \n \t \r \0, and \ before any
+    other character."""
 
     def byte(match: re.Match[bytes]) -> bytes:
-        said = match[1]
-        if len(said) > 1:
-            return bytes([int(said[1:], 16)]) if said[:1] == b"x" else chr(int(said[1:], 16)).encode("utf-8", "replace")
-        if said in (b"x", b"u"):
+        escape = match[1]
+        if len(escape) > 1:
+            return (
+                bytes([int(escape[1:], 16)])
+                if escape[:1] == b"x"
+                else chr(int(escape[1:], 16)).encode("utf-8", "replace")
+            )
+        if escape in (b"x", b"u"):
             raise Misuse(f"{text!r}: \\x needs two hexadecimal digits, \\u four")
-        return _SHORT.get(said, said)
+        return _SHORT.get(escape, escape)
 
     return _ESCAPE.sub(byte, text.encode("utf-8", "surrogateescape"))
 

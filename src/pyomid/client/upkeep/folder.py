@@ -3,7 +3,7 @@
     every second    count the new versions that W has passed (`Gain`)
     if enough       compact the parts of tables that are due (`compact_region_steps`)
     once a minute   delete commit-table entries, if there are many (`sanitize_steps`)
-    at intervals    shrink old idempotency keys (`expired_keys`)
+    at intervals    shrink old idempotency keys (`expire`)
     at intervals    move the expiry floors of tables with a time to live (`expiry`)
 
 It is a client like any other: seals and horizons go through the TSO, and it may die anywhere, like any compactor. Other
@@ -36,11 +36,11 @@ from typing import Any, Final
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Run, drive, port_handlers
-from pyomid.client.upkeep import expiry
-from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep import expire
+from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import compact_partition
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
-from pyomid.client.upkeep.service import Rounds, Stopped, serve
+from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, expiry_of, serve
 from pyomid.errors import Misuse, Unavailable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.ports import Deployment
@@ -196,7 +196,7 @@ class FolderUpkeep(Rounds):
         self._records = records
         self._share = share
         self._retry_s = retry_s
-        self._expiry_clock = expiry_clock or expiry.steady_clock()
+        self._expiry_clock = expiry_clock or expire.steady_clock()
         self._expires = _Expires(clock())
         self._keep_keys_s = keep_keys_s
         self._keys_s = clock() if keep_keys_s else inf
@@ -215,6 +215,8 @@ class FolderUpkeep(Rounds):
         self._gain = Gain(self._load())
         self._is_whole = False
         """Whether the next pass cleans all parts, because a part that is not due holds H back."""
+        self._put_off: set[str] = set()
+        """Tables at which a pass broke off, because the disk is full, say. They come last in the next one."""
         self._sanitized_s = clock()
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
@@ -252,18 +254,34 @@ class FolderUpkeep(Rounds):
             log.exception("upkeep stopped because of a bug; the TSO continues without it")
 
     def round(self) -> float:
-        """Check what is due, and do it."""
+        """Check what is due, and do it. A job that fails does not block the other jobs."""
         self._sample()
-        self._expire_values()
+        outage: Unavailable | None = None
+        for job in (self._expire_values, self._sanitize_if_due, self._pass_if_due, self._expire_keys_if_due):
+            try:
+                job()
+            except Unavailable as error:
+                outage = outage or error
+        if outage is not None:
+            raise outage
+        return LOOK_S
+
+    def _sanitize_if_due(self) -> None:
         if self._clock() >= self._sanitized_s + SANITIZE_EVERY_S:
-            self._with_deployment(self._sanitize)
+            self._sanitized_s = self._clock()
+            with self.alone("sanitizing"):
+                self._with_deployment(self._sanitize)
+
+    def _pass_if_due(self) -> None:
         watermark = self._timestamps()[1]
-        if self._is_whole or self._expires.emptied_below(watermark) or self._gain.of(watermark) >= GAIN_MIN:
+        if self._is_whole or self._emptied_below(watermark) or self._gain.of(watermark) >= GAIN_MIN:
             self._with_deployment(self._pass)
+
+    def _expire_keys_if_due(self) -> None:
         if self._clock() >= self._keys_s:
             self._keys_s = self._clock() + max(LOOK_S, self._keep_keys_s / POINTS_IN_TTL)
-            self._with_deployment(self._expire_keys)
-        return LOOK_S
+            with self.alone(EXPIRY_OF_KEYS):
+                self._with_deployment(self._expire_keys)
 
     def close(self) -> None:
         """Nothing stays open: a connection would keep the process of an idle folder alive."""
@@ -299,12 +317,13 @@ class FolderUpkeep(Rounds):
         due.cover_s, is_covered = began_s, True
         with Database(deployment) as database:
             for info in infos:
-                if self.is_failing(info.name):
-                    continue
-                moved: expiry.Moved | None = None
-                with self.alone(info.name):
-                    moved = expiry.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
+                moved: expire.Moved | None = None
+                if not self.is_failing(expiry_of(info.name)):
+                    with self.alone(expiry_of(info.name)):
+                        moved = expire.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
                 if moved is None:
+                    if self.is_failing(expiry_of(info.name)):  # otherwise it was dropped
+                        is_covered, due.cover_s = False, max(due.cover_s, began_s + self.after_error_s)
                     continue
                 is_covered = is_covered and moved.is_noted
                 due.commits += moved.is_written
@@ -350,21 +369,25 @@ class FolderUpkeep(Rounds):
         began_s = self._resumed_s = self._clock()
         watermark, _ = deployment.leader_state.read_watermarks()
         written = self._gain.below(watermark)
-        emptied = self._expires.emptied_below(watermark)
+        emptied = self._emptied_below(watermark)
         run = partial(drive, handlers=self.paced(port_handlers(deployment)))
         present: dict[tuple[str, str], Part] = {}
         dropped = 0
         try:
-            for info in chosen_tables(deployment.catalog, None):
-                with self.alone(info.name):
-                    for partition in partitions_of(deployment, info):
-                        key = (partition.table, partition.key_range.start.hex())
-                        part = present[key] = self._parts.get(key) or Part()
-                        if self._is_whole or info.name in emptied or part.is_due(written):
-                            cleaned = self._compact(run, partition)
-                            part.note(cleaned, written)
-                            dropped += cleaned.versions_dropped
-        except Stopped:
+            infos = chosen_tables(deployment.catalog, None)
+            for info in sorted(infos, key=lambda each: each.name in self._put_off):
+                what = compaction_of(info.name)
+                if not self.is_failing(what):
+                    self._put_off.add(info.name)
+                    always = self._is_whole or info.name in emptied
+                    with self.alone(what):
+                        for partition in partitions_of(deployment, info):
+                            dropped += self._clean_if_due(run, partition, present, written, always=always)
+                    self._put_off.discard(info.name)
+                if self.is_failing(what):
+                    emptied.discard(info.name)
+                    present |= {key: part for key, part in self._parts.items() if key[0] == info.name}
+        except (Stopped, Unavailable):
             self._parts |= present
             self._save()
             raise
@@ -379,6 +402,23 @@ class FolderUpkeep(Rounds):
             seconds = self._clock() - began_s
             log.info("compacted", extra={"watermark": watermark, "dropped": dropped, "seconds": seconds})
 
+    def _emptied_below(self, watermark: int) -> set[str]:
+        """Return the tables that a pass must clean although nothing was written."""
+        emptied = self._expires.emptied_below(watermark)
+        return {table for table in emptied if not self.is_failing(compaction_of(table))}
+
+    def _clean_if_due(
+        self, run: Run, partition: Partition, present: dict[tuple[str, str], Part], written: int, *, always: bool
+    ) -> int:
+        """Clean a part if it is due, or `always`. Return how many versions were dropped."""
+        key = (partition.table, partition.key_range.start.hex())
+        part = present[key] = self._parts.get(key) or Part()
+        if not (always or part.is_due(written)):
+            return 0
+        cleaned = self._compact(run, partition)
+        part.note(cleaned, written)
+        return cleaned.versions_dropped
+
     def _compact(self, run: Run, partition: Partition) -> RegionCleaned:
         cleaned = compact_partition(run, self._cache, partition, rows_max=BATCH_RECORDS)
         self._deleted += cleaned.versions_dropped
@@ -387,7 +427,6 @@ class FolderUpkeep(Rounds):
 
     def _sanitize(self, deployment: Deployment) -> None:
         """Delete entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
-        self._sanitized_s = self._clock()
         if next(islice(deployment.commit_table.entries(), ENTRIES_MIN, None), None) is None:
             return
         handlers = port_handlers(deployment)

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyomid.client.drive import Run
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped
 from pyomid.client.upkeep.verification import Seen, Verification, look, verified
 from pyomid.config import Settings
 from pyomid.ports import Deployment, Sleep
@@ -191,12 +190,15 @@ def compacted(
         watermark, _ = deployment.leader_state.read_watermarks()
         sleep(grace_seconds)
     by_table: dict[str, list[RegionCleaned]] = {}
-    for region in clean(chosen_tables(deployment.catalog, tables), watermark):
+    infos = chosen_tables(deployment.catalog, tables)
+    for region in clean(infos, watermark):
         by_table.setdefault(region.table, []).append(region)
     cleaned = tuple(_summed(table, by_table[table]) for table in sorted(by_table))
-    for info in chosen_tables(deployment.catalog, tables):
-        records = deployment.catalog.region_watermarks(info.name)
-        run(forget_superseded_steps(info, records, now_s=time.time()))
+    names = {info.name for info in infos}
+    for info in deployment.catalog.tables():  # read again: a table may have been dropped, or created again
+        if info.name in names:
+            records = deployment.catalog.region_watermarks(info.name)
+            run(forget_superseded_steps(info, records, now_s=time.time()))
     held = _holders(deployment) if any(table.cells_above for table in cleaned) else ()
     return Compaction(cleaned, time.monotonic() - began, held)
 

@@ -31,6 +31,7 @@ from typing import Any, Final, Protocol
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver, Handler, drive, port_handlers
+from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Compaction, compact_partition, compacted, sanitize
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.crashpoints import crash_point
@@ -79,7 +80,7 @@ class UpkeepReport:
 class Rounds(ABC):
     """One kind of upkeep. It raises `Stopped` between two batches if `stop` is set.
 
-    `after_error_s`: how long to wait after an error, with everything or with the table that failed.
+    `after_error_s`: how long to wait after an error, with everything or with the part that failed.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Rounds(ABC):
         self._stop = stop
         self._clock = clock
         self._failed: dict[str, tuple[str, float]] = {}
-        """Tables whose upkeep failed: the error, and when it is retried."""
+        """What failed: the error, and when it is retried."""
 
     @abstractmethod
     def round(self) -> float:
@@ -120,25 +121,37 @@ class Rounds(ABC):
         return {**handlers, effects.ReadRange: rest_then_read}
 
     @contextmanager
-    def alone(self, table: str) -> Iterator[None]:
-        """Contain errors: a failing table does not block the others, and its error is logged once. A table that was
+    def alone(self, what: str) -> Iterator[None]:
+        """Contain errors: what fails does not block other upkeep, and its error is logged once. A table that was
         dropped meanwhile is skipped."""
         try:
             yield
-            self._failed.pop(table, None)
+            self._failed.pop(what, None)
         except UnknownTable:
             pass
         except Unavailable:
             raise
         except OmidError as error:
             self.report.failures += 1
-            if self._failed.get(table, ("",))[0] != str(error):
-                log.warning("upkeep of table %r failed; other tables continue: %s", table, error)
-            self._failed[table] = str(error), self._clock() + self.after_error_s
+            if self._failed.get(what, ("",))[0] != str(error):
+                log.warning("%s failed; other upkeep continues: %s", what, error)
+            self._failed[what] = str(error), self._clock() + self.after_error_s
 
-    def is_failing(self, table: str) -> bool:
-        """Whether the table's upkeep failed and is not retried yet."""
-        return self._failed.get(table, ("", 0.0))[1] > self._clock()
+    def is_failing(self, what: str) -> bool:
+        """Whether this failed and is not retried yet."""
+        return self._failed.get(what, ("", 0.0))[1] > self._clock()
+
+
+EXPIRY_OF_KEYS: Final = "expiry of idempotency keys"
+
+
+def compaction_of(table: str) -> str:
+    """Return what `Rounds.alone` calls the compaction of a table."""
+    return f"compaction of table {table!r}"
+
+
+def expiry_of(table: str) -> str:
+    return f"expiry of table {table!r}"
 
 
 def serve(rounds: Rounds, turn: Turn, stop: threading.Event) -> None:
@@ -221,12 +234,12 @@ class CompactionRounds(ClusterRounds):
         before the others."""
 
     def round(self) -> float:
-        deployment = self.database.deployment
+        deployment = self.database._core.deployment
         tables = self._present(deployment)
         expires_in_s = self._expire(tables)
         now_s = self._wall_clock()
         due = self._due(deployment, tables, now_s)
-        ready = [partition for due_s, partition in due if due_s <= now_s and not self.is_failing(partition.table)]
+        ready = [each for due_s, each in due if due_s <= now_s and not self.is_failing(compaction_of(each.table))]
         if ready:
             report = self._compact(deployment, tables, ready)
             log.info("compacted", extra=_log_fields(report, len(ready)))
@@ -276,9 +289,10 @@ class CompactionRounds(ClusterRounds):
             present = {(info.name, info.generation) for info in infos}
             for partition in ready:
                 self.check()
-                if self.is_failing(partition.table) or (partition.table, partition.generation) not in present:
+                what = compaction_of(partition.table)
+                if self.is_failing(what) or (partition.table, partition.generation) not in present:
                     continue
-                with self.alone(partition.table):
+                with self.alone(what):
                     self._put_off.add(partition)
                     cleaned = compact_partition(run, cache, partition, watermark)
                     self._put_off.discard(partition)
@@ -290,16 +304,25 @@ class CompactionRounds(ClusterRounds):
 
     def _expire(self, tables: Sequence[str] | None) -> float:
         """Expire values and keys. Return the seconds until the next call."""
-        self.database.expire(tables)
-        times = [info.ttl_seconds for info in chosen_tables(self.database.deployment.catalog, tables)]
-        return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times if ttl_s), default=LOOK_S_MAX))
+        database = self.database
+        infos = chosen_tables(database._core.deployment.catalog, tables)
+        for info in infos:
+            if info.ttl_seconds is not None and not self.is_failing(expiry_of(info.name)):
+                with self.alone(expiry_of(info.name)):
+                    database.expire([info.name])
+        days = database._core.deployment.settings.transaction_id_days
+        if tables is None and days and not self.is_failing(EXPIRY_OF_KEYS):
+            with self.alone(EXPIRY_OF_KEYS):
+                expire_keys(database, 86_400 * days)
+        times = [info.ttl_seconds for info in infos if info.ttl_seconds]
+        return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times), default=LOOK_S_MAX))
 
 
 class SanitizingRounds(ClusterRounds):
     """Sanitizing, at once and then every `every_s`."""
 
     def round(self) -> float:
-        deployment = self.database.deployment
+        deployment = self.database._core.deployment
         self.check()
         report = sanitize(deployment, Driver(deployment).run)
         log.info(

@@ -4,7 +4,7 @@ Spark creates a `DataSource` once per `load()`, pickles it, and calls its parts 
 
     read     the start is drawn when the source is created; all partitions have it (S5); `load()` and each task share a
              lease on it, which expires: Spark does not report the end of a read
-    write    the start is that of a `LargeTransaction`, as in `pyomid.spark.transaction`, under its own lease until
+    write    the start is that of a `LargeTransaction`, as in `SparkDatabase.transaction`, under its own lease until
              `commit` or `abort`; every process that Spark calls continues it. Each task attempt writes a branch and
              returns it in its message; `commit` decides once; `abort` looks up the outcome and never undoes a
              commit (S2)
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.source.options import FORMAT, Options
-from pyomid.spark.supported_pyspark import DataSource
+from pyomid.spark.source.supported_pyspark import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class OmidDataSource(DataSource):
-    """The data source; registered by `pyomid.spark.register`, or found by Spark as `pyspark_omid.DefaultSource`."""
+    """The data source; registered by `pyomid.spark.connect`, or found by Spark as `pyspark_omid.DefaultSource`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

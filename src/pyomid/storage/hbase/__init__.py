@@ -1,7 +1,7 @@
 """The ports over HBase: its native RPC, with cells in Apache Omid's format.
 
     rpc/       connections, frames, calls, and reactions to a remote exception; blocking and asyncio
-    regions/   region locations; each operation on regions once, as a generator that yields the calls it waits for
+    regions/   region locations; each operation on regions once, as a generator (`regions/steps`)
     codec/     cell blocks and Omid's formats, one cell at a time and in compiled passes
     store, commit_table, leader_state, catalog, timestamp_ceiling, coordination    the ports
 

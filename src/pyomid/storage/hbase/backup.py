@@ -1,13 +1,13 @@
 """Backup and restore of a database over HBase: snapshots of its tables, and a manifest (decision 0078).
 
-The snapshots are taken in an order from which one moment can be restored.
+Because of the order of the snapshots, a restore can cut all tables to one moment. During the backup a lease holds a
+start s: W stays below s, so compaction and sanitizing keep what a reader at s needs.
 
-A lease holds a start s: W stays below s, so compaction and sanitizing keep what a reader at s needs.
 1. the commit table         every commit below s has its entry in it, or all of its shadow cells were durable before
 2. H is read                every commit below H has all of its shadow cells, durable before step 3
 3. the data tables          with those shadow cells
 4. newest start, W          no version in the snapshots is later; W is still below s
-5. PYOMID_META, with the manifest in it: now the backup is complete
+5. PYOMID_META              with the manifest in it: now the backup is complete
 
 The manifest is in a row of PYOMID_META while that table's snapshot is taken, so it is exported with the snapshots:
 
@@ -15,18 +15,19 @@ The manifest is in a row of PYOMID_META while that table's snapshot is taken, so
     monday.5f02c1d9.0, ….1      data tables
     monday.manifest             PYOMID_META
 
-Before that, the row holds the *mark* of the backup in progress, which is part of its snapshots' names. So of two
-concurrent backups the later one takes the name, and the earlier one fails when it finds the other's mark: no backup
-mixes snapshots of two, and none deletes the other's.
+While a backup is in progress, the row holds its random *run id*, which is also part of its snapshots' names (5f02c1d9).
+If two backups of one name run at once, the later one replaces the run id, and the earlier one fails when it finds the
+other's. So no backup mixes snapshots of two, and none deletes the other's snapshots.
 
 A restore clones the snapshots: working copies of the commit table and the data tables, then the restored tables.
 
-    monday.….commits ─► PYOMID_RESTORE.monday.MARK.commits    entries of the moment, read and never written
-    monday.….0       ─► PYOMID_RESTORE.monday.MARK.0          is cut to the moment, then:
+    monday.….commits ─► PYOMID_RESTORE.monday.RUNID.commits    entries of the moment, read and never written
+    monday.….0       ─► PYOMID_RESTORE.monday.RUNID.0          is cut to the moment, then:
                            ─► its snapshot ─► the table, under its name     HBase copies no file for that
 
-No catalog lists the copies. A restore first deletes the copies that a dead one left. It also deletes those of a restore
-in progress, which then fails: its copies have its own mark, so it cannot use another restore's copy, which is not cut.
+No catalog lists the copies. A restore first deletes all copies of earlier restores of the same backup, also of one that
+is still in progress. That one then fails: it looks only for copies with its own run id, so it never takes an uncut copy
+of another restore for its own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from pyomid.storage.hbase.codec.layout import COMMIT_TABLE
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.regions.admin import Snapshots
+from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import TABLES_UNCONFIRMED, Backup, BackupManifest, BackupMoment, TableEntry, TableInBackup, TableState
 
@@ -56,9 +57,10 @@ MANIFEST_ROW: Final = b"backup/"
 MANIFEST_QUALIFIER: Final = b"manifest"
 
 _FORMAT: Final = 2
-_MARK: Final = b"under way "
-_MARK_BYTES: Final = 4
+_IN_PROGRESS: Final = b"under way "
+_RUN_ID_BYTES: Final = 4
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_COPY_PREFIX: Final = "PYOMID_RESTORE."
 
 
 def encode_manifest(manifest: BackupManifest) -> bytes:
@@ -91,48 +93,51 @@ def decode_manifest(value: bytes) -> BackupManifest:
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Misuse(
-            f"invalid backup name {name!r}: over HBase it consists of up to 100 letters, digits, '_' and '-', and "
-            "begins with a letter or digit; its snapshots' names begin with it"
+            f"invalid backup name {name!r}: over HBase a name has up to 100 letters, digits, '_' and '-', and begins "
+            "with a letter or digit"
         )
     return name
 
 
-def new_mark() -> str:
-    """Return a random mark for one backup in progress."""
-    return secrets.token_hex(_MARK_BYTES)
+def new_run_id() -> str:
+    """Return a random id for one run of a backup or restore."""
+    return secrets.token_hex(_RUN_ID_BYTES)
 
 
-def under_way(mark: str) -> bytes:
-    """Return the row's value until it holds the manifest."""
-    return _MARK + mark.encode()
+def in_progress_value(run_id: str) -> bytes:
+    """Return the row's value while the backup is in progress, before it is the manifest."""
+    return _IN_PROGRESS + run_id.encode()
 
 
 def manifest_snapshot(name: str) -> str:
     return f"{name}.manifest"
 
 
-def commits_snapshot(name: str, mark: str) -> str:
-    return f"{name}.{mark}.commits"
+def commits_snapshot(name: str, run_id: str) -> str:
+    return f"{name}.{run_id}.commits"
 
 
-def data_snapshot(name: str, mark: str, number: int) -> str:
-    return f"{name}.{mark}.{number}"
+def data_snapshot(name: str, run_id: str, number: int) -> str:
+    return f"{name}.{run_id}.{number}"
 
 
-def is_of(snapshot: str, name: str, mark: str) -> bool:
-    """Return whether the snapshot belongs to the backup with this mark."""
-    return snapshot.startswith(f"{name}.{mark}.")
+def belongs_to(snapshot: str, name: str, run_id: str) -> bool:
+    """Return whether the snapshot belongs to the backup with this run id."""
+    return snapshot.startswith(f"{name}.{run_id}.")
 
 
-def left_of(snapshots: Sequence[str], name: str) -> list[str]:
-    """Return the snapshots of unfinished backups of that name, in the order in which to delete them. The commit
-    table's snapshot is taken first and deleted last; without it, a snapshot of such a name may be an operator's own."""
-    begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _MARK_BYTES}}})\.commits")
-    marks = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
-    return sorted(each for each in snapshots if any(is_of(each, name, mark) for mark in marks))
+def unfinished_snapshots(snapshots: Sequence[str], name: str) -> list[str]:
+    """Return the snapshots of unfinished backups of that name, in the order in which to delete them.
+
+    A backup takes the commit table's snapshot first, and it is deleted last: without one, a snapshot with such a name
+    may be an operator's own, and is not returned.
+    """
+    begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _RUN_ID_BYTES}}})\.commits")
+    run_ids = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
+    return sorted(each for each in snapshots if any(belongs_to(each, name, run_id) for run_id in run_ids))
 
 
-def is_whole(snapshots: list[str], name: str) -> bool:
+def is_complete(snapshots: list[str], name: str) -> bool:
     return manifest_snapshot(name) in snapshots
 
 
@@ -146,29 +151,32 @@ class HBaseBackup:
         self._leader_state = leader_state
         self._catalog = catalog
         self._commits = commits
-        self._snapshots = Snapshots(cluster)
+        self._admin = Admin(cluster)
         self._cells = MetaCells(cluster, table=leader_state.table)
 
     def take(self, destination: object, moment: BackupMoment) -> Backup:
-        """Take a backup; durable on return. First removes the rest of unfinished backups of that name, and makes one in
-        progress fail. If this one fails, its snapshots are removed. `Misuse` if a complete backup has the name."""
-        name, mark = check_name(destination), new_mark()
+        """Take a backup; on return it is durable. `Misuse` if a complete backup has the name.
+
+        Unfinished backups of that name are deleted first; one that is still in progress fails. If this backup fails,
+        its snapshots are deleted.
+        """
+        name, run_id = check_name(destination), new_run_id()
         self._check_tables(moment)
         self._check_free(name)
-        self._cells.change(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda _: under_way(mark))
-        self._snapshots.delete(left_of(self._check_free(name), name))
+        self._cells.change(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda _: in_progress_value(run_id))
+        self._admin.delete_snapshots(unfinished_snapshots(self._check_free(name), name))
         try:
-            manifest = self._take(name, mark, moment)
+            manifest = self._take(name, run_id, moment)
         except OmidError:
-            self._forget(name, mark)
+            self._delete(name, run_id)
             raise
-        self._finish(manifest, mark)
-        return described(manifest, self._cluster)
+        self._finish(manifest, run_id)
+        return backup_of(manifest, self._cluster)
 
     def _check_free(self, name: str) -> list[str]:
         """Return the names of all snapshots; `Misuse` if there is a complete backup of that name."""
-        found = self._snapshots.names()
-        if is_whole(found, name):
+        found = self._admin.snapshots()
+        if is_complete(found, name):
             raise Misuse(
                 f"a backup {name!r} exists: choose another name, or delete it in HBase's shell: "
                 f"delete_all_snapshot '{name}\\.(manifest|[0-9a-f]{{8}}\\..*)'",
@@ -176,22 +184,23 @@ class HBaseBackup:
             )
         return found
 
-    def _forget(self, name: str, mark: str) -> None:
+    def _delete(self, name: str, run_id: str) -> None:
+        """Delete the snapshots and the run id of a failed backup, as far as HBase answers."""
         with contextlib.suppress(OmidError):
-            self._snapshots.delete([each for each in self._snapshots.names() if is_of(each, name, mark)])
-            self._changed(name, under_way(mark), b"")
+            self._admin.delete_snapshots([each for each in self._admin.snapshots() if belongs_to(each, name, run_id)])
+            self._swap(name, in_progress_value(run_id), b"")
 
-    def _take(self, name: str, mark: str, moment: BackupMoment) -> BackupManifest:
-        commits = commits_snapshot(name, mark)
-        self._snapshots.take(commits, self._commits)
+    def _take(self, name: str, run_id: str, moment: BackupMoment) -> BackupManifest:
+        commits = commits_snapshot(name, run_id)
+        self._admin.take_snapshot(commits, self._commits)
         crash_point("hbase.backup.commits")
         _, horizon = self._leader_state.read_watermarks()
         tables = tuple(
-            TableInBackup(info, data_snapshot(name, mark, number), moment.expired_to.get(info.name, 0))
+            TableInBackup(info, data_snapshot(name, run_id, number), moment.expired_to.get(info.name, 0))
             for number, info in enumerate(moment.tables)
         )
         for each in tables:
-            self._snapshots.take(each.snapshot, each.info.name)
+            self._admin.take_snapshot(each.snapshot, each.info.name)
             crash_point("hbase.backup.table")
         newest_ts = moment.newest_ts()
         self._check_still(moment)
@@ -207,40 +216,40 @@ class HBaseBackup:
             tables,
         )
 
-    def _finish(self, manifest: BackupManifest, mark: str) -> None:
-        """Replace the row's mark by the manifest, take the last snapshot, then clear the row. If all three succeed, no
-        other backup had the name meanwhile. If HBase does not report whether it took the snapshot, leave everything:
-        the backup may be complete."""
+    def _finish(self, manifest: BackupManifest, run_id: str) -> None:
+        """Replace the row's run id by the manifest, take the last snapshot, then clear the row. If all three steps
+        succeed, no other backup took the name meanwhile. If HBase does not report whether it took the snapshot, delete
+        nothing: the backup may be complete."""
         name, written = manifest.name, encode_manifest(manifest)
-        if not self._changed(name, under_way(mark), written):
-            self._forget(name, mark)
+        if not self._swap(name, in_progress_value(run_id), written):
+            self._delete(name, run_id)
             raise _superseded(name)
         crash_point("hbase.backup.noted")
         try:
-            self._snapshots.take(manifest_snapshot(name), self._leader_state.table)
+            self._admin.take_snapshot(manifest_snapshot(name), self._leader_state.table)
         except OmidError as error:
             if self._cells.read(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER) == written:
                 raise
-            self._forget(name, mark)
+            self._delete(name, run_id)
             raise _superseded(name) from error
-        if not self._changed(name, written, b""):
-            self._snapshots.delete([manifest_snapshot(name)])
-            self._forget(name, mark)
+        if not self._swap(name, written, b""):
+            self._admin.delete_snapshots([manifest_snapshot(name)])
+            self._delete(name, run_id)
             raise _superseded(name)
 
-    def _changed(self, name: str, old: bytes, new: bytes) -> bool:
-        """Compare-and-set of the row; False if another backup of that name has begun."""
+    def _swap(self, name: str, old: bytes, new: bytes) -> bool:
+        """Compare and set the row; False if another backup of that name has begun."""
         return self._cells.change(
             MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda found: new if found == old else None
         )
 
     def _check_tables(self, moment: BackupMoment) -> None:
-        """Raise `Misuse` if commits named unregistered tables. Each such commit below the moment left a mark before."""
+        """Raise `Misuse` if commits named unregistered tables. Every such commit below the moment has left a mark."""
         known = {table_id(entry.info.name.encode()) for entry in self._catalog.entries()}
         unknown = sorted(set(self._catalog.unknown_tables()) - known)
         if TABLES_UNCONFIRMED in unknown:
             raise Misuse(
-                "no backup was taken: a Java TSO led this store, and nobody has confirmed since that every table is "
+                "no backup was taken: a Java TSO led this store, and an operator must confirm that every table is "
                 "registered; `pyomid tables URL discover` lists unregistered tables, `pyomid tables URL confirm` "
                 "confirms"
             )
@@ -248,17 +257,17 @@ class HBaseBackup:
             raise Misuse(
                 f"no backup was taken, because it would lack tables: transactions were committed to tables with ids "
                 f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
-                "their names, and prints the commands that register them",
+                "their names and prints the commands that register them",
                 table_ids=unknown,
             )
 
     def _check_still(self, moment: BackupMoment) -> None:
-        """R7, K5: check that no version which the moment needs was deleted, and that no table was replaced."""
+        """R7, K5: raise if a version that the moment needs may have been deleted, or if a table was replaced."""
         watermark, _ = self._leader_state.read_watermarks()
         if moment.snapshot_ts <= watermark:
             raise SnapshotTooOld(
-                f"W {watermark} passed the backup's moment {moment.snapshot_ts} while it was taken, because its lease "
-                "ended: take the backup again",
+                f"W {watermark} passed the backup's moment {moment.snapshot_ts}, because the backup's lease ended too "
+                "early: take the backup again",
                 start_ts=moment.snapshot_ts,
                 watermark=watermark,
             )
@@ -270,12 +279,12 @@ class HBaseBackup:
 
 def _superseded(name: str) -> ConflictError:
     return ConflictError(
-        f"another backup {name!r} began while this one was taken, and continues; this one was removed. Concurrent "
-        "backups need different names"
+        f"another backup {name!r} began during this one and continues; this one was deleted. Concurrent backups need "
+        "different names"
     )
 
 
-def described(manifest: BackupManifest, cluster: Cluster, tables: Sequence[str] | None = None) -> Backup:
+def backup_of(manifest: BackupManifest, cluster: Cluster, tables: Sequence[str] | None = None) -> Backup:
     return Backup(
         folder=f"{cluster.zookeeper.quorum}{cluster.zookeeper.znode}",
         database_id=manifest.database_id,
@@ -291,19 +300,16 @@ def described(manifest: BackupManifest, cluster: Cluster, tables: Sequence[str] 
     )
 
 
-PREFIX: Final = "PYOMID_RESTORE."
-
-
 class HBaseRestore:
     """One restore of the backup `name` from this cluster's snapshots."""
 
     def __init__(self, cluster: Cluster, name: object) -> None:
         self._cluster = cluster
         self._name = check_name(name)
-        self._prefix = f"{PREFIX}{self._name}.{new_mark()}."
-        self._snapshots = Snapshots(cluster)
-        found = self._snapshots.names()
-        if not is_whole(found, self._name):
+        self._prefix = f"{_COPY_PREFIX}{self._name}.{new_run_id()}."
+        self._admin = Admin(cluster)
+        found = self._admin.snapshots()
+        if not is_complete(found, self._name):
             known = sorted(each.removesuffix(".manifest") for each in found if each.endswith(".manifest"))
             raise Misuse(
                 f"HBase at {cluster.zookeeper.quorum} has no backup {self._name!r}"
@@ -311,18 +317,18 @@ class HBaseRestore:
                 + f"; a complete backup has the snapshot {manifest_snapshot(self._name)}",
                 backup=self._name,
             )
-        self._forget(f"{PREFIX}{self._name}.")
-        self.manifest = self._read()
+        self._forget(f"{_COPY_PREFIX}{self._name}.")
+        self.manifest = self._read_manifest()
         missing = sorted({self.manifest.commits, *(each.snapshot for each in self.manifest.tables)} - set(found))
         if missing:
-            raise Misuse(f"backup {self._name!r} lacks its snapshots {', '.join(missing)}: export these, too")
+            raise Misuse(f"backup {self._name!r} lacks its snapshots {', '.join(missing)}: export them, too")
 
     def copy(self, tables: Sequence[TableInBackup]) -> HBaseCommitTable:
         """Copy the data tables, then the commit table; return the latter's copy."""
         for each in tables:
-            self._snapshots.clone(each.snapshot, self.copy_of(each))
+            self._admin.clone_snapshot(each.snapshot, self.copy_of(each))
         commits = f"{self._prefix}commits"
-        self._snapshots.clone(self.manifest.commits, commits)
+        self._admin.clone_snapshot(self.manifest.commits, commits)
         crash_point("hbase.restore.cloned")
         return HBaseCommitTable(self._cluster, table=commits)
 
@@ -332,40 +338,40 @@ class HBaseRestore:
 
     def exists(self, table: str) -> bool:
         """Return whether HBase has the table, whatever catalogs say."""
-        return self._snapshots.exists(table)
+        return self._admin.exists(table)
 
     def put(self, table: TableInBackup, target: str) -> None:
         """Create the table `target` from the copy. `Misuse` if `target` exists, `UnknownTable` without a copy."""
-        if self._snapshots.exists(target):
-            raise taken(target)
+        if self._admin.exists(target):
+            raise table_exists(target)
         copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
-        if not self._snapshots.exists(copy):
+        if not self._admin.exists(copy):
             raise UnknownTable(f"the copy {copy} is gone", table=copy)
-        self._snapshots.take(made, copy)
+        self._admin.take_snapshot(made, copy)
         crash_point("hbase.restore.cut")
-        self._snapshots.clone(made, target)
+        self._admin.clone_snapshot(made, target)
         crash_point("hbase.restore.put")
-        self._snapshots.delete([made])
+        self._admin.delete_snapshots([made])
 
     def forget(self) -> None:
         """Delete the copies, and snapshots of them."""
         self._forget(self._prefix)
 
     def _forget(self, prefix: str) -> None:
-        self._snapshots.delete([each for each in self._snapshots.names() if each.startswith(prefix)])
-        for table in self._snapshots.tables():
+        self._admin.delete_snapshots([each for each in self._admin.snapshots() if each.startswith(prefix)])
+        for table in self._admin.tables():
             if table.startswith(prefix):
-                self._snapshots.drop_table(table)
+                self._admin.drop_table(table)
 
-    def _read(self) -> BackupManifest:
+    def _read_manifest(self) -> BackupManifest:
         copy = f"{self._prefix}manifest"
-        self._snapshots.clone(manifest_snapshot(self._name), copy)
+        self._admin.clone_snapshot(manifest_snapshot(self._name), copy)
         value = MetaCells(self._cluster, table=copy).read(MANIFEST_ROW + self._name.encode(), MANIFEST_QUALIFIER)
-        self._snapshots.drop_table(copy)
+        self._admin.drop_table(copy)
         return decode_manifest(value)
 
 
-def taken(target: str) -> Misuse:
+def table_exists(target: str) -> Misuse:
     return Misuse(
         f"HBase has a table {target!r}, which restore does not overwrite: restore under another name (--as OLD=NEW), "
         "or drop it first, in HBase's shell if the catalog does not know it",

@@ -78,7 +78,8 @@ class HBaseCatalog(Catalog):
         self._change(old.info.name, old, b"")
 
     def _change(self, name: str, old: TableEntry | None, value: bytes) -> bool:
-        """Compare-and-set. Succeeds also if `value` is there already: written by an attempt whose reply was lost."""
+        """Compare and set; return whether the entry is now `value`. An attempt whose reply was lost may have written
+        it."""
 
         def decide(found: bytes) -> bytes | None:
             return value if found == value or (decode_entry(found) if found else None) == old else None

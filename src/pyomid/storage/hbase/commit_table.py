@@ -1,7 +1,7 @@
 """`CommitTable` in Apache Omid's table and format (`codec/layout`). Java clients read it and seal starts in it too.
 
-Cells are written with version = start. So the late put of a dead process replaces the same cell, or is hidden by its
-delete marker. Completion deletes exactly this version of `C`; an invalidation marker stays.
+Every cell has the version start. So a dead process's put that arrives late either replaces the same cell, or is hidden
+by the delete marker of that version. Completion deletes exactly this version of `C`; an invalidation marker stays.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, Steps
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import (
@@ -82,16 +83,16 @@ class HBaseCommitTable(CommitTable):
         return [_status(start, cells) for start, cells in zip(starts, found, strict=True)]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """Return entries and watermarks by one call, if one server has both; otherwise None."""
-        row = self._leader_state
-        if row is None or self._calls is None or not starts:
+        """Return entries and watermarks by one call; None unless one server has both."""
+        leader_state = self._leader_state
+        if leader_state is None or self._calls is None or not starts:
             return None
         budget = self._cluster.budget(f"looking up {len(starts)} commit entries")
         found = self._cluster.run(self._calls.get_steps(self._cluster.operations, starts, budget))
         if found is None:
             return None
         states, last = found
-        watermark, horizon = row.watermarks_of(last)
+        watermark, horizon = leader_state.watermarks_of(last)
         return states, watermark, horizon
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
@@ -107,14 +108,14 @@ class HBaseCommitTable(CommitTable):
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
         """Flush on the event loop (decision 0045), or on a thread if markers must be read afterwards."""
-        row, calls = self._leader_state, self._calls
-        if row is None or calls is None or self._others_seal:
+        leader_state, calls = self._leader_state, self._calls
+        if leader_state is None or calls is None or self._others_seal:
             super().submit(entries, ended, loop)
             return
         if self._on_loop is None:
             self._on_loop = LoopClient(self._cluster)
         budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
-        steps = _flush_steps(self._cluster.operations, calls, self._table, entries, row, budget)
+        steps = _flush_steps(self._cluster.operations, calls, self._table, entries, leader_state, budget)
         self._on_loop.begin(
             steps, lambda result: ended(result if isinstance(result, Exception) else FlushEnd([], result))
         )
@@ -227,17 +228,17 @@ def _flush_steps(
     calls: CommitCalls,
     table: str,
     entries: NDArray[np.int64],
-    row: HBaseLeaderState,
+    leader_state: HBaseLeaderState,
     budget: Budget,
 ) -> Steps[int]:
-    """Make all entries durable, then read the epoch and return it; in one call if possible."""
+    """Make all entries durable, then read and return the epoch; in one call if possible."""
     found = yield from calls.put_steps(operations, entries, budget)
     if found is None:
         yield from _put_steps(operations, table, entries, budget)
-        (read,) = yield from operations.rows_steps(row.table, [row.state_get], budget)
+        (read,) = yield from operations.rows_steps(leader_state.table, [leader_state.state_get], budget)
         assert isinstance(read, list)
         found = read
-    return row.epoch_of(found)
+    return leader_state.epoch_of(found)
 
 
 def _put_steps(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:

@@ -9,16 +9,17 @@ the same rate: the leader counts its period from before its renewing write, the 
     leader    t0 ──set(v 7)────────────────── t0 + period: stops serving
     standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads
 
-This prevents two leaders at a time as long as clocks run at one rate; the leader state prevents them in every case. A
-leader that shuts down empties the lease znode, and a standby takes it at once. Java TSOs use the same znodes and rules,
-but not the leader state: against a Java TSO only the clocks protect (decision 0037).
+The lease prevents two leaders at a time as long as clocks run at one rate; the leader state prevents them in every
+case. A leader that shuts down empties the lease znode, and a standby takes it at once. Java TSOs use the same znodes
+and rules, but not the leader state: against a Java TSO only the clocks protect (decision 0037).
 
-Of several candidates for an upkeep, the one that owns its ephemeral znode works (`UpkeepTurn`):
+Background upkeep has its own election (`UpkeepTurn`): of all processes that run one kind of upkeep, the owner of an
+ephemeral znode works, and the others stand by.
 
-    /omid/pyomid-upkeep/NAME     exists while its owner's session lives; then the next candidate takes over
+    /omid/pyomid-upkeep/NAME     exists while its owner's session lives; then another process creates it
 
 That election avoids duplicate work; it is not a fence. Any number of compactors and sanitizers may work at a time
-(protocol.md, "Compaction and sanitizing"), so an owner that lost its znode unnoticed wastes a region's work at most.
+(protocol.md, "Compaction and sanitizing"): an owner that loses its znode unnoticed wastes at most one region's work.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTs
     return AnnouncedTso(*parse_address(content))
 
 
-def leads_another(zookeeper: ZooKeeper, known: AnnouncedTso, *, namespace: str = NAMESPACE) -> bool:
-    """Return whether ZooKeeper names another TSO than `known`. One short read: False if ZooKeeper does not answer."""
+def has_other_leader(zookeeper: ZooKeeper, known: AnnouncedTso, *, namespace: str = NAMESPACE) -> bool:
+    """Return whether ZooKeeper announces another TSO than `known`. False if ZooKeeper does not answer at once."""
     try:
         content, _ = zookeeper.ask("get", f"{namespace}/current-tso", answer_s=_CHECK_S_MAX)
         return bool(content) and AnnouncedTso(*parse_address(content)) != known
@@ -234,7 +235,7 @@ _CHECK_INTERVAL_S: Final = 1.0
 
 
 class UpkeepTurn:
-    """One candidate for the upkeep `name`. It owns `zookeeper`; `release` ends that session."""
+    """One process's candidacy for the upkeep `name`. It owns `zookeeper`; `release` ends that session."""
 
     def __init__(self, zookeeper: ZooKeeper, name: str, *, namespace: str = NAMESPACE) -> None:
         self._zookeeper = zookeeper
@@ -270,16 +271,17 @@ class UpkeepTurn:
             return False
 
     def release(self) -> None:
-        """End the session, and the election with it: a process that stands by takes over at once. (A delete by name
-        could remove another process's znode, if this session had expired.) If ZooKeeper does not answer, the znode goes
-        when the session times out."""
+        """End the session: ZooKeeper deletes the znode, and a standby takes over at once. If ZooKeeper does not answer,
+        it deletes the znode when the session times out. (If this session had expired, a delete by name could remove
+        another process's znode.)"""
         try:
             self._zookeeper.close()
         except (KazooException, Unavailable) as error:
             log.warning("could not close the ZooKeeper session; upkeep passes on when it times out: %s", _text(error))
 
     def _take(self) -> bytes | None:
-        """Return None if this process is elected (perhaps by an attempt whose reply was lost), otherwise the owner."""
+        """Try to create the znode. Return None if this process owns it, also after an attempt whose reply was lost;
+        otherwise its owner's name."""
         ask = self._zookeeper.ask
         while True:
             try:

@@ -1,6 +1,7 @@
 """One database in HBase: its system tables, and the ports that `wiring` opens over one client.
 
-`pyomid init` creates the tables once, two of them as Apache Omid's own tool does.
+`pyomid init` creates the tables. The commit table and the timestamp table are the same as those that Apache Omid's own
+tool creates; PYOMID_META is pyomid's own.
 """
 
 from __future__ import annotations
@@ -75,12 +76,60 @@ class HBaseOptions:
     """TLS to HBase's servers."""
     zookeeper_tls: ssl.SSLContext | None = None
     token: Callable[[], TaskToken | None] | None = None
-    """Returns the newest delegation token that this process was sent, used instead of Kerberos until it expires; then
-    Kerberos is used. ZooKeeper gets no token."""
+    """Returns the newest delegation token sent to this process. HBase gets that token until it expires, then a Kerberos
+    ticket; ZooKeeper gets neither."""
+
+
+def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
+    """Open the database; it connects at its first use. Each operation is retried for up to `deadline_s`."""
+    options = options or HBaseOptions()
+    cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
+    leader_state = HBaseLeaderState(cluster)
+    return HBaseDatabase(
+        cluster,
+        HBaseStore(cluster, read_watermark=lambda: leader_state.read_watermarks()[0]),
+        HBaseCommitTable(cluster, others_seal=options.others_seal, leader_state=leader_state),
+        leader_state,
+        HBaseCatalog(cluster),
+        chosen_ceiling(cluster, options.ceiling),
+    )
+
+
+def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
+    """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
+    admin = Admin(cluster)
+    made = []
+    for descriptor, splits in (
+        (TableDescriptor(META_TABLE, (FamilyDescriptor(META_FAMILY, 1),)), []),
+        (
+            TableDescriptor(COMMIT_TABLE, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))),
+            commit_table_splits(commit_table_regions),
+        ),
+        (TableDescriptor(TIMESTAMP_TABLE, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
+    ):
+        if admin.create_table(descriptor, splits):
+            made.append(descriptor.name)
+    return made
+
+
+def check_database(cluster: Cluster) -> None:
+    """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
+    HBase. Waits for an HBase that is starting."""
+    if missing := cluster.missing_tables(sorted((META_TABLE, COMMIT_TABLE))):
+        raise UnknownTable(
+            f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
+            table=missing[0],
+        )
+
+
+def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
+    """Return the timestamp ceiling in the store `name`: "hbase" or "zookeeper"."""
+    stores: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
+    return ChosenCeiling(stores.pop(name), stores)
 
 
 def hbase_options(settings: Settings) -> HBaseOptions:
-    """Return the options of a URL. `Misuse` if one needs another that is missing."""
+    """Return the options of a URL. `Misuse` if an option lacks another one that it needs."""
     return HBaseOptions(
         settings.ceiling,
         settings.durability,
@@ -114,18 +163,18 @@ def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s:
 
 
 def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
-    """Return the client of HBase and ZooKeeper; it connects at its first use. `Misuse` for Kerberos without its library
-    or keytab."""
+    """Return the client of HBase and ZooKeeper; it connects at its first use. `Misuse` if Kerberos' library or the
+    keytab is missing."""
     user = _user_of(options)
     handshake: Handshake | None = None
     if (newest := options.token) is not None:
         handshake = TokenHandshake(
-            lambda: _living(newest()),
-            _wanted_by_token(options),
-            otherwise=lambda: _by_ticket(Kerberos(options.kerberos or KerberosOptions())),
+            lambda: _unexpired(newest()),
+            _token_protection(options),
+            otherwise=lambda: _ticket_handshake(Kerberos(options.kerberos or KerberosOptions())),
         )
     elif user is not None:
-        handshake = _by_ticket(user)
+        handshake = _ticket_handshake(user)
     return Cluster(
         _zookeeper(quorum, znode, user, options),
         handshake=handshake,
@@ -139,18 +188,18 @@ def _user_of(options: HBaseOptions) -> Kerberos | None:
     return Kerberos(options.kerberos) if options.kerberos is not None and options.token is None else None
 
 
-def _by_ticket(user: Kerberos) -> SaslHandshake:
+def _ticket_handshake(user: Kerberos) -> SaslHandshake:
     known = user.options
     return SaslHandshake(user, known.hbase_principal, known.protection, run_as=known.run_as)
 
 
-def _wanted_by_token(options: HBaseOptions) -> Protection | None:
-    """Return the SASL protection for token authentication, which has no privacy: then TLS must provide it."""
+def _token_protection(options: HBaseOptions) -> Protection | None:
+    """Return the SASL protection to request with a token. A token cannot provide privacy; TLS replaces it."""
     wanted = options.kerberos.protection if options.kerberos is not None else None
     return None if wanted is Protection.PRIVACY and options.tls is not None else wanted
 
 
-def _living(token: TaskToken | None) -> Credentials | None:
+def _unexpired(token: TaskToken | None) -> Credentials | None:
     return credentials_of(token) if token is not None and time.time() * 1000 < token.expires_ms else None
 
 
@@ -162,8 +211,9 @@ def token_keeper(cluster: Cluster) -> TokenKeeper:
 
 
 def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskToken | None]:
-    """Return a function that gives the token for tasks on other machines; None without Kerberos, or if HBase issues
-    none: tasks then need their own ticket. A process that was given a token passes it on."""
+    """Return a function that returns the delegation token for tasks on other machines. It returns None without
+    Kerberos, or if HBase issues no tokens: each task then needs its own ticket. A process that works by a token itself
+    passes that token on."""
     if options.token is not None:
         return options.token
     if options.kerberos is None:
@@ -176,7 +226,7 @@ def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskTok
             return keeper()
         except Misuse as error:
             if not is_logged:
-                log.warning("no delegation token for tasks, each needs its own Kerberos ticket: %s", error)
+                log.warning("HBase issued no delegation token; each task needs its own Kerberos ticket: %s", error)
             is_logged = True
             return None
 
@@ -189,50 +239,3 @@ def _zookeeper(
     principal = user.options.zookeeper_principal if user is not None else ""
     sasl = (user, principal) if user and principal else None
     return ZooKeeper(quorum, znode, session_s=session_s, sasl=sasl, tls=options.zookeeper_tls)
-
-
-def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
-    """Open the database; it connects at its first use. Each operation is retried for up to `deadline_s`."""
-    options = options or HBaseOptions()
-    cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
-    leader_state = HBaseLeaderState(cluster)
-    return HBaseDatabase(
-        cluster,
-        HBaseStore(cluster, read_watermark=lambda: leader_state.read_watermarks()[0]),
-        HBaseCommitTable(cluster, others_seal=options.others_seal, leader_state=leader_state),
-        leader_state,
-        HBaseCatalog(cluster),
-        chosen_ceiling(cluster, options.ceiling),
-    )
-
-
-def chosen_ceiling(cluster: Cluster, place: str) -> ChosenCeiling:
-    places: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
-    return ChosenCeiling(places.pop(place), places)
-
-
-def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
-    """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
-    admin = Admin(cluster)
-    made = []
-    for descriptor, splits in (
-        (TableDescriptor(META_TABLE, (FamilyDescriptor(META_FAMILY, 1),)), []),
-        (
-            TableDescriptor(COMMIT_TABLE, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))),
-            commit_table_splits(commit_table_regions),
-        ),
-        (TableDescriptor(TIMESTAMP_TABLE, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
-    ):
-        if admin.create_table(descriptor, splits):
-            made.append(descriptor.name)
-    return made
-
-
-def check_database(cluster: Cluster) -> None:
-    """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
-    HBase. Waits for an HBase that is starting."""
-    if missing := cluster.lacking(sorted((META_TABLE, COMMIT_TABLE))):
-        raise UnknownTable(
-            f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
-            table=missing[0],
-        )

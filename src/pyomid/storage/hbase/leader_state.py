@@ -3,14 +3,14 @@
     state        format, nonce, revision, epoch, ceiling, W, H        49 bytes, read after each flush
     l<start>     a lease                                              written in the same mutation, on condition that
     p<start>     a pending record: its branches, 8 bytes each         `state` still holds what the writer read
-    retention    how long history is kept, in milliseconds            in the same mutation, too
+    retention    how long history is kept, in milliseconds            as leases and pending records
     id           the database's random id, put once
 
-In another row: t<start>, milliseconds since 1970           a time point, written once, without a condition
+Another row holds time points: t<start>, milliseconds since 1970     written once, without a condition
 
 In the first row, each cell's version is the revision that wrote or deleted it, so that the server's clock does not
-decide which cell is newest. No revision is used twice, and the nonce distinguishes two writers of the same revision: a
-late write of a dead process finds another state and has no effect.
+decide which cell is newest. Each change adds one to the revision, and the nonce distinguishes two writers of the same
+revision: if a dead process's write arrives late, it finds another state and has no effect.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PRESENT: Final = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The fixed part."""
+    """The cell `state`."""
 
     nonce: bytes = bytes(8)
     revision: int = 0
@@ -93,7 +93,7 @@ class HBaseLeaderState(LeaderState):
         return self._cells.read(ROW, _ID)
 
     def read(self) -> LeaderRecord:
-        return _epoch_state(self._cells.read_row(ROW))
+        return _leader_record(self._cells.read_row(ROW))
 
     @property
     def state_get(self) -> RowGet:
@@ -200,7 +200,7 @@ def _name(kind: bytes, start: int) -> bytes:
     return kind + start.to_bytes(8, "big")
 
 
-def _epoch_state(row: dict[bytes, bytes]) -> LeaderRecord:
+def _leader_record(row: dict[bytes, bytes]) -> LeaderRecord:
     state = _State.decode(row.get(_STATE, b""))
     leases = frozenset(int.from_bytes(name[1:], "big") for name in row if name[:1] == _LEASE)
     pending = tuple(

@@ -129,5 +129,5 @@ class PhysicalTables:
             )
 
     def forget(self, table: str) -> None:
-        """Forget what is cached of a dropped table."""
+        """Drop the cached checks of a dropped table."""
         self._without_coprocessor.discard(table)

@@ -87,7 +87,7 @@ _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 class HBaseStore(DataStore):
-    """See `ports.DataStore`. It shares its cluster's connections with all other users; `close` leaves them open.
+    """See `ports.DataStore`. It shares the cluster's connections with the other ports; `close` leaves them open.
 
     `read_watermark` returns the present W. Only its own transaction deletes a cell whose start is above W, so
     `write_shadow_cells` need not check such cells afterwards. Without `read_watermark` it checks every cell.
@@ -189,8 +189,8 @@ class HBaseStore(DataStore):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """See the port. Of the cells that `bounds` does not need, it omits versions that are too old: HBase opens no
-        file that has only such versions."""
+        """See the port. `bounds` permits a store to omit cells; this one omits versions that are too old, and HBase
+        opens no file that holds only such versions."""
         versions = (bounds.at_least, bounds.below) if bounds is not None and bounds.at_least else None
         spec = ScanSpec(
             table,
@@ -205,13 +205,13 @@ class HBaseStore(DataStore):
         return _requested(_batches(self._cluster.scan(spec)), columns)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """See the port. Looks within one region only."""
+        """See the port. Searches only the last region of the range."""
         return self._cluster.start_of_last_rows(table, key_range, rows)
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         """Write shadow cells, then delete those whose data cells compaction has deleted meanwhile.
 
-        A compaction that starts later than these writes finds the shadow cells, and deletes them with their cells.
+        A compaction that starts after these writes sees the shadow cells and deletes them with their data cells.
         """
         if not shadows:
             return
@@ -241,7 +241,8 @@ class HBaseStore(DataStore):
         if healed.rows and self._read_watermark is not None:
             healed = healed.only(healed.version < start_of(self._read_watermark()) + TIMESTAMP_STEP)
         if healed.rows:
-            # With their values: the size limit of a reply counts what it carries, and before HBase 2.6 nothing else.
+            # Values are read too: before HBase 2.6, the limit of a reply counts only the bytes that it carries, so that
+            # a scan of names could make the server read any amount.
             versions = int(healed.version.min()), int(healed.version.max()) + 1
             spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, time_range=versions, is_fresh=True)
             missing = missing_cells(healed, _batches(self._cluster.scan(spec)))
@@ -251,14 +252,15 @@ class HBaseStore(DataStore):
         return [region.key_range for region in self._cluster.regions(table)]
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
-        """Divide the range at each region's middle row as known to HBase, and halfway between keys as byte strings."""
+        """Divide the range at region borders, at HBase's estimate of each region's middle row, and at keys interpolated
+        between these."""
         known = []
         for region in self._cluster.regions(table):
             known.append(region.key_range.start)
             try:
                 middle = self._admin.best_split(region)
             except (Misuse, Unavailable):
-                continue  # the region was split or moved just now: an estimate does not need it
+                continue  # the region was split or moved just now; the division is an estimate anyway
             known += [middle] if middle else []
         first, last = self._edge(table, key_range, known)
         if first is None or last is None:
@@ -266,7 +268,7 @@ class HBaseStore(DataStore):
         return keys_between(first, last, [key for key in known if first < key < last], partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Flush the region server's memory to files. (A scan sees both anyway.)"""
+        """Flush the region server's memory to files. (A scan reads both in any case.)"""
         for each in self._cluster.regions(table):
             if each.key_range == region:
                 self._admin.flush_region(each)
@@ -285,11 +287,11 @@ class HBaseStore(DataStore):
             if not is_denied(error) or not self._admin.exists(info.name):
                 raise
         self.check_table(info.name, info.families)
-        self._admin.enable_again(info.name)
+        self._admin.enable_if_disabled(info.name)
 
     def withdraw_table(self, table: str) -> object | None:
-        """Disable the table. This identifies the physical table: HBase deletes by name, but only disabled tables, and a
-        new table is enabled."""
+        """Disable the table; None if there is none. HBase deletes by name, and only disabled tables: if another client
+        creates the table anew meanwhile, the new one is enabled, and `drop_table` cannot delete it."""
         try:
             self._admin.disable_table(table)
         except UnknownTable:
@@ -297,7 +299,7 @@ class HBaseStore(DataStore):
         return True
 
     def give_back_table(self, table: str) -> None:
-        self._admin.enable_again(table)
+        self._admin.enable_if_disabled(table)
 
     def foreign_tables(self) -> dict[str, list[str]]:
         return self._physical.families()
@@ -331,7 +333,7 @@ class HBaseStore(DataStore):
         self._finish_write(table, version, batch, outcome)
 
     def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
-        """Send refused rows again; no other row may be retried (law 10)."""
+        """Resend refused rows. Rows without a reply must not be retried (law 10): they raise `Unavailable`."""
         if outcome.indeterminate:
             raise _indeterminate(table, len(outcome.indeterminate), batch.rows)
         if outcome.refused:
@@ -364,7 +366,7 @@ class HBaseStore(DataStore):
         """Delete the shadow cells just written whose data cells are gone.
 
         The check comes after the write, so that no deletion falls between check and write. A crash in between leaves a
-        shadow cell without a data cell, which no reader takes for a cell.
+        shadow cell without a data cell, which readers ignore.
         """
         if not cells:
             return
@@ -400,8 +402,8 @@ class HBaseStore(DataStore):
                 _check_not_tombstone(column, value)
 
     def _known_families(self, table: str, wanted: Iterable[bytes] = ()) -> frozenset[bytes]:
-        """Return the table's families; read again if a `wanted` one is missing, as another process may have created the
-        table anew."""
+        """Return the table's families. If a `wanted` one is missing, read them again: another process may have created
+        the table anew."""
         families = self._families.get(table)
         if families is None or not families.issuperset(wanted):
             with self._learning:

@@ -1,4 +1,4 @@
-"""`CeilingStore` over both places where Apache Omid keeps its timestamp ceiling: an HBase table or a znode."""
+"""`CeilingStore` over the two stores in which Apache Omid may keep its timestamp ceiling: an HBase table or a znode."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from pyomid.storage.hbase.rpc.requests import INDETERMINATE, RowCondition, RowGe
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 CEILING_ZNODE = "/omid/timestamp"
+"""As in Apache Omid, which adds the namespace /omid to all of its paths: in ZooKeeper it is /omid/omid/timestamp."""
 
 
 class ChosenCeiling:
-    """The ceiling in the place that option `ceiling` names; `others`: places where an earlier TSO may have kept it.
+    """The ceiling in the store that option `ceiling` names. `others`: stores where an earlier TSO may have kept it.
 
-    Timestamps below a ceiling may have been handed out already. So a higher ceiling in another place must not be
-    ignored: timestamps below it would be handed out twice.
+    A TSO may have handed out every timestamp below its ceiling. If another store holds a higher ceiling, ignoring it
+    would hand out timestamps twice.
     """
 
     def __init__(self, chosen: CeilingStore, others: Mapping[str, CeilingStore]) -> None:
@@ -36,16 +37,15 @@ class ChosenCeiling:
         self._others = others
 
     def read(self) -> int:
-        """Return the ceiling. `Misuse` if another place holds a higher one."""
+        """Return the ceiling. `Misuse` if another store holds a higher one."""
         found = self._chosen.read()
-        for place, other in self._others.items():
-            elsewhere = other.read()
-            if elsewhere > found:
+        for name, other in self._others.items():
+            higher = other.read()
+            if higher > found:
                 raise Misuse(
-                    f"{place} holds a timestamp ceiling of {elsewhere}, above the {found} of the place in use: set "
-                    f"option ceiling={place}, or stop every TSO and run `pyomid init` with the present URL to move the "
-                    "ceiling",
-                    ceiling=elsewhere,
+                    f"{name} holds the timestamp ceiling {higher}, above {found}, the one in use: set option "
+                    f"ceiling={name}, or stop every TSO and run `pyomid init` with the present URL to move the ceiling",
+                    ceiling=higher,
                 )
         return found
 
@@ -53,7 +53,7 @@ class ChosenCeiling:
         return self._chosen.compare_and_set(expected, ceiling)
 
     def move_here(self) -> int:
-        """Raise the ceiling to the highest of all places, and return it. No TSO may be running."""
+        """Raise the ceiling to the highest of all stores, and return it. No TSO may be running."""
         while True:
             found = self._chosen.read()
             highest = max([found, *(other.read() for other in self._others.values())])

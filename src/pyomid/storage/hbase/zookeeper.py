@@ -25,7 +25,7 @@ _ANSWER_S_MAX: Final = 10.0
 """Timeout of a command. kazoo itself queues commands without a timeout while it has no server."""
 
 _LOG_AFTER_S: Final = 2.0
-"""A longer wait is logged."""
+"""A connection attempt that takes longer is logged."""
 
 _TLS: Final = "zookeeperTls"
 
@@ -94,15 +94,15 @@ class ZooKeeper:
             raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {why}") from error
         if roots:
             raise Misuse(
-                f"ZooKeeper {self.quorum} has no znode {self.znode}, but HBase under another root "
-                f"(zookeeper.znode.parent): {', '.join(roots)}",
+                f"ZooKeeper {self.quorum} has no znode {self.znode}; HBase's root (zookeeper.znode.parent) is "
+                f"{' or '.join(roots)}: put it into the URL",
                 znode=self.znode,
             )
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down, starting, or never started")
 
     def ask(self, command: str, *arguments: Any, answer_s: float = _ANSWER_S_MAX, **options: Any) -> Any:
-        """Run kazoo's `command` and return its result. `Unavailable` after `answer_s` without a reply; a write may have
-        taken place. Other errors are kazoo's own.
+        """Run kazoo's `command` and return its result. `Unavailable` after `answer_s` without a reply: a write may have
+        taken effect. Other errors are kazoo's own.
         """
         asked = getattr(self.session(), f"{command}_async")(*arguments, **options)
         try:
@@ -161,8 +161,8 @@ class ZooKeeper:
             raise
 
     def _advice(self, client: KazooClient) -> str:
-        """Return why no server of the quorum gives a session. `Unavailable` if TLS fails because either side does not
-        trust the other."""
+        """Return the likely reason why no server of the quorum opens a session. `Unavailable` if one of the two sides
+        rejects the other's TLS certificate."""
         found = [probe(place, self._tls, f"the ZooKeeper server {place[0]}:{place[1]}", _TLS) for place in client.hosts]
         if (refused := next((each for each in found if isinstance(each, Refusal)), None)) is not None:
             raise Unavailable(str(refused), may_pass=False)

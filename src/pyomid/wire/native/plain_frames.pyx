@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from pyomid.native.numbers cimport BYTES, VARINT, put_varint, varint_bytes
-from pyomid.native.varints cimport VARINT_BYTES_MAX, read_varint
+from pyomid.native.varints cimport VARINT_BYTES_MAX, read_short, read_varint
 from pyomid.wire.native.fields cimport (
     COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
     COMMIT_REQUEST_TABLE_ID, COMMIT_RESPONSE_ABORTED, COMMIT_RESPONSE_COMMIT_TIMESTAMP, COMMIT_RESPONSE_START_TIMESTAMP,
@@ -79,10 +79,10 @@ def plain_answer(bytes payload):
     cdef int64_t numbers[3]
     cdef int64_t tag = 0, number = 0, request_id = 0, length = 0
     cdef int kind, seen = 0, place
-    at = read_varint(data, 0, stop, &tag)
+    at = read_short(data, 0, stop, &tag)
     if at < 0:
         return None
-    at = read_varint(data, at, stop, &length)
+    at = read_short(data, at, stop, &length)
     if at < 0 or not 0 <= length <= stop - at:
         return None
     if tag == (RESPONSE_TIMESTAMP_RESPONSE << 3 | BYTES):
@@ -94,7 +94,7 @@ def plain_answer(bytes payload):
     end = at + length
     numbers[0] = numbers[1] = numbers[2] = 0
     while at < end:
-        at = read_varint(data, at, end, &tag)
+        at = read_short(data, at, end, &tag)
         if at < 0 or tag & 7 != VARINT:
             return None
         at = read_varint(data, at, end, &number)
@@ -110,7 +110,7 @@ def plain_answer(bytes payload):
     if seen & 3 != 3:
         return None
     if at < stop:
-        at = read_varint(data, at, stop, &tag)
+        at = read_short(data, at, stop, &tag)
         if at < 0 or tag != (RESPONSE_REQUEST_ID << 3 | VARINT):
             return None
         at = read_varint(data, at, stop, &request_id)

@@ -1,4 +1,4 @@
-"""Converts scan blocks to cell batches and back, vectorized, with the reference implementation of the decoder.
+"""Decodes scan blocks into cell batches, by compiled kernels; `cells_of` is their reference implementation.
 
 A batch's buffer is the block as received from the socket: neither keys nor values are copied. If a block ends inside a
 row, that row's cells are decoded with the next block.
@@ -143,7 +143,7 @@ class BatchDecoder:
         self._carry: list[bytes | memoryview] = []
 
     def decode(self, block: ScanBlock) -> tuple[CellBatch | None, bytes | None]:
-        """Return a batch (None: no whole row with a cell) and the last whole row's key (None: no whole row)."""
+        """Return a batch of whole rows and the last whole row's key; either is None if the block completes none."""
         if block.restarted:
             self._carry.clear()
         if block.ends_inside_row and block.results == 1:
@@ -199,8 +199,8 @@ class BatchDecoder:
 
 
 def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
-    """Return a batch with one record for each row, for `put_batch_steps`. None if a row occurs twice: then the order of
-    the two writes matters."""
+    """Return a batch with one record for each row, for `put_batch_steps`. None if a row occurs twice, because the order
+    of its writes matters."""
     ordered = sorted(writes, key=attrgetter("row"))
     keys = [write.row for write in ordered]
     if any(map(eq, keys, islice(keys, 1, None))):

@@ -82,7 +82,7 @@ class Changes(NamedTuple):
         return RowMutation(self.key(row), mutations)
 
     def only(self, chosen: NDArray[np.bool_], change: int | None = None) -> Changes:
-        """The chosen cells only; all with the same change if one is given."""
+        """Return the changes of the chosen cells only. `change` replaces the change of each."""
         cells = np.flatnonzero(chosen)
         row_of_cell = np.repeat(np.arange(self.rows), np.diff(self.row_cell))
         rows, row_cell = _grouped(row_of_cell[cells])
@@ -94,7 +94,7 @@ class Changes(NamedTuple):
 
 
 def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
-    """Return the changes of cells in any order, each at most once."""
+    """Return changes of `cells`, which may be in any order but must be distinct."""
     order = sorted(range(len(cells)), key=lambda index: cells[index].row)
     ordered = [cells[index] for index in order]
     rows = [cell.row for cell in ordered]
@@ -168,17 +168,17 @@ def key_range_of(changes: Changes) -> KeyRange:
 def missing_cells(changes: Changes, batches: Iterable[CellBatch]) -> NDArray[np.bool_]:
     """Return a mask of the cells that none of the batches holds."""
     present = np.zeros(len(changes.version), dtype=np.bool_)
-    place = np.stack([changes.name_at, changes.family_bytes, changes.qualifier_bytes])
-    kinds, kind_of_cell = np.unique(place, axis=1, return_inverse=True)
+    names = np.stack([changes.name_at, changes.family_bytes, changes.qualifier_bytes])
+    distinct, name_of_cell = np.unique(names, axis=1, return_inverse=True)
     data = changes.names.tobytes()
-    named = [
+    columns = [
         Column(data[at : at + family], data[at + family : at + family + qualifier])
-        for at, family, qualifier in kinds.T.tolist()
+        for at, family, qualifier in distinct.T.tolist()
     ]
     for batch in batches:
         known = {column: index for index, column in enumerate(batch.columns)}
-        numbers = np.array([known.get(column, -1) for column in named], dtype=np.int64)
-        kernels.mark_present(tuple(changes), batch.arrays(), numbers[kind_of_cell.reshape(-1)], present)
+        numbers = np.array([known.get(column, -1) for column in columns], dtype=np.int64)
+        kernels.mark_present(tuple(changes), batch.arrays(), numbers[name_of_cell.reshape(-1)], present)
     return ~present
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.steps import (
     Budget,
     Failure,
     Pause,
@@ -58,12 +58,12 @@ from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
 M = TypeVar("M", bound=Message)
 
 _POLL_S: Final = 0.05
+_SNAPSHOT_S_MAX: Final = 1800.0
+"""Deadline of a snapshot or clone of one table: servers flush their memory; files are linked, not copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyDescriptor:
-    """Description of a family."""
-
     name: bytes
     versions_max: int = ALL_VERSIONS
     ttl_s: int | None = None
@@ -73,11 +73,10 @@ class FamilyDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
-    """Description of a table; its `attributes` include the coprocessors."""
-
     name: str
     families: tuple[FamilyDescriptor, ...]
     attributes: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Coprocessors are among them."""
 
     @property
     def coprocessors(self) -> list[str]:
@@ -97,7 +96,7 @@ class Admin:
         self._cluster = cluster
 
     def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
-        """Create a table. False, and no change, if a table of this name exists."""
+        """Create a table; False, without any change, if a table of this name exists."""
         request = CreateTableRequest(table_schema=schema_of(descriptor), split_keys=sorted(splits))
         try:
             self._procedure("CreateTable", request, f"creating table {descriptor.name}")
@@ -119,7 +118,7 @@ class Admin:
                 return True
 
     def delete_table(self, table: str) -> bool:
-        """Delete a disabled table; True also if there is none. False, and no change, if it is enabled."""
+        """Delete a disabled table; True also if there is none. False, without any change, if it is enabled."""
         try:
             self._procedure("DeleteTable", TableRequest(table_name=name_of(table)), f"dropping table {table}")
         except UnknownTable:
@@ -142,7 +141,7 @@ class Admin:
     def enable_table(self, table: str) -> None:
         self._procedure("EnableTable", TableRequest(table_name=name_of(table)), f"enabling table {table}")
 
-    def enable_again(self, table: str) -> None:
+    def enable_if_disabled(self, table: str) -> None:
         """Enable the table; no error if it is gone or already enabled."""
         try:
             self.enable_table(table)
@@ -160,7 +159,8 @@ class Admin:
     def table(self, table: str) -> TableDescriptor:
         """Return the table's descriptor; `UnknownTable` if there is none."""
         request = GetTableDescriptorsRequest(table_names=[name_of(table)])
-        reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, f"looking at {table}")
+        what = f"reading the descriptor of {table}"
+        reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, what)
         if not reply.table_schema:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
         return _descriptor(reply.table_schema[0])
@@ -174,8 +174,7 @@ class Admin:
         return True
 
     def flush_region(self, region: Region) -> None:
-        """Flush the region: on return its memory is in files. A region that was split or merged meanwhile was flushed
-        when HBase closed it."""
+        """Flush the region's memory to files. HBase itself flushes a region that it splits or merges meanwhile."""
         with contextlib.suppress(_Reshaped):
             self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
 
@@ -183,6 +182,44 @@ class Admin:
         """Return the middle row of the region's largest file; None if the region has too few rows."""
         request = GetRegionInfoRequest(region=region.specifier, best_split_row=True)
         return self._region("GetRegionInfo", region, request, GetRegionInfoResponse).best_split_row or None
+
+    def take_snapshot(self, name: str, table: str) -> None:
+        """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""
+        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
+        what = f"snapshot {name} of {table}"
+        self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
+        budget = self._cluster.budget(what, _SNAPSHOT_S_MAX)
+        while True:
+            request = IsSnapshotDoneRequest(snapshot=description)
+            if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
+                return
+            self._cluster.run(pause_steps(budget))
+
+    def clone_snapshot(self, name: str, table: str) -> None:
+        """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
+        description = SnapshotDescription(name=name, table=table)
+        what = f"restoring snapshot {name} as {table}"
+        request = RestoreSnapshotRequest(snapshot=description)
+        reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
+        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what, _SNAPSHOT_S_MAX)))
+        self._cluster.operations.cache.forget_table(table)
+
+    def snapshots(self) -> list[str]:
+        """Return the names of all complete snapshots of the cluster."""
+        request = GetCompletedSnapshotsRequest()
+        reply = self._master("GetCompletedSnapshots", request, GetCompletedSnapshotsResponse, "listing snapshots")
+        return sorted(snapshot.name for snapshot in reply.snapshots)
+
+    def delete_snapshots(self, names: Sequence[str]) -> None:
+        """Delete snapshots. Idempotent: a missing one counts as deleted, by another client or by an attempt whose reply
+        was lost."""
+        for name in names:
+            request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
+            try:
+                self._master("DeleteSnapshot", request, DeleteSnapshotResponse, f"deleting snapshot {name}")
+            except (Misuse, Unavailable) as error:
+                if "SnapshotDoesNotExistException" not in error.message:
+                    raise
 
     def _procedure(self, method: str, request: Message, what: str) -> None:
         budget = self._cluster.budget(what)
@@ -200,7 +237,7 @@ class Admin:
             answer = yield from ask_steps(master, call, budget)
             if has_succeeded(answer):
                 return parsed(reply, answer)
-            _raise_if_final(failure_of(answer), budget)
+            _raise_if_not_retryable(failure_of(answer), budget)
             yield budget.pause()
 
     def _wait_steps(self, procedure_id: int, budget: Budget) -> Steps[None]:
@@ -213,7 +250,7 @@ class Admin:
                     raise RemoteFailure(generic.class_name, generic.message, do_not_retry=True).as_error(budget.what)
                 return
             if reply.state == GetProcedureResultResponse.NOT_FOUND:
-                return  # the procedure ended so long ago that the master has forgotten it
+                return  # the procedure ended so long ago that the master no longer lists it
             yield from pause_steps(budget)
 
     def _region(self, method: str, region: Region, request: Message, reply: type[M]) -> M:
@@ -228,7 +265,7 @@ class Admin:
                 answer = yield from ask_steps(present.server, call, budget)
                 if has_succeeded(answer):
                     return parsed(reply, answer)
-                _raise_if_final(failure_of(answer), budget)
+                _raise_if_not_retryable(failure_of(answer), budget)
                 yield budget.pause()
             # Look it up again by its first row: the region may have moved since it was listed.
             operations = self._cluster.operations
@@ -239,13 +276,14 @@ class Admin:
                 raise _Reshaped(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
 
 
-def _raise_if_final(failure: Failure, budget: Budget) -> None:
+def _raise_if_not_retryable(failure: Failure, budget: Budget) -> None:
     budget.last = failure
     if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
         raise failure.as_error(budget.what)
 
 
 def pause_steps(budget: Budget) -> Steps[None]:
+    """Wait until the next poll; raise if the budget's time is up. Polls do not count as failed tries."""
     budget.tries = 0
     budget.pause()
     yield Pause(_POLL_S)
@@ -288,49 +326,3 @@ def _descriptor(schema: TableSchema) -> TableDescriptor:
         tuple(families),
         {pair.first: pair.second for pair in schema.attributes},
     )
-
-
-_DEADLINE_S: Final = 1800.0
-"""Deadline for one table. The servers flush their memory; files are linked, not copied."""
-
-
-class Snapshots(Admin):
-    """`Admin`, with snapshots."""
-
-    def take(self, name: str, table: str) -> None:
-        """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""
-        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
-        what = f"snapshot {name} of {table}"
-        self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
-        budget = self._cluster.budget(what, _DEADLINE_S)
-        while True:
-            request = IsSnapshotDoneRequest(snapshot=description)
-            if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
-                return
-            self._cluster.run(pause_steps(budget))
-
-    def clone(self, name: str, table: str) -> None:
-        """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
-        description = SnapshotDescription(name=name, table=table)
-        what = f"restoring snapshot {name} as {table}"
-        request = RestoreSnapshotRequest(snapshot=description)
-        reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
-        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what, _DEADLINE_S)))
-        self._cluster.operations.cache.forget_table(table)
-
-    def names(self) -> list[str]:
-        """Return the names of all complete snapshots of the cluster."""
-        request = GetCompletedSnapshotsRequest()
-        reply = self._master("GetCompletedSnapshots", request, GetCompletedSnapshotsResponse, "listing snapshots")
-        return sorted(snapshot.name for snapshot in reply.snapshots)
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete snapshots. Idempotent: a missing one counts as deleted, by an attempt whose reply was lost or by
-        another client."""
-        for name in names:
-            request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
-            try:
-                self._master("DeleteSnapshot", request, DeleteSnapshotResponse, f"deleting snapshot {name}")
-            except (Misuse, Unavailable) as error:
-                if "SnapshotDoesNotExistException" not in error.message:
-                    raise

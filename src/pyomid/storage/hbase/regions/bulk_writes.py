@@ -1,7 +1,7 @@
-"""Bulk writes: compiled kernels encode rows region by region, and encode a call while earlier ones are in flight.
+"""Bulk writes: compiled kernels encode rows region by region, the next call while earlier ones are in flight.
 
-A call goes to one server; two calls are served by two handlers. Only a call whose reply holds a failure is examined row
-by row: refused rows are resent by ordinary calls, all other rows without a result are indeterminate.
+Each call goes to one server. Only a call whose reply holds a failure is examined row by row: a row that the server
+refused is reported as refused, and may be resent; any other row without a result is indeterminate.
 """
 
 from __future__ import annotations
@@ -22,25 +22,23 @@ from pyomid.storage.hbase.codec.native import changes as change_kernels
 from pyomid.storage.hbase.codec.native import encode
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.operations import RegionOperations, is_indeterminate, region_failures
+from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,
     Failure,
-    RegionOperations,
     SentCall,
     Start,
     Steps,
     failure_of,
     finish_steps,
     has_succeeded,
-    is_indeterminate,
-    region_failures,
 )
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 
 CALL_ROWS_MAX: Final = 500
-"""One handler serves a call, and two handlers write a thousand rows faster than one."""
+"""A server's handler serves one call at a time; two handlers write a thousand rows faster than one."""
 CALL_BYTES_MAX: Final = 2 << 20
 CALLS_AHEAD: Final = 2
 """Calls in flight while another one is encoded."""
@@ -48,17 +46,17 @@ CALLS_AHEAD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """The rows that did not succeed: those that a server refused before it began, and those whose reply was lost."""
+    """The rows that did not succeed: the server refused them before it began to write, or their reply was lost."""
 
     refused: list[int]
     indeterminate: list[int]
     non_retryable: list[RemoteFailure] = field(default_factory=list)
-    """Errors that retrying cannot fix; the first is raised once all other rows have ended."""
+    """Errors that retrying cannot fix; the first is raised after all calls have ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunPut:
-    """Rows in flight: every call was sent, and no reply was taken. Must be ended once, by any thread."""
+    """Rows in flight: all calls are sent, no reply is read. Any thread must end it once, by `end_put_steps`."""
 
     table: str
     version: int
@@ -68,7 +66,7 @@ class BegunPut:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One encoded region action. `rows`: the numbers of its rows in the source, in the order of its actions."""
+    """One encoded region action. `rows`: the source's row number of each of its actions."""
 
     region: Region
     rows: Sequence[int]
@@ -127,13 +125,14 @@ def put_batch_steps(
 def begin_put_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BegunPut]:
-    """Like `put_batch_steps`, but send only; `end_put_steps` takes the replies. Raises only if nothing was sent."""
+    """Like `put_batch_steps`, but only send; `end_put_steps` takes the replies. Raises only if nothing was sent."""
     calls: list[_BulkCall] = yield from _BulkCalls(operations, table, _BatchRows(version, batch), budget).all_steps()
     sent_calls: list[SentCall] = yield Start([(call.server, call.encoded()) for call in calls], budget.call_s)
     return BegunPut(table, version, batch, list(zip(calls, sent_calls, strict=True)))
 
 
 def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget) -> Steps[BulkOutcome]:
+    """Take the replies of a begun put and return the outcome."""
     outcome = BulkOutcome([], [])
     for call, sent_call in begun.sent_calls:
         yield from _take_answer_steps(operations, call, sent_call, outcome, budget)
@@ -144,7 +143,7 @@ def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget)
 def put_changes_steps(
     operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Make changes, atomically for each row; return an outcome for each of `changes`."""
+    """Make changes, each row's atomically; return one outcome for each of `changes`."""
     outcomes = yield from _send_steps(operations, table, [_ChangedRows(each) for each in changes], budget)
     return outcomes
 
@@ -161,7 +160,7 @@ def put_commits_steps(
 def _send_steps(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Send each call as soon as it is encoded; a few calls are in flight at a time."""
+    """Send each call as soon as it is encoded, with up to `CALLS_AHEAD` others in flight."""
     outcomes = [BulkOutcome([], []) for _ in sources]
     sent_calls: list[tuple[_BulkCall, SentCall, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
@@ -184,7 +183,7 @@ def _raise_non_retryable(outcome: BulkOutcome, budget: Budget) -> None:
 
 
 class _BulkCalls:
-    """Divides rows into calls: adjacent rows of one server, limited in rows and bytes."""
+    """Divides rows into calls of limited size, each with adjacent rows of one server."""
 
     def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
         self._operations = operations
@@ -211,7 +210,7 @@ class _BulkCalls:
                 if call.rows:
                     break
                 end = first + 1
-            end = _within(rows, first, end, region.key_range.stop)
+            end = _end_in_region(rows, first, end, region.key_range.stop)
             rows.encode(first, end, region, self._operations.durability.value, call)
             call.rows += end - first
             call.bytes_count += int(ends[end - 1]) - before
@@ -225,8 +224,8 @@ class _BulkCalls:
         return calls
 
 
-def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
-    """Return the first of the rows `first` + 1 … `end` whose key is at or after `stop`."""
+def _end_in_region(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
+    """Return the end of the region's rows: the first row after `first` with a key at or after `stop`, else `end`."""
     if stop is None or rows.key(end - 1) < stop:
         return end
     return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
@@ -235,6 +234,7 @@ def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
 def _take_answer_steps(
     operations: RegionOperations, call: _BulkCall, sent_call: SentCall, outcome: BulkOutcome, budget: Budget
 ) -> Steps[None]:
+    """Wait for the call's answer and add its failed rows to the outcome."""
     answer: Answer = yield from finish_steps(sent_call, budget)
     if has_succeeded(answer):
         if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
@@ -251,7 +251,7 @@ def _take_answer_steps(
 
 
 def _failed_rows(call: _BulkCall, answer: Reply) -> list[tuple[_Group, int, Failure]]:
-    """Return the failed rows of a call. If a region action failed, each of its rows did."""
+    """Return the failed rows of a call. If a region action failed as a whole, all of its rows failed."""
     failed: list[tuple[_Group, int, Failure]] = []
     for number, index, failure in region_failures(answer, len(call.groups)):
         group = call.groups[number]

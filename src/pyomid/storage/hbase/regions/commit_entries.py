@@ -1,11 +1,12 @@
-"""Puts or gets entries of the commit table, then reads a cell of another row, in one call to one server.
+"""Puts or gets entries of the commit table, and then reads a cell of another row, in one call to one server.
 
     actions of the entries, region by region  ┐ one Multi; a server performs the region actions of a call one after the
     a separate region action: the cell        ┘ other, in their order, and answers a put after it is in its log
                                                 (RSRpcServices.multi; decision 0027)
 
-So the cell is read after all entries are durable, or after all of them were read. If one call is not enough (several
-servers, too many rows), or if any part of it failed, the result is None, which says nothing about the entries.
+So the server reads the cell after all puts are durable, or after it has read all entries. The result is None if one
+call is not enough (several servers, too many rows) or any part of it failed: entries may have been put or not, and the
+caller falls back to separate calls.
 """
 
 from __future__ import annotations
@@ -23,15 +24,8 @@ from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import commits as kernels
 from pyomid.storage.hbase.codec.native import encode
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
-    Answer,
-    Budget,
-    RegionOperations,
-    Steps,
-    ask_steps,
-    has_succeeded,
-    region_failures,
-)
+from pyomid.storage.hbase.regions.operations import RegionOperations, region_failures
+from pyomid.storage.hbase.regions.steps import Answer, Budget, Steps, ask_steps, has_succeeded
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.wire.frames import varint
@@ -43,7 +37,8 @@ ENTRIES_MAX: Final = 4000
 
 
 class _RangeArrays(NamedTuple):
-    """The commit table's ranges of rows, ascending. Range i begins at border i; the first border is before all rows."""
+    """The commit table's regions and the gaps between known ones, as ascending ranges of rows. Range i begins at border
+    i; the first border is before all rows."""
 
     border_bucket: Int64s
     border_start: Int64s
@@ -80,7 +75,7 @@ class _Ranges:
 
 
 class _LastGet:
-    """The row that is read after the entries, with its region."""
+    """The get of the row that is read after the entries, encoded for its region."""
 
     def __init__(self, region: Region, get: bytes) -> None:
         self.region = region
@@ -92,8 +87,8 @@ class _LastGet:
         return b"\x0a" + delimited(self._specifier + b"\x1a" + delimited(b"\x08" + varint(index) + self._get))
 
 
-class _Placed:
-    """Starts whose rows are all on one server, with the row that is read after them."""
+class _OneServer:
+    """Starts whose rows are all on one server, as is the row that is read after them."""
 
     def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, last: _LastGet) -> None:
         self.ranges, self.server, self.where, self.counts = ranges, server, where, counts
@@ -103,9 +98,9 @@ class _Placed:
         """Return the call; `index` is that of the action that reads the last cell."""
         return Call(CLIENT, "Multi", parameter + self._last.action(index), cells)
 
-    def learn(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
-        """Forget the known regions whose actions failed, as they may be wrong. A failure of the whole call says nothing
-        about a single region; the ordinary calls that follow will handle it."""
+    def forget_failed(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
+        """Drop the cached locations of regions whose actions failed. (If the whole call failed, the separate calls that
+        follow handle the failure.)"""
         asked = [region for region, count in zip(self.ranges.regions, self.counts.tolist(), strict=True) if count]
         regions = [*asked, self._last.region]
         for number, _, failure in region_failures(answer, len(regions)):
@@ -131,53 +126,60 @@ class CommitCalls:
     def put_steps(
         self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
     ) -> Steps[list[KeyValue] | None]:
-        """Put entries (start, commit); return the cells of `last`, read after all entries are durable. None: see the
-        module."""
-        placed = yield from self._placed_steps(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
-        if placed is None:
+        """Put entries (start, commit); return the cells of `last`, read after all entries are durable. None if one call
+        did not suffice."""
+        one_server = yield from self._one_server_steps(
+            operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget
+        )
+        if one_server is None:
             return None
-        ranges, count = placed.ranges, len(entries)
+        ranges, count = one_server.ranges, len(entries)
         actions_max = ranges.specifiers_bytes_max + count * (encode.ACTION_BYTES_MAX + encode.COMMIT_ROW_BYTES)
         request, rows = RequestBuffers(actions_max, count * encode.COMMIT_CELL_BYTES_MAX), np.ascontiguousarray(entries)
         kernels.encode_commit_puts(
-            rows, placed.where, placed.counts, ranges.arrays, operations.durability.value, request.arrays()
+            rows, one_server.where, one_server.counts, ranges.arrays, operations.durability.value, request.arrays()
         )
-        call = placed.call(request.actions(), 0, request.block())
-        answer: Answer = yield from ask_steps(placed.server, call, budget)
+        call = one_server.call(request.actions(), 0, request.block())
+        answer: Answer = yield from ask_steps(one_server.server, call, budget)
         if has_succeeded(answer):
             if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
                 return list(decode(answer.cells))
-            placed.learn(operations, answer, budget)
+            one_server.forget_failed(operations, answer, budget)
         return None
 
     def get_steps(
         self, operations: RegionOperations, starts: Sequence[int], budget: Budget
     ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-        """Return each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after these. None:
-        see the module."""
+        """Return each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after these. None if
+        one call did not suffice."""
         wanted = np.array(starts, dtype=np.int64)
-        placed = yield from self._placed_steps(operations, wanted, budget)
-        if placed is None:
+        one_server = yield from self._one_server_steps(operations, wanted, budget)
+        if one_server is None:
             return None
-        ranges, count = placed.ranges, len(wanted)
+        ranges, count = one_server.ranges, len(wanted)
         action_bytes = kernels.GET_BYTES_MAX + len(self._tail)
         parameter = np.empty(ranges.specifiers_bytes_max + count * action_bytes, dtype=np.uint8)
-        size = kernels.encode_commit_gets(wanted, placed.where, placed.counts, ranges.arrays, self._tail, parameter)
-        call = placed.call(parameter[:size].tobytes(), count)
-        answer: Answer = yield from ask_steps(placed.server, call, budget)
+        size = kernels.encode_commit_gets(
+            wanted, one_server.where, one_server.counts, ranges.arrays, self._tail, parameter
+        )
+        call = one_server.call(parameter[:size].tobytes(), count)
+        answer: Answer = yield from ask_steps(one_server.server, call, budget)
         if has_succeeded(answer):
             found, last = np.empty(count, dtype=np.int64), np.empty(2, dtype=np.int64)
             message = np.frombuffer(answer.message, dtype=np.uint8)
             if kernels.read_commit_gets(message, np.frombuffer(answer.cells, dtype=np.uint8), wanted, found, last):
                 return found.tolist(), list(decode(answer.cells[last[0] : last[1]]))
-            placed.learn(operations, answer, budget)
+            one_server.forget_failed(operations, answer, budget)
         return None
 
-    def _placed_steps(self, operations: RegionOperations, starts: Int64s, budget: Budget) -> Steps[_Placed | None]:
+    def _one_server_steps(
+        self, operations: RegionOperations, starts: Int64s, budget: Budget
+    ) -> Steps[_OneServer | None]:
+        """Locate the regions of all rows; None unless one server has them all."""
         if not 0 < len(starts) <= ENTRIES_MAX:
             return None
         while True:
-            ranges = self._ranges_now(operations)
+            ranges = self._known_ranges(operations)
             where = np.empty(len(starts), dtype=np.int64)
             counts = np.zeros(len(ranges.regions), dtype=np.int64)
             server = kernels.place(starts, ranges.arrays, where, counts)
@@ -188,7 +190,7 @@ class CommitCalls:
         region = yield from operations.locate_steps(self._last_table, self._last.row, budget)
         if server == kernels.SEVERAL or ranges.addresses[server] != region.server:
             return None
-        return _Placed(ranges, ranges.addresses[server], where, counts, self._last_in(region))
+        return _OneServer(ranges, ranges.addresses[server], where, counts, self._last_in(region))
 
     def _last_in(self, region: Region) -> _LastGet:
         last = self._known_last
@@ -196,7 +198,7 @@ class CommitCalls:
             last = self._known_last = _LastGet(region, self._last.message().SerializeToString())
         return last
 
-    def _ranges_now(self, operations: RegionOperations) -> _Ranges:
+    def _known_ranges(self, operations: RegionOperations) -> _Ranges:
         known = operations.cache.known(self._table)
         ranges = self._ranges
         if ranges.known is not known:

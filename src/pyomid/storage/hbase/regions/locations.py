@@ -1,8 +1,8 @@
 """Locations of regions: a cache of `hbase:meta`, which says which region holds a row and which server serves it.
 
 An entry is only a hint, because regions split, merge and move. A server refuses a call for a region that it does not
-serve; the caller then forgets the entry. Nothing here blocks: a table's regions are one immutable value, replaced as a
-whole.
+serve; the caller then drops the entry. No method blocks or locks: a table's regions are one immutable value, replaced
+as a whole.
 """
 
 from __future__ import annotations
@@ -45,18 +45,12 @@ class Region:
         """The field that names the region in a region action."""
         return b"\x0a" + delimited(self.specifier.SerializeToString())
 
-    @property
-    def encoded_name(self) -> bytes:
-        """The hash between the last two dots of the name."""
-        return self.name.rstrip(b".").rpartition(b".")[2]
 
-
-META_KEY_RANGE: Final = KeyRange()
 _NOTHING: Final[tuple[tuple[bytes, ...], tuple[Region, ...]]] = ((), ())
 
 
 def meta_region(server: Address) -> Region:
-    return Region(META_REGION_NAME, META_TABLE, META_KEY_RANGE, 1, server)
+    return Region(META_REGION_NAME, META_TABLE, KeyRange(), 1, server)
 
 
 class LocationCache:
@@ -83,7 +77,7 @@ class LocationCache:
         return self._tables.get(table, _NOTHING)[1]
 
     def put(self, table: str, regions: Iterable[Region]) -> None:
-        """Add regions from meta. Cached regions that overlap them are forgotten, such as the parent of a split."""
+        """Add regions from meta in place of cached regions that overlap them, such as the parent of a split."""
         fresh = sorted(regions, key=lambda region: region.key_range.start)
         kept = [
             region
@@ -115,7 +109,7 @@ class LocationCache:
 
 
 def parse_region(meta_row: bytes, info: bytes, server: bytes) -> Region | None:
-    """Return the region of a row in meta; None if clients must not use it (the parent of a split, a replica)."""
+    """Return the region of a row in meta; None for regions that clients must not use (parent of a split, replica)."""
     if not info.startswith(_PROTOBUF_MAGIC):
         raise Corruption(f"the region info of {meta_row!r} is not HBase 2's")
     try:
@@ -146,17 +140,17 @@ def table_name(table: str) -> tuple[bytes, bytes]:
 
 def parse_meta_znode(content: bytes) -> Address:
     """Return the server of `hbase:meta` from the znode meta-region-server."""
-    server = MetaRegionServer.FromString(_behind_prefix(content)).server
+    server = MetaRegionServer.FromString(_protobuf_of(content)).server
     return Address(server.host_name, server.port)
 
 
 def parse_master_znode(content: bytes) -> Address:
-    server = MasterMessage.FromString(_behind_prefix(content)).master
+    server = MasterMessage.FromString(_protobuf_of(content)).master
     return Address(server.host_name, server.port)
 
 
-def _behind_prefix(content: bytes) -> bytes:
-    """Return the protobuf that follows FF, a 4-byte length, that many bytes, and `PBUF`."""
+def _protobuf_of(content: bytes) -> bytes:
+    """Return the protobuf in a znode's content: FF, a 4-byte length, that many bytes, `PBUF`, then the protobuf."""
     if content[:1] != bytes([_RECOVERABLE_MAGIC]):
         raise Corruption("a znode of HBase does not begin with its magic byte")
     begin = 5 + int.from_bytes(content[1:5], "big")

@@ -1,33 +1,37 @@
-"""Each operation on regions once, as a generator: it yields requests, and a driver performs them.
+"""Reads and writes of rows, wherever their regions are: each operation is written once, as a generator (`steps`).
 
-    Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
-    Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
-
-There are two drivers: `rpc/client` (blocking) and `rpc/loop_client` (for the TSO's flushes). A call that did not take
-effect, or is safe to retry, is retried until the budget's deadline, with back-off and jitter. If a mutation must not be
-retried and its reply was lost, its result is `INDETERMINATE`. An operation that waits for two seconds logs this; after
-three seconds of pauses it checks whether waiting can help, and reports a table that is gone or disabled.
+An operation retries a call that did not take effect, or that is safe to repeat, until its budget's deadline. If the
+reply to a mutation that must not be retried was lost, its result is `INDETERMINATE`. After three seconds of pauses an
+operation checks its table, and raises if that is missing or disabled.
 """
 
 from __future__ import annotations
 
-import logging
-import random
-import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from pyomid.errors import Corruption, Unavailable, UnknownTable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
+from pyomid.storage.hbase.regions.steps import (
+    Answer,
+    Budget,
+    Failure,
+    Role,
+    Start,
+    Steps,
+    ask_steps,
+    failure_of,
+    find_server_steps,
+    finish_steps,
+    has_succeeded,
+    parsed,
+)
 from pyomid.storage.hbase.rpc.failures import (
-    AuthenticationFailed,
-    CallTimedOut,
     ConnectionLost,
     Reaction,
     RemoteFailure,
@@ -54,30 +58,9 @@ from pyomid.storage.hbase.rpc.requests import (
 )
 from pyomid.types import KeyRange
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-M = TypeVar("M", bound=Message)
-
 _META_PAGE_ROWS: Final = 1000
 _LAST_REGION_ID: Final = b"99999999999999"
 """Sorts after every region id: HConstants.NINES."""
-
-_PAUSE_S_FIRST: Final = 0.02
-_PAUSE_S_MAX: Final = 1.0
-
-_LOG_AFTER_S: Final = 2.0
-"""An operation that waits for longer logs this, and again each time the wait is five times as long."""
-
-_REFUSALS_MAX: Final = 3
-"""Attempts after which a refused ticket is an error. A server may refuse a valid ticket: it takes one for a replay of
-another from the same microsecond, or is just changing its key."""
-
-_CHECK_AFTER_S: Final = 3.0
-_CHECK_EVERY_S: Final = 8.0
-_CHECK_S_MAX: Final = 3.0
-"""Total pauses after which an operation checks whether its table exists and is enabled; pauses until the next check;
-timeout of a check."""
 
 _TABLE_STATE: Final = ((b"table", (b"state",)),)
 _DISABLED: Final = (b"\x08\x01", b"\x08\x02")
@@ -88,162 +71,17 @@ MULTI_ROWS_MAX: Final = 4000
 """Limits of one Multi, which occupies a handler of the region server while it runs."""
 
 
-class Role(Enum):
-    """Servers whose addresses are in ZooKeeper."""
-
-    META = "meta-region-server"
-    MASTER = "master"
-
-
-@dataclass(slots=True)
-class SentCall:
-    """A call that waits for its reply: the driver's own handle, or the failure to send it."""
-
-    address: Address
-    handle: Any = None
-    failure: ConnectionLost | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    sends: Sequence[tuple[Address, Call]]
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    sent_call: SentCall
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class FindServer:
-    role: Role
-
-
-Request = Start | Finish | Pause | FindServer
-Answer = Reply | ConnectionLost | CallTimedOut
-Failure = RemoteFailure | ConnectionLost | CallTimedOut
-Steps = Generator[Request, Any, T]
-
-
-@dataclass(slots=True)
-class Budget:
-    """Limits how long an operation may retry its calls. `what` names the operation in errors."""
-
-    what: str
-    seconds: float
-    call_s_max: float = 20.0
-    tries: int = 0
-    last: BaseException | None = None
-    ends_s: float = field(init=False)
-    _log_s: float = field(init=False)
-    _paused_s: float = 0.0
-    _check_s: float = _CHECK_AFTER_S
-
-    def __post_init__(self) -> None:
-        now_s = time.monotonic()
-        self.ends_s, self._log_s = now_s + self.seconds, now_s + _LOG_AFTER_S
-
-    @property
-    def call_s(self) -> float:
-        return max(0.05, min(self.call_s_max, self.ends_s - time.monotonic()))
-
-    def pause(self) -> Pause:
-        """Return the pause before the next attempt; raise the caller's error when the time is up."""
-        now_s = time.monotonic()
-        if now_s >= self.ends_s or (isinstance(self.last, AuthenticationFailed) and self.tries >= _REFUSALS_MAX):
-            raise self.spent()
-        if now_s >= self._log_s:
-            waited_s = self.seconds - (self.ends_s - now_s)
-            log.warning(
-                "%s: waiting for %.0f s (limit %g s): %s",
-                self.what,
-                waited_s,
-                self.seconds,
-                self.last or "it is in progress",
-            )
-            self._log_s = now_s + 4 * waited_s
-        longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0 ** min(self.tries, 30))
-        self.tries += 1
-        seconds = min(longest * random.uniform(0.5, 1.0), max(0.0, self.ends_s - time.monotonic()))
-        self._paused_s += seconds
-        return Pause(seconds)
-
-    def check_budget(self) -> Budget | None:
-        """Return the budget of a check of the table, if one is due by the length of all pauses."""
-        if self._paused_s < self._check_s:
-            return None
-        self._check_s = self._paused_s + _CHECK_EVERY_S
-        return Budget(self.what, max(0.0, min(_CHECK_S_MAX, self.ends_s - time.monotonic())), self.call_s_max)
-
-    def spent(self) -> Unavailable:
-        if isinstance(self.last, RemoteFailure):
-            error = self.last.as_error(self.what)
-            if isinstance(error, Unavailable):
-                error.args = (f"{error.message} (after {self.seconds:g} s, {self.tries} tries)",)
-                error.message = error.args[0]
-                return error
-        if isinstance(self.last, AuthenticationFailed):
-            return Unavailable(f"{self.what}: {self.last}")
-        return Unavailable(f"{self.what}: no success within {self.seconds:g} s, {self.tries} tries; last: {self.last}")
-
-
-def ask_steps(address: Address, call: Call, budget: Budget) -> Steps[Answer]:
-    """Send one call; return its reply or failure."""
-    (sent_call,) = yield Start(((address, call),), budget.call_s)
-    answer = yield from finish_steps(sent_call, budget)
-    return answer
-
-
-def finish_steps(sent_call: SentCall, budget: Budget) -> Steps[Answer]:
-    if sent_call.failure is not None:
-        return sent_call.failure
-    answer: Answer = yield Finish(sent_call, budget.call_s)
-    return answer
-
-
-def has_succeeded(answer: Answer) -> TypeGuard[Reply]:
-    """Return whether the answer is a reply, and not an exception of the whole call."""
-    return isinstance(answer, Reply) and answer.failure is None
-
-
-def failure_of(answer: Answer) -> Failure:
-    """Return why the call did not succeed."""
-    failure = answer.failure if isinstance(answer, Reply) else answer
-    assert failure is not None
-    return failure
-
-
-def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
-    """Return the server's address. Retries while ZooKeeper does not answer, or HBase is down or starting; raises if a
-    server refuses this client."""
-    while True:
-        found: Address | Unavailable = yield FindServer(role)
-        if not isinstance(found, Unavailable):
-            return found
-        if not found.values.get("may_pass", True):
-            raise found
-        budget.last = found
-        yield budget.pause()
-
-
 class RegionOperations:
-    """Reads and writes rows, by region. Its only state is the cache, so threads and tasks share one object."""
+    """Reads and writes rows, by region. Its only state is the cache, so any number of threads may share it."""
 
     def __init__(self, cache: LocationCache, *, durability: Durability = Durability.TABLE) -> None:
         self.cache = cache
         self.durability = durability
 
-    # ---- where ------------------------------------------------------------------------------------------------
+    # ---- locating regions -------------------------------------------------------------------------------------
 
     def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
-        """Return the region that holds `row`. Waits while no server serves it, as when it moves."""
+        """Return the region that holds `row`. Waits while no server serves it, for instance during a move."""
         while True:
             yield from self._check_served_steps(table, budget)
             region = self.cache.find(table, row)
@@ -260,8 +98,8 @@ class RegionOperations:
             yield budget.pause()
 
     def _check_served_steps(self, table: str, budget: Budget) -> Steps[None]:
-        """Periodically check the table and raise if retrying cannot help: `UnknownTable` if the table is gone,
-        `Unavailable` if it is disabled. If meta does not answer, continue."""
+        """If a check is due: raise `UnknownTable` if the table is missing, `Unavailable` if it is disabled, because
+        retrying cannot help. If meta does not answer, continue."""
         check = budget.check_budget()
         if check is None or table == META_TABLE:
             return
@@ -271,12 +109,12 @@ class RegionOperations:
             return
         if state is None:
             self.cache.forget_table(table)
-            raise UnknownTable(f"HBase has no table {table!r}, or no longer", table=table)
+            raise UnknownTable(f"HBase has no table {table!r}", table=table)
         if state in _DISABLED:
             raise Unavailable(f"{check.what}: table {table} is disabled: enable it", table=table)
 
     def table_states_steps(self, tables: Sequence[str], budget: Budget) -> Steps[list[bytes | None]]:
-        """Return the bytes of each table's `TableState` in meta, None if there is no such table. Needs no master."""
+        """Return the bytes of each table's `TableState` in meta; None for a missing table. Needs no master."""
         gets = [RowGet(table.encode(), _TABLE_STATE, max_versions=1) for table in tables]
         found = yield from self.rows_steps(META_TABLE, gets, budget)
         return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
@@ -285,29 +123,29 @@ class RegionOperations:
         """Return all regions of the table in key order, read from meta, without gap or overlap. `UnknownTable` if there
         are none.
 
-        A long list is read in pages. If a region splits between two pages, the parent may be in one and the daughters
-        in the next: then all regions are listed again.
+        A long list is read in pages. If a region splits between two pages, one page may have the parent and the next
+        its daughters: then all regions are listed again.
         """
         while True:
             regions = yield from self._list_steps(table, budget)
-            key = _broken_at(regions)
+            key = _gap_or_overlap(regions)
             if key is None:
                 return regions
             budget.last = Unavailable(f"meta lists regions of {table!r} with a gap or an overlap at {key[:60]!r}")
             yield budget.pause()
 
     def _list_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
-        """Return the regions as listed, possibly with gaps or overlaps from changes between two pages of meta."""
+        """Return the regions as listed, with gaps or overlaps if regions changed between two pages of meta."""
         start = table.encode() + b",,"
         stop = table.encode() + b"-"  # the character after the comma
         regions: list[Region] = []
-        goes_on = True
-        while goes_on:
-            rows, goes_on = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
+        has_more = True
+        while has_more:
+            rows, has_more = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
             regions += [region for row in rows if (region := _region_of(row)) is not None]
             if rows:
                 start = rows[-1][0].row + b"\0"
-            elif goes_on:
+            elif has_more:
                 yield budget.pause()
         if not regions:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
@@ -319,7 +157,7 @@ class RegionOperations:
             server = yield from find_server_steps(Role.META, budget)
             self.cache.put(META_TABLE, [meta_region(server)])
         elif not self.cache.knows(table):
-            regions = yield from self._list_steps(table, budget)  # a hint: wrong entries are looked up again
+            regions = yield from self._list_steps(table, budget)  # gaps and overlaps are harmless in a cache
             self.cache.replace(table, regions)
         else:
             start = b",".join((table.encode(), row, _LAST_REGION_ID))
@@ -333,7 +171,7 @@ class RegionOperations:
     def _scan_meta_steps(
         self, start: bytes, stop: bytes, budget: Budget, *, reverse: bool, limit: int
     ) -> Steps[tuple[list[list[KeyValue]], bool]]:
-        """Return rows of meta, by one call, and whether there may be more: a server may return fewer than `limit`."""
+        """Return rows of meta, from one call, and whether there may be more: a server may return fewer than `limit`."""
         request = ScanRequest(number_of_rows=limit, limit_of_rows=limit, close_scanner=True)
         request.scan.start_row, request.scan.stop_row = start, stop
         request.scan.include_stop_row = reverse
@@ -347,7 +185,7 @@ class RegionOperations:
             if isinstance(answer, Reply):
                 response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
-                rows = [_taken(cells, count) for count in response.cells_per_result]
+                rows = [_next_cells(cells, count) for count in response.cells_per_result]
                 if not all(rows):
                     raise Corruption("a reply lists a row of meta without cells")
                 if next(cells, None) is not None:
@@ -355,11 +193,11 @@ class RegionOperations:
                 return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
             yield budget.pause()
 
-    # ---- from the end of a range ----------------------------------------------------------------------------------
+    # ---- the end of a range -----------------------------------------------------------------------------------
 
     def start_of_last_rows_steps(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> Steps[bytes]:
-        """Return the key at which the last `rows` rows of the range begin, by one call to the range's last region. If
-        that holds fewer rows, return the start of the range's part in it."""
+        """Return the key of the first of the range's last `rows` rows, by one call to the range's last region. If that
+        region holds fewer rows of the range, return where it, or the range, begins."""
         while True:
             yield from self._check_served_steps(table, budget)
             regions = yield from self.regions_steps(table, budget)
@@ -379,15 +217,15 @@ class RegionOperations:
                 if isinstance(answer, Reply):
                     response = parsed(ScanResponse, answer)
                     cells = list(decode(answer.cells))
-                    goes_on = response.more_results and response.more_results_in_region
-                    return cells[-1].row if cells and (len(cells) >= rows or goes_on) else least
+                    has_more = response.more_results and response.more_results_in_region
+                    return cells[-1].row if cells and (len(cells) >= rows or has_more) else least
             yield budget.pause()
 
-    # ---- one row or many --------------------------------------------------------------------------------------
+    # ---- rows -------------------------------------------------------------------------------------------------
 
     def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
-        """Return each request's result, in order. Raise the error of a request that cannot succeed, after all others
-        have ended."""
+        """Return each request's result, in order. If a request cannot succeed, raise its error after all others have
+        ended."""
         results = yield from self.outcomes_steps(table, requests, budget)
         found: list[RowResult] = []
         for result in results:
@@ -445,7 +283,8 @@ class RegionOperations:
         return batches
 
     def ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
-        """Send one call to a region's server; return its reply, or None after a failure that was handled."""
+        """Send one call to a region's server. Return its reply, or None if the caller should locate the region again
+        and retry; raise if the request cannot succeed."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
         answer = yield from ask_steps(region.server, call, budget)
@@ -463,7 +302,7 @@ class RegionOperations:
         return reaction
 
     def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
-        """Return the reaction to a failure. The cache forgets locations that the failure disproves."""
+        """Return the reaction to a failure, and drop the locations that it disproves from the cache."""
         budget.last = failure
         if isinstance(failure, RemoteFailure):
             if failure.reaction is Reaction.LOCATE:
@@ -504,7 +343,7 @@ class _Batch:
             self._bytes += request.bytes_count
 
     def call(self, durability: Durability) -> Call:
-        """Return a call with one region action for all simple requests of a region, and one for each atomic request."""
+        """Return a call with one region action for all simple requests of a region, and one for each atomic one."""
         message = MultiRequest()
         blocks: list[bytes] = []
         for region, requests in self._by_region.values():
@@ -557,20 +396,13 @@ class _Batch:
                 failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
                 answered[each.index] = _Outcome(region, each.index, failure)
             elif each.index not in answered:
-                taken = _taken(cells, each.result.associated_cell_count)
+                taken = _next_cells(cells, each.result.associated_cell_count)
                 answered[each.index] = _Outcome(region, each.index, taken)
-        # An atomic group returns fewer results than it has actions: it succeeded as a whole.
+        # HBase returns fewer results than actions for an atomic region action: it succeeded as a whole.
         return [answered.get(index) or _Outcome(region, index, None) for index in indices]
 
     def _all(self, failure: Exception) -> list[_Outcome]:
         return [_Outcome(region, index, failure) for region, indices in self._order for index in indices]
-
-
-def parsed(kind: type[M], reply: Reply) -> M:
-    try:
-        return kind.FromString(reply.message)  # type: ignore[arg-type]
-    except DecodeError as error:
-        raise Corruption(f"a reply's {kind.__name__} is malformed: {error}") from error
 
 
 def region_results(answer: Reply, count: int) -> Sequence[Any]:
@@ -582,7 +414,7 @@ def region_results(answer: Reply, count: int) -> Sequence[Any]:
 
 
 def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None, RemoteFailure]]:
-    """Yield the failures of a Multi: number of the region action, index of the action in it (None: all), failure."""
+    """Yield a Multi's failures as (number of the region action, index of the action in it or None for all, failure)."""
     for number, result in enumerate(region_results(answer, count)):
         if result.HasField("exception"):
             yield number, None, RemoteFailure.of_pair(result.exception.name, result.exception.value)
@@ -592,7 +424,7 @@ def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None
                 yield number, each.index, RemoteFailure.of_pair(each.exception.name, each.exception.value)
 
 
-def _taken(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
+def _next_cells(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
     """Return the next `count` cells of a reply's block."""
     found = list(islice(cells, max(0, count)))
     if len(found) < count:
@@ -615,7 +447,7 @@ _REFUSALS: Final = frozenset(
         "RpcThrottlingException",
     )
 )
-"""Raised before a mutation begins: nothing of it took effect."""
+"""Exceptions that a server raises before it begins a mutation, so that nothing took effect."""
 
 
 def is_indeterminate(failure: Exception) -> bool:
@@ -634,8 +466,8 @@ def _region_of(row: list[KeyValue]) -> Region | None:
     return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
 
 
-def _broken_at(regions: Sequence[Region]) -> bytes | None:
-    """Return the first key that no region, or more than one of these in key order, holds; None if there is none."""
+def _gap_or_overlap(regions: Sequence[Region]) -> bytes | None:
+    """Return the first key that no region, or more than one, holds; None if there is none. `regions`: in key order."""
     reached: bytes | None = b""
     for region in regions:
         if reached is None or region.key_range.start != reached:

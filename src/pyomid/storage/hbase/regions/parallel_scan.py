@@ -1,17 +1,17 @@
 """Parallel scan streams: a long scan reads several parts of its range at once, and returns rows in key order.
 
-HBase serves a scanner by one thread, and sends nothing until the caller asks for the next block. So a scan whose calls
-return full estimates where the rows of the next calls begin, by the key distance of the rows that it has read, and
-sends several calls at once:
+HBase serves a scanner by one thread, and reads nothing until the caller requests the next block. So when a call returns
+as many bytes as it may, the scan estimates where the rows of the next calls begin, by the key distance of the rows that
+it has read, and sends several calls at once:
 
     rows seen     |a………b|                      one full call: its rows reach from a to b
     streams           |b……c|c……d|d……           each has its own cursor; c, d are estimates
-    taken             first, then second, …     their calls run at the same time
+    returned          first, then second, …     their calls run at the same time
 
 An estimate only decides how evenly the work is divided. A stream that is too long continues call by call while the
-others wait. After a stream with almost no rows (a gap in the keys, the end of a table) nothing is estimated until a
-call returns full again. At most `CALLS_AHEAD` replies are buffered: this bounds the memory of a scan, and the wasted
-reads of a scan that its caller abandons.
+others wait. After a stream with almost no rows (a gap in the keys, the end of a table) the scan estimates nothing until
+a call is full again. At most `CALLS_AHEAD` replies are buffered. That bounds the memory of a scan, and the reads that
+are wasted if the caller abandons it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from __future__ import annotations
 from typing import Final
 
 from pyomid.storage.hbase.codec.keyvalues import first_row
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
 from pyomid.storage.hbase.regions.split_keys import KeyScale
+from pyomid.storage.hbase.regions.steps import Budget, Steps
 
 CALLS_AHEAD: Final = 3
 """Calls of one scan in flight, including the one for the next block."""
 
 BLOCK_BYTES_LEAST: Final = 256 << 10
-"""Calls that return less are so short that a parallel call does not pay."""
+"""Calls that return less take so little time that parallel calls gain nothing."""
 
 _FILL: Final = 0.9
-"""The part of a call that a stream is planned to fill: slightly more than one call would need a second call."""
+"""The part of a full call that a stream is planned to return: slightly more than a full one would need another call."""
 
-_TOO_LITTLE: Final = 0.25
+_GAP_SHARE: Final = 0.25
+"""A call that returns less than this part of a full one indicates a gap in the keys."""
 
 
 class ParallelScan:
@@ -46,7 +48,7 @@ class ParallelScan:
         self._blocks_of_stream = 0
 
     def received(self, row: bytes) -> None:
-        """Called when the caller has all rows up to and including this one, complete."""
+        """Record that the caller has all rows up to and including `row`."""
         if self._streams:
             self._streams[0].received_row = row
 
@@ -75,22 +77,22 @@ class ParallelScan:
             yield from stream.close_steps(budget)
 
     def _send_ahead_steps(self, budget: Budget) -> Steps[None]:
-        """Send calls ahead: more with each block, so that little is wasted on a caller that takes only a few rows."""
+        """Send calls ahead: one more after each block, so that a caller that takes only a few rows wastes little."""
         free = min(CALLS_AHEAD, self._blocks + 1) - sum(stream.is_sent for stream in self._streams)
-        place = 0
-        while place < len(self._streams) and (free > 0 or place == 0):
-            stream = self._streams[place]
+        index = 0
+        while index < len(self._streams) and (free > 0 or index == 0):
+            stream = self._streams[index]
             if not stream.is_sent:
-                self._cut(place)
+                self._split_stream(index)
                 yield from stream.send_steps(budget)
                 free -= 1
-            place += 1
+            index += 1
 
-    def _cut(self, place: int) -> None:
-        stream = self._streams[place]
+    def _split_stream(self, index: int) -> None:
+        stream = self._streams[index]
         key = self._prefetch.key_after(stream) if self._prefetch is not None and stream.can_be_cut else None
         if key is not None:
-            self._streams.insert(place + 1, stream.cut_at(key))
+            self._streams.insert(index + 1, stream.cut_at(key))
 
 
 class Prefetch:
@@ -103,11 +105,11 @@ class Prefetch:
         self._times = 0.0
 
     def learn(self, stream: ScanCursor, block: ScanBlock | None) -> None:
-        """Learn from a call that was full, or that returned all rows of its stream (`block` None: there were none)."""
+        """Learn from a call that was full or that returned all rows of its stream. `block` None: there were no rows."""
         found = 0 if block is None else len(block.cells)
         if stream.was_full:
             self._full_bytes = found
-        if block is None or found < _TOO_LITTLE * self._full_bytes or self._full_bytes < BLOCK_BYTES_LEAST:
+        if block is None or found < _GAP_SHARE * self._full_bytes or self._full_bytes < BLOCK_BYTES_LEAST:
             self._times = 0.0
             return
         if stream.was_full:
@@ -121,7 +123,8 @@ class Prefetch:
         self._times = _FILL * self._full_bytes / found
 
     def key_after(self, stream: ScanCursor) -> bytes | None:
-        """Return the key at which to end a stream after about one call; None if unknown, or if little would remain."""
+        """Return the key before which a stream should end to need about one call; None if that is unknown, or if little
+        of the stream would remain after it."""
         if not self._times:
             return None
         key = self._scale.ahead(stream.start, self._first, self._last, self._times)

@@ -5,11 +5,11 @@ reply to a scan in bytes, inside a row if needed, but the reply to a get only in
 read by its own scan, which HBase serves like a get. Several scans are in flight; the smaller their rows, the more:
 
     sent       a b c d │ e f │ g h │ …       four at first; a small reply allows one more (`_RowScans`)
-    taken              a     b     c …       in order; the rest of a row beyond one reply comes before the next row
+    received           a     b     c …       in order; a row larger than one reply is completed before the next row
 
-A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`). So the first read asks
-for `VERSIONS_FIRST` of each. If they do not reach down far enough, the whole row is read again with more versions. A
-row is never assembled from two reads: between them compaction may have deleted a tombstone and what it hid (R5).
+A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`). So the first read
+requests `VERSIONS_FIRST` of each. If these are not enough, the whole row is read again with more versions. A row is
+never assembled from two reads: between them compaction may have deleted a tombstone and the versions that it hid (R5).
 
     q       v9  v7  v4 │           three requested, three received: below v4 nothing is known of q,
     q's SC  v7  v4  v2 │ …         below v2 nothing of its shadow cells
@@ -27,8 +27,9 @@ from typing import Final
 from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import is_shadow, shadowed_qualifier
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.steps import Budget, Steps
 from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS, NAMES_AND_LENGTHS, Filter, column_list
 from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds
 
@@ -47,7 +48,7 @@ BYTES_AT_ONCE: Final = SCANS_FIRST * SCAN_BYTES
 """The limit for all scans in flight, if their rows are as large as the last one received."""
 
 COLUMNS_PER_CHECK: Final = 4
-"""Columns in one existence check. Values stay at the server, which may hold all of them until it replies."""
+"""Columns in one existence check. The server sends no values, but may hold all of them until it replies."""
 
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
@@ -95,8 +96,8 @@ def read_rows_steps(
 def absent_cells_steps(
     operations: RegionOperations, table: str, cells: Sequence[CellVersion], budget: Callable[[], Budget]
 ) -> Steps[list[CellVersion]]:
-    """Return the `cells` that do not exist, by separate checks at different times. The server sends lengths in place of
-    values; it reads and holds the values meanwhile, but does not count them towards a reply's limit."""
+    """Return the `cells` that do not exist, by separate checks at different times. The server sends the values' lengths
+    in place of the values. It still holds the values until it replies, and does not count them towards the limit."""
     checks: list[list[CellVersion]] = []
     open_checks: dict[tuple[bytes, int], list[CellVersion]] = {}
     for cell in cells:
@@ -144,7 +145,7 @@ def _row_scan(
 
 
 def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBounds) -> list[Cell] | None:
-    """Return the cells whose shadow cells are known, of a row that was read with at most `versions` of each column.
+    """Return those cells of a row, read with at most `versions` of each column, whose shadow cells were read as well.
     None if the reader needs older versions."""
     known_from = _known_from(key_values, versions)
     cells = cells_of(key_values)
@@ -156,7 +157,8 @@ def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBou
 
 
 def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[bytes, bytes], int]:
-    """Return the version from which on all was read, for each column that may have older cells or shadow cells."""
+    """Return, for each column that may have more versions than were read, the version from which on cells and shadow
+    cells were read completely."""
     known_from: dict[tuple[bytes, bytes], int] = {}
     if len(key_values) < versions:
         return known_from
@@ -176,7 +178,7 @@ class _RowScans:
     """Scans of one row each, several of them in flight.
 
     Their number grows by one with each row received, as long as that many rows of its size stay within
-    `BYTES_AT_ONCE`. After a failed call only one is in flight: the scans may have killed the server.
+    `BYTES_AT_ONCE`. After a failed call only one scan is in flight, because their size may have killed the server.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class _RowScans:
         self._sent: deque[ScanCursor] = deque()
 
     def next_steps(self, held_bytes: Callable[[Sequence[KeyValue]], int]) -> Steps[list[KeyValue]]:
-        """Return all cells of the next row. `held_bytes` returns the memory that they take at the server."""
+        """Return all cells of the next row. `held_bytes` returns how much of the server's memory they take."""
         for spec in islice(self._specs, max(0, self._at_once - len(self._sent))):
             cursor = ScanCursor(self._operations, spec)
             yield from cursor.send_steps(self._budget())

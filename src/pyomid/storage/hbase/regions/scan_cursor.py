@@ -1,4 +1,4 @@
-"""A scan of a range of rows: its cursor moves from region to region, and continues after failures."""
+"""A scan of a range of rows, by a cursor that moves from region to region and continues after failures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.codec.keyvalues import last_row
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,
     Failure,
-    RegionOperations,
     SentCall,
     Start,
     Steps,
@@ -32,7 +32,7 @@ _ROW_BYTES_MAX: Final = 32_767
 
 @dataclass(frozen=True, slots=True)
 class ScanBlock:
-    """The result of one scan call. `restarted`: rows that began in earlier blocks are sent again from the beginning."""
+    """The result of one scan call. `restarted`: a row that an earlier block began is sent again from its beginning."""
 
     cells: memoryview
     results: int
@@ -63,9 +63,9 @@ class ScanSpec:
 class ScanCursor:
     """The position of a scan in its range. After each block the caller sets `received_row`, its last complete row.
 
-    One call at a time is in flight; `send_steps` sends it before the block is needed. A fresh scan continues after the
-    last row of the preceding block. A row that does not fit into one call is read to its end by a scanner that stays
-    open from then on.
+    One call at a time is in flight; `send_steps` sends it before the block is needed. Each call of a fresh scan begins
+    after the last row of the preceding block. If a row does not fit into one call, the scan continues with a scanner
+    that stays open.
     """
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
@@ -93,7 +93,7 @@ class ScanCursor:
 
     @property
     def start(self) -> bytes:
-        """The unread part begins at this row, or after it: the last row of a call that was full."""
+        """The row at which the unread part begins, or after which, if a call was full."""
         return self._start
 
     @property
@@ -127,8 +127,8 @@ class ScanCursor:
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
         """Return the next block that holds a row or part of one; None at the end of the range.
 
-        The last block never ends inside a row. A block without cells may follow one that did: the rest of the row had
-        no wanted cells, or the block is restarted and the row is gone.
+        The last block never ends inside a row. After one that did, the last block may have no cells: the rest of the
+        row had no wanted cells, or the scan restarted and the row was gone.
         """
         while not self._done:
             sent_call = self._ahead
@@ -187,11 +187,10 @@ class ScanCursor:
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
         if self._spec.is_fresh:
-            # By default a scanner switches from positioned reads to a stream after 256 KiB, and returns what it has at
-            # that moment: one that lives for one call would never return more (StoreScanner,
-            # hbase.storescanner.pread). One that stays open inside a large row would reread a block of each file while
-            # it still holds the old ones. A cell of 10 MiB is one block: twice the blocks of all files killed a region
-            # server.
+            # By default HBase switches a scanner from positioned reads to a stream after 256 KiB, and returns what it
+            # has read so far (StoreScanner, hbase.storescanner.pread): a scanner that lives for one call would never
+            # return more. Inside a large row, the switch rereads a block of each file while the old ones are still in
+            # memory; with cells of 10 MiB, each a block of its own, that killed a region server.
             scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
@@ -221,7 +220,7 @@ class ScanCursor:
         elif self._is_fresh and block.results:
             self._move_after(block)
         elif self._is_fresh:
-            self._is_fresh = False  # the call timed out before it found anything: an open scanner makes progress
+            self._is_fresh = False  # the call timed out before it found a row: only an open scanner makes progress
         if self._position > self._failed_at:
             self._failing = None
             budget.tries = 0
@@ -229,23 +228,23 @@ class ScanCursor:
 
     @property
     def _position(self) -> tuple[bytes, bool, int]:
-        """Progress: where the scanner began (at or after a row), and the bytes read by it."""
+        """The progress: where the scanner began (at or after a row), and how many bytes it has read."""
         return self._start, not self._start_inclusive, self._bytes_read
 
     def _go_to(self, row: bytes, *, inclusive: bool) -> None:
-        """Set where the next scanner begins."""
+        """Let the next scanner begin at `row`, or after it."""
         self._start, self._start_inclusive = row, inclusive
         self._bytes_read = 0
 
     def _move_after(self, block: ScanBlock) -> None:
-        """Let the next scanner begin after the last row, or at that row again if only part of it was received."""
+        """Let the next scanner begin after the block's last row, or at it if only part of it was received."""
         self._go_to(last_row(block.cells), inclusive=block.ends_inside_row)
         if block.ends_inside_row:
             self._restarted = True
             self._is_fresh = block.results > 1
 
     def _leave_region(self) -> None:
-        """Move on to the next region; the server has closed the scanner at the region's end by itself."""
+        """Move on to the next region. The server has closed the scanner at the region's end."""
         assert self._region is not None
         stop, whole = self._region.key_range.stop, self._spec.key_range.stop
         self._scanner_id = None
@@ -257,8 +256,9 @@ class ScanCursor:
     def _recover_steps(self, failure: Failure, budget: Budget) -> Steps[None]:
         """Prepare another scanner, which begins after the caller's last complete row.
 
-        Each call of a scan has its own budget, but all attempts at one position share the first one's: if one part of a
-        row fails each time (it kills the server, say), the parts before it still succeed each time.
+        Each call of a scan has its own budget, but all attempts to get beyond one position share the first one's.
+        Otherwise a part of a row that fails each time (because it kills the server, say) would be retried for ever: the
+        parts before it succeed each time.
         """
         assert self._region is not None
         reaction = self._operations.react_or_raise(self._region, failure, budget)

@@ -1,4 +1,4 @@
-"""Row keys between row keys: divides a range whose rows were not counted."""
+"""Keys that divide a range into parts of about equally many rows, without counting the rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 
 def keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: int) -> list[bytes]:
-    """Return up to `partitions` - 1 ascending keys strictly between `first` and `last`. About equally many rows lie
-    between two `known` keys."""
+    """Return up to `partitions` - 1 ascending keys strictly between `first` and `last`. Assumes about equally many rows
+    between any two neighbouring `known` keys."""
     anchors = [first, *sorted(set(known)), last]
     gaps = len(anchors) - 1
     cuts: list[bytes] = []
@@ -23,8 +23,8 @@ def keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: 
 
 
 def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
-    """Return the key at `share`/`whole` of the way; keys count as base-256 fractions, by a few bytes after their common
-    prefix."""
+    """Return the key at `share`/`whole` of the way from `low` to `high`. Keys are compared as base-256 fractions of a
+    few bytes after their common prefix."""
     common = 0
     while common < min(len(low), len(high)) and low[common] == high[common]:
         common += 1
@@ -60,22 +60,23 @@ _PARTS: Final = 1 << 10
 class KeyScale:
     """Row keys as numbers, so that the distance between two keys can be added to a third.
 
-    Each position counts in the smallest usual alphabet that has all bytes seen there: `row1000` follows `row0999`. In
-    base 256 the next key would be `row0:`, far from any row. The result is an estimate: any key is a valid cut.
+    A position's digits are the smallest usual alphabet with all bytes seen there: `row1000` follows `row0999`. In base
+    256 the next key would be `row0:`, far from any row. The result is an estimate; any key may divide a range.
     """
 
     def __init__(self) -> None:
         self._alphabets: list[bytes] = []
 
     def learn(self, key: bytes) -> None:
-        for place, byte in enumerate(key[:SCALE_BYTES_MAX]):
-            if place == len(self._alphabets):
+        for position, byte in enumerate(key[:SCALE_BYTES_MAX]):
+            if position == len(self._alphabets):
                 self._alphabets.append(_alphabet((byte,)))
-            elif byte not in self._alphabets[place]:
-                self._alphabets[place] = _alphabet((byte, *self._alphabets[place]))
+            elif byte not in self._alphabets[position]:
+                self._alphabets[position] = _alphabet((byte, *self._alphabets[position]))
 
     def ahead(self, start: bytes, first: bytes, last: bytes, times: float) -> bytes | None:
-        """Return the key that is `times` as far after `start` as `last` is after `first`; both must have been learnt.
+        """Return the key that is `times` as far after `start` as `last` is after `first`. Call `learn` with the latter
+        two before.
 
         None if `last` is not after `first`, or if there is no such key.
         """
@@ -96,21 +97,21 @@ def _alphabet(seen: Iterable[int]) -> bytes:
         if wanted <= frozenset(alphabet):
             return alphabet
     if len(wanted) == 1 and chr(min(wanted)) in string.punctuation:
-        return bytes(wanted)  # usually between the parts of a key
+        return bytes(wanted)  # probably a separator between the parts of a key
     return _EVERY_BYTE
 
 
 def _number(key: bytes, alphabets: Sequence[bytes]) -> int:
     number = 0
-    for place, alphabet in enumerate(alphabets):
-        digit = bisect_left(alphabet, key[place]) if place < len(key) else 0
+    for position, alphabet in enumerate(alphabets):
+        digit = bisect_left(alphabet, key[position]) if position < len(key) else 0
         number = number * len(alphabet) + min(digit, len(alphabet) - 1)
     return number
 
 
 def _key(number: int, alphabets: Sequence[bytes]) -> bytes | None:
-    places = bytearray()
+    digits = bytearray()
     for alphabet in reversed(alphabets):
         number, digit = divmod(number, len(alphabet))
-        places.append(alphabet[digit])
-    return bytes(reversed(places)) if number == 0 else None
+        digits.append(alphabet[digit])
+    return bytes(reversed(digits)) if number == 0 else None

@@ -1,8 +1,8 @@
 """Delegation tokens from HBase, which authenticate this client's user on machines without Kerberos.
 
-HBase does not store tokens: it verifies a signature while they live (`hbase.auth.token.max.lifetime`, seven days), and
-does not renew them. The coprocessor `TokenProvider`, at the region of `hbase:meta`, issues them to clients that
-authenticated by Kerberos.
+HBase stores no tokens: it verifies their signature until they expire (`hbase.auth.token.max.lifetime`, seven days by
+default), and cannot renew them. The coprocessor `TokenProvider` of the region of `hbase:meta` issues them to clients
+that authenticated by Kerberos.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.hbase.regions.locations import META_TABLE
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps, parsed
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.steps import Budget, Steps, parsed
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     CoprocessorServiceRequest,
@@ -29,12 +30,12 @@ from pyomid.storage.hbase.security.digest_md5 import Credentials
 from pyomid.types import TaskToken
 
 _LENGTH_BYTES: Final = 4
-_KEPT_SHARE: Final = 0.1
-"""A token is given to new jobs for this share of its life, so that a job has at least the rest."""
+_REUSE_SHARE: Final = 0.1
+"""New jobs get a token for this share of its lifetime, so that each job has at least the rest."""
 
 
 def token_steps(operations: RegionOperations, budget: Budget) -> Steps[Token]:
-    """Fetch a token. `Misuse` if HBase issues none: the coprocessor is missing, or the client itself used a token."""
+    """Fetch a token. `Misuse` if HBase refuses: the coprocessor is missing, or the client itself works by a token."""
     request = CoprocessorServiceRequest()
     request.call.row, request.call.request = b"", b""
     request.call.service_name, request.call.method_name = "AuthenticationService", "GetAuthenticationToken"
@@ -63,28 +64,28 @@ def credentials_of(token: TaskToken) -> Credentials:
 
 
 class TokenKeeper:
-    """Keeps the token that tasks get, and fetches a new one in time. Thread-safe."""
+    """Caches the token for tasks, and fetches a new one in time. Thread-safe."""
 
     def __init__(self, fetch: Callable[[], Token]) -> None:
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._kept: TaskToken | None = None
-        self._good_until_s = 0.0
+        self._token: TaskToken | None = None
+        self._reuse_until_s = 0.0
 
     def __call__(self) -> TaskToken:
-        """Return a token with at least nine tenths of its life left. May wait for HBase."""
+        """Return a token with at least nine tenths of its lifetime left. May wait for HBase."""
         with self._lock:
             now_s = time.monotonic()
-            if self._kept is None or now_s >= self._good_until_s:
+            if self._token is None or now_s >= self._reuse_until_s:
                 given = self._fetch()
                 known = _identifier(given)
                 life_s = (known.expiration_date - known.issue_date) / 1000
                 if life_s <= 0:
                     raise Misuse(
-                        f"HBase issues tokens with a life of {life_s:g} s: correct hbase.auth.token.max.lifetime"
+                        f"HBase issues tokens with a lifetime of {life_s:g} s: correct hbase.auth.token.max.lifetime"
                     )
-                self._kept, self._good_until_s = task_token(given), now_s + life_s * _KEPT_SHARE
-            return self._kept
+                self._token, self._reuse_until_s = task_token(given), now_s + life_s * _REUSE_SHARE
+            return self._token
 
 
 def _identifier(given: Token) -> TokenIdentifier:

@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
-from pyomid.storage.hbase.regions.operations import (
+from pyomid.storage.hbase.regions.operations import RegionOperations
+from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
+from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,
     FindServer,
     Finish,
     Pause,
-    RegionOperations,
     Request,
     Role,
     SentCall,
     Start,
     Steps,
 )
-from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
-from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, Connection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Call
@@ -45,9 +45,9 @@ from pyomid.types import KeyRange
 T = TypeVar("T")
 
 
-class _Door:
-    """Lets threads wait for one of them to connect to a server's service. If the attempt fails, it fails for all that
-    waited: otherwise each would try in turn, and the last would wait that many timeouts for a dead machine."""
+class _SharedAttempt:
+    """One attempt to connect to a server's service, for which all threads that need the connection wait. If it fails,
+    all of them fail: if each tried in turn, the last would wait one timeout per thread for a dead machine."""
 
     __slots__ = ("failed_s", "failure", "lock")
 
@@ -81,7 +81,7 @@ class Cluster:
         self.tls = tls
         self._closed = False
         self._connections: dict[tuple[Address, str], Connection] = {}
-        self._doors: dict[tuple[Address, str], _Door] = {}
+        self._attempts: dict[tuple[Address, str], _SharedAttempt] = {}
         self._guard = ProcessGuard("HBase client")
 
     def budget(self, what: str, deadline_s: float | None = None) -> Budget:
@@ -103,21 +103,21 @@ class Cluster:
         """Return all regions of the table, read from meta."""
         return self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
 
-    def lacking(self, tables: Sequence[str]) -> list[str]:
+    def missing_tables(self, tables: Sequence[str]) -> list[str]:
         """Return the tables that HBase does not have. Waits for an HBase that is starting."""
-        states = self.run(self.operations.table_states_steps(tables, self.budget("looking for tables")))
+        states = self.run(self.operations.table_states_steps(tables, self.budget("checking which tables exist")))
         return [table for table, state in zip(tables, states, strict=True) if state is None]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """See `DataStore.start_of_last_rows`. Looks within one region only."""
-        budget = self.budget(f"looking from the end of a range of {table}")
+        """See `DataStore.start_of_last_rows`. Searches only the last region of the range."""
+        budget = self.budget(f"finding the last rows of a range of {table}")
         return self.run(self.operations.start_of_last_rows_steps(table, key_range, rows, budget))
 
     def scan(self, spec: ScanSpec) -> Scan:
         return Scan(self, spec)
 
     def run(self, steps: Steps[T]) -> T:
-        """Run an operation to its end."""
+        """Run an operation to its end and return its result."""
         self._guard.check()
         result: Any = None
         try:
@@ -130,7 +130,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close all connections. Calls in flight fail. Idempotent."""
-        self._closed = True  # first: a thread that opens a connection meanwhile then closes it itself
+        self._closed = True  # first, so that a thread that opens a connection meanwhile closes it itself
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.close()
@@ -138,7 +138,7 @@ class Cluster:
 
     def _perform(self, request: Request) -> Any:
         if isinstance(request, Start):
-            return self._started(request)
+            return self._send_all(request)
         if isinstance(request, Finish):
             return self._finish(request.sent_call, request.timeout_s)
         if isinstance(request, Pause):
@@ -154,20 +154,20 @@ class Cluster:
             return error
         return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
 
-    def _started(self, request: Start) -> list[SentCall]:
-        """Send all calls; first those to connected servers, so that they do not wait for a connection to another."""
+    def _send_all(self, request: Start) -> list[SentCall]:
+        """Send all calls; first those to connected servers, so that they do not wait for a new connection."""
         until_s = time.monotonic() + request.timeout_s
         sent: dict[int, SentCall] = {}
         for index in sorted(range(len(request.sends)), key=lambda index: not self._is_open(*request.sends[index])):
             address, call = request.sends[index]
-            sent[index] = self._start(address, call, max(0.0, until_s - time.monotonic()))
+            sent[index] = self._send(address, call, max(0.0, until_s - time.monotonic()))
         return [sent[index] for index in range(len(request.sends))]
 
     def _is_open(self, address: Address, call: Call) -> bool:
         connection = self._connections.get((address, call.service))
         return connection is not None and not connection.is_lost
 
-    def _start(self, address: Address, call: Call, timeout_s: float) -> SentCall:
+    def _send(self, address: Address, call: Call, timeout_s: float) -> SentCall:
         try:
             connection = self._connection(address, call.service, timeout_s)
             return SentCall(address, (connection, connection.start(call, timeout_s=timeout_s)))
@@ -187,26 +187,26 @@ class Cluster:
         connection = self._connections.get(key)
         if connection is not None and not connection.is_lost:
             return connection
-        came_s = time.monotonic()
-        door = self._doors.setdefault(key, _Door())
-        with door.lock:
+        began_s = time.monotonic()
+        attempt = self._attempts.setdefault(key, _SharedAttempt())
+        with attempt.lock:
             connection = self._connections.get(key)
             if connection is not None and not connection.is_lost:
                 return connection
-            if door.failure is not None and door.failed_s >= came_s:
-                raise door.failure.again()
-            connection = self._connections[key] = self._connect(door, address, service, timeout_s)
+            if attempt.failure is not None and attempt.failed_s >= began_s:
+                raise attempt.failure.again()
+            connection = self._connections[key] = self._connect(attempt, address, service, timeout_s)
         if self._closed:
             connection.close()
             raise Misuse("the HBase client is closed")
         return connection
 
-    def _connect(self, door: _Door, address: Address, service: str, timeout_s: float) -> Connection:
+    def _connect(self, attempt: _SharedAttempt, address: Address, service: str, timeout_s: float) -> Connection:
         connect_timeout_s = min(CONNECT_S_MAX, timeout_s)
         try:
             return Connection(address, service, self.handshake, connect_timeout_s=connect_timeout_s, tls=self.tls)
         except ConnectionLost as failure:
-            door.failed_s, door.failure = time.monotonic(), failure.again()
+            attempt.failed_s, attempt.failure = time.monotonic(), failure.again()
             raise
 
 
@@ -219,7 +219,7 @@ class Scan:
         self._streams = ParallelScan(cluster.operations, spec)
 
     def received(self, row: bytes) -> None:
-        """Note that all rows up to and including `row` are complete: after a failure the scan continues after it."""
+        """Record that the caller has all rows up to and including `row`: after a failure the scan continues there."""
         self._streams.received(row)
 
     def fetch(self) -> ScanBlock | None:

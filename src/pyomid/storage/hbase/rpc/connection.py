@@ -3,14 +3,14 @@
     Connection                       for threads: a waiting thread reads the socket
     LoopConnection (loop_client)     for an event loop, which reads when the socket is ready
 
-Threads share a `Connection`; it has no thread of its own. A thread that waits for a reply reads the socket for all:
-the first waiting thread is the *reader*. It puts the replies of others into their calls, and passes the role on when
-its own reply has arrived. So a single caller needs no thread switch (a reader thread would cost 50-100 µs per call),
-and many callers share one stream of pipelined calls.
+Threads share a `Connection`, which has no thread of its own. The first thread that waits for a reply becomes the
+*reader*: it reads the socket for all waiting threads, hands each its reply, and passes the role on when its own reply
+has arrived. So a single caller needs no thread switch (a separate reader thread would cost 50-100 µs per call), and
+many callers share one stream of pipelined calls.
 
-An interrupt (Ctrl-C, lack of memory) may come at any line, in a thread on which others depend. If the thread is only
-waiting, only its own call is lost. If it has sent or received part of a frame, the stream is unusable: the rest of the
-frame would be taken from the next call. Then the connection is closed, and each call in flight fails.
+An interrupt (Ctrl-C, lack of memory) may hit any line of a thread on which others depend. If that thread was only
+waiting, only its own call is lost. If it had sent or received part of a frame, the stream is unusable, because the next
+call's bytes would be read as the rest of the frame: the connection is closed, and each call in flight fails.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ P = TypeVar("P")
 CONNECT_S_MAX: Final = 5.0
 
 _TICK_MS: Final = 200
-"""Interval at which the reader checks its deadline. Python's socket timeout would also apply to sending threads, and
-cut off their frames."""
+"""Interval at which the reader checks its deadline. Python's socket timeout would also apply to sending threads and
+truncate their frames."""
 
-_SEND_S_MAX: Final = 30
-"""A server that receives nothing for this time counts as lost."""
+_SEND_S_MAX: Final = 30.0
+"""A server that receives nothing, or acknowledges nothing, for this time counts as lost: a firewall that forgot the
+connection drops its packets without a reset."""
 
 
 class _Opening:
@@ -84,12 +85,12 @@ class ServerConnection(ABC, Generic[P]):
         connect_timeout_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect and authenticate. Waits for the server, and for the KDC without a limit."""
+        """Connect and authenticate. `connect_timeout_s` limits the wait for the server, but not that for the KDC."""
         self.address = address
         self._calls: dict[int, P] = {}
         self._next_id = 0
         self._lost: ConnectionLost | None = None
-        self._is_unheard = tls is None
+        self._may_need_tls = tls is None
         try:
             sock = socket.create_connection(address, timeout=connect_timeout_s)
         except OSError as error:
@@ -98,11 +99,13 @@ class ServerConnection(ABC, Generic[P]):
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _SEND_S_MAX))
             if tls is not None:
                 self._socket = TlsSocket(tls.wrap_socket(sock, server_hostname=address.host))
             self._layer = handshake.perform(_Opening(self._socket), service, address.host)
             self._assembler = FrameAssembler() if self._layer is None else WrappedFrameAssembler(self._layer.unwrap)
-            self._set_socket()
+            self._prepare_socket()
         except BaseException as error:
             self._socket.close()
             if isinstance(error, OSError):
@@ -117,7 +120,7 @@ class ServerConnection(ABC, Generic[P]):
         self._lose(ConnectionLost(f"connection to {self.address} closed"))
 
     @abstractmethod
-    def _set_socket(self) -> None:
+    def _prepare_socket(self) -> None:
         """Prepare the socket for calls."""
 
     @abstractmethod
@@ -126,7 +129,7 @@ class ServerConnection(ABC, Generic[P]):
 
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
         """Return the failure for an error of the connection."""
-        return connection_lost(text, self.address, error, is_unheard=self._is_unheard)
+        return connection_lost(text, self.address, error, may_need_tls=self._may_need_tls)
 
     def _new_id(self) -> int:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -145,12 +148,12 @@ class ServerConnection(ABC, Generic[P]):
             raise ConnectionResetError("the server closed it")
         for frame in self._assembler.filled(count or 0):
             reply = decode_reply(frame)
-            self._is_unheard = False
+            self._may_need_tls = False
             yield reply
 
     def _answered_by(self, reply: Reply) -> list[P]:
-        """Return the calls that the reply answers. If it refuses the connection, these are all calls: none is
-        performed. If there is no such call, its caller gave up, and the late reply is dropped."""
+        """Return the calls that the reply answers: all calls if it refuses the connection, because the server performs
+        none of them; no call if the reply is late and its caller has given up."""
         if reply.call_id == REFUSED_CALL_ID and reply.failure is not None:
             return list(self._calls.values())
         pending = self._calls.get(reply.call_id)
@@ -165,7 +168,7 @@ class ServerConnection(ABC, Generic[P]):
 
 
 class PendingCall:
-    """A call in flight. `woken` is locked while its thread waits for something to do."""
+    """A call in flight. `woken` is locked while its thread waits for its reply or for the reader's role."""
 
     __slots__ = ("call_id", "failure", "reply", "waiting", "woken")
 
@@ -184,7 +187,7 @@ class PendingCall:
 class Connection(ServerConnection[PendingCall]):
     """A blocking connection. Raises `CallTimedOut` or `ConnectionLost`."""
 
-    def _set_socket(self) -> None:
+    def _prepare_socket(self) -> None:
         self._state = threading.Lock()
         self._sending = threading.Lock()
         self._reader: PendingCall | None = None
@@ -197,34 +200,37 @@ class Connection(ServerConnection[PendingCall]):
         with self._state:
             call_id = self._new_id()
         frame = encode_call(call_id, call, max(1, int(timeout_s * 1000)))
-        with self._state:  # last: a call that cannot be encoded leaves nothing behind
+        with self._state:  # after encoding, so that a call that cannot be encoded leaves no entry
             if self._lost is not None:
                 raise self._lost.again()
             pending = self._calls[call_id] = PendingCall(call_id)
-        is_torn = False
         try:
             with self._sending:
-                is_torn = True
-                for piece in self._pieces(*frame):
-                    self._socket.sendall(piece)
-                is_torn = False
-        except BaseException as error:
-            if is_torn:
-                text = f"connection to {self.address} lost while sending: {error!r}"
-                self._lose(self._failure(text, error))
-            if isinstance(error, OSError):
-                raise (ConnectionLost(str(error)) if self._lost is None else self._lost.again()) from error
-            raise
+                self._send(frame)
+        except OSError as error:
+            raise (ConnectionLost(str(error)) if self._lost is None else self._lost.again()) from error
         return pending
+
+    def _send(self, frame: tuple[bytes, bytes | bytearray | memoryview]) -> None:
+        """Send a frame. If only a part was sent, the connection is lost before another thread may send: the server
+        would take the other's bytes for the rest."""
+        if self._lost is not None:
+            raise self._lost.again()
+        try:
+            for piece in self._pieces(*frame):
+                self._socket.sendall(piece)
+        except BaseException as error:
+            self._lose_by(error, "lost while sending")
+            raise
 
     def finish(self, pending: PendingCall, *, timeout_s: float) -> Reply:
         """Return the reply, or raise the call's error."""
         deadline_s = time.monotonic() + timeout_s
         try:
             while not pending.is_done:
-                if self._becomes_reader(pending):
+                if self._try_become_reader(pending):
                     self._read_until(pending, deadline_s)
-                    self._hand_on_reading(pending)
+                    self._pass_on_reader_role(pending)
                 else:
                     self._wait_woken(pending, deadline_s)
         except BaseException:
@@ -235,7 +241,7 @@ class Connection(ServerConnection[PendingCall]):
         assert pending.reply is not None
         return pending.reply
 
-    def _becomes_reader(self, pending: PendingCall) -> bool:
+    def _try_become_reader(self, pending: PendingCall) -> bool:
         with self._state:
             if pending.is_done:
                 return False
@@ -256,14 +262,14 @@ class Connection(ServerConnection[PendingCall]):
             return
         if not pending.woken.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
             self._give_up(pending)
-            # If this call has become the reader meanwhile, it must pass the role on.
-            self._hand_on_reading(pending)
+            # This thread may have become the reader meanwhile.
+            self._pass_on_reader_role(pending)
 
     def _read_until(self, pending: PendingCall, deadline_s: float) -> None:
         is_torn = False
         try:
             while not pending.is_done:
-                # Wait and read are separate: an interrupted wait has read nothing; an interrupted read may have.
+                # Waiting is separate from reading, so that an interrupt while waiting has read nothing.
                 if self._has_buffered() or self._readable.poll(_TICK_MS):
                     is_torn = True
                     for reply in self._receive():
@@ -273,15 +279,24 @@ class Connection(ServerConnection[PendingCall]):
                     self._give_up(pending)
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
-                text = f"connection to {self.address} lost: {error!r}"
-                self._lose(self._failure(text, error))
+                self._lose_by(error, "lost")
             if not isinstance(error, (OSError, Corruption)):
                 raise
 
+    def _lose_by(self, error: BaseException, what: str) -> None:
+        """Close the connection because of an error, even if finding out the reason is interrupted."""
+        text = f"connection to {self.address} {what}: {error!r}"
+        reason = self._lost or ConnectionLost(text)
+        try:
+            if self._lost is None:
+                reason = self._failure(text, error)
+        finally:
+            self._lose(reason)
+
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
-        """See the base. If the connection has no TLS and the server never replied, probe once whether the port speaks
-        TLS; this takes a few seconds at most."""
-        if self._is_unheard and isinstance(error, OSError):
+        """See the base class. If the connection has no TLS and the server never replied, probe whether the port speaks
+        TLS; that takes at most a few seconds."""
+        if self._may_need_tls and isinstance(error, OSError):
             hint = probe(self.address, None, f"the HBase server {self.address}", "hbaseTls")
             if hint is not None:
                 return AuthenticationFailed(hint)
@@ -292,7 +307,7 @@ class Connection(ServerConnection[PendingCall]):
             for pending in self._answered_by(reply):
                 pending.reply = reply
                 self._wake(pending)
-                self._calls.pop(pending.call_id, None)  # last: until then `_lose` finds those that must still be woken
+                self._calls.pop(pending.call_id, None)  # after the wake: if interrupted before, `_lose` wakes the call
 
     def _give_up(self, pending: PendingCall) -> None:
         with self._state:
@@ -301,7 +316,7 @@ class Connection(ServerConnection[PendingCall]):
                 pending.failure = self._timed_out()
             pending.waiting = False
 
-    def _hand_on_reading(self, own: PendingCall) -> None:
+    def _pass_on_reader_role(self, own: PendingCall) -> None:
         with self._state:
             if self._reader is own:
                 self._reader = None
@@ -313,17 +328,17 @@ class Connection(ServerConnection[PendingCall]):
                     return
 
     def _abandon(self, own: PendingCall) -> None:
-        """Called if the call's thread was interrupted: drop its reply, and let another call become the reader."""
+        """Clean up after an interrupt of the call's thread: drop the call, and let another thread become the reader."""
         with self._state:
             self._calls.pop(own.call_id, None)
             own.waiting = False
         if self._lost is not None:
             self._lose(self._lost)
-        self._hand_on_reading(own)
+        self._pass_on_reader_role(own)
 
     @staticmethod
     def _wake(pending: PendingCall) -> None:
-        """Wake a call. A spurious wake is harmless: its thread checks again what there is to do."""
+        """Wake a call's thread. A spurious wake is harmless: the thread checks its call's state again."""
         if pending.waiting and pending.woken is not None:
             if pending.woken.locked():
                 pending.woken.release()

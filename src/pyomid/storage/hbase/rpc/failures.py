@@ -1,4 +1,4 @@
-"""Reactions to a remote exception, and the error of `pyomid.errors` that it becomes if the operation gives up."""
+"""How a client reacts to a remote exception, and which `pyomid.errors` error it raises if the operation gives up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RemoteFailure(Exception):
 
     @classmethod
     def of_pair(cls, class_name: str, stack_trace: bytes) -> RemoteFailure:
-        """Return the failure in a Multi's result, where only the class name tells whether to retry."""
+        """Return the failure in a Multi's result, which has no flag `do_not_retry`: only the class name counts."""
         name = _text(class_name)
         return cls(name, _first_line(_text(stack_trace), name))
 
@@ -53,10 +53,7 @@ class RemoteFailure(Exception):
 
     def as_error(self, what: str) -> OmidError:
         """Return the error for a caller; its message names the remote class and the attempted operation."""
-        kind, advice = _KINDS.get(self.simple_name, (None, ""))
-        if kind is None:
-            kind = Misuse if self.reaction is Reaction.FAIL else Unavailable
-            advice = ""
+        kind, advice = _KINDS.get(self.simple_name) or (Misuse if self.reaction is Reaction.FAIL else Unavailable, "")
         advice = next((text for sign, text in _ADVICE.items() if sign in self.message), advice)
         text = f"{what}: {self}" + (f"; {advice}" if advice else "")
         return kind(text, remote_class=self.class_name)
@@ -68,7 +65,7 @@ def is_denied(error: OmidError) -> bool:
 
 
 class ConnectionLost(Exception):
-    """The connection ended or was never made. Calls in flight may or may not have taken effect."""
+    """The connection ended or was never opened. Calls in flight may or may not have taken effect."""
 
     def again(self) -> ConnectionLost:
         """Return a copy for another caller: two threads must not raise the same object."""
@@ -76,16 +73,16 @@ class ConnectionLost(Exception):
 
 
 class AuthenticationFailed(ConnectionLost):
-    """Authentication or TLS failed, and retrying cannot help. Callers get its text."""
+    """Authentication or TLS failed, and retrying cannot help. The caller's error has its text."""
 
 
-def connection_lost(text: str, address: object, error: BaseException, *, is_unheard: bool = False) -> ConnectionLost:
-    """Return the failure for an error of the socket to `address`. `is_unheard`: the connection has no TLS, and the
-    server never answered on it."""
+def connection_lost(text: str, address: object, error: BaseException, *, may_need_tls: bool = False) -> ConnectionLost:
+    """Return the failure for an error of the socket to `address`. `may_need_tls`: the connection has no TLS, and the
+    server has never replied on it."""
     reason = refusal(error, f"the HBase server {address}", "hbaseTls")
     if reason is not None:
         return AuthenticationFailed(reason)
-    hint = "; if the server accepts only TLS, set option hbaseTlsCa" if is_unheard else ""
+    hint = "; if the server accepts only TLS, set option hbaseTlsCa" if may_need_tls else ""
     return ConnectionLost(text + hint)
 
 
@@ -114,22 +111,6 @@ _REACTIONS: Final = {
         Reaction.LOCATE,
     ),
     **dict.fromkeys(
-        (
-            "RegionTooBusyException",
-            "CallQueueTooBigException",
-            "CallDroppedException",
-            "CallTimeoutException",
-            "TimeoutIOException",
-            "PleaseHoldException",
-            "MasterNotRunningException",
-            "PleaseRestartMasterException",
-            "RpcThrottlingException",
-            "WALClosedException",
-            "DroppedSnapshotException",
-        ),
-        Reaction.WAIT,
-    ),
-    **dict.fromkeys(
         ("UnknownScannerException", "OutOfOrderScannerNextException", "ScannerResetException", "LeaseException"),
         Reaction.REOPEN,
     ),
@@ -149,6 +130,7 @@ _REACTIONS: Final = {
         Reaction.FAIL,
     ),
 }
+"""By class name. The reaction to any other class is FAIL if the server says not to retry, else WAIT."""
 
 _UNSERVED: Final = "no server serves the region: if the master does not assign it, assign it in HBase's shell"
 
@@ -156,7 +138,7 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "TableNotFoundException": (UnknownTable, "create it, or correct its name"),
     "NamespaceNotFoundException": (Misuse, "create the namespace: in HBase's shell, create_namespace 'NAME'"),
     "NoSuchColumnFamilyException": (Misuse, "the table has no such family"),
-    "AccessDeniedException": (Misuse, "permission denied: grant the user that right there"),
+    "AccessDeniedException": (Misuse, "permission denied: grant the user this right"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
     "NotServingRegionException": (Unavailable, _UNSERVED),
     "RegionOffline": (Unavailable, _UNSERVED),
@@ -169,7 +151,7 @@ _ADVICE: Final = {
     "service found for AuthenticationService": "HBase issues no delegation tokens: add "
     "org.apache.hadoop.hbase.security.token.TokenProvider to its hbase.coprocessor.region.classes",
 }
-"""Advice by the message, for classes that are too general (DoNotRetryIOException)."""
+"""Advice by a part of the message, for classes such as DoNotRetryIOException that have many causes."""
 
 
 def _text(value: str | bytes) -> str:

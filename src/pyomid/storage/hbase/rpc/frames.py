@@ -45,7 +45,7 @@ _JOIN_BYTES_MAX: Final = 64 << 10
 """A cell block up to this size is sent in one piece with its head."""
 
 _BUFFER_BYTES: Final = 64 << 10
-"""The most bytes of one read, which may hold many small replies. A larger frame gets its own buffer."""
+"""The most bytes of one read, which may hold many small replies. A frame over half of this gets its own buffer."""
 
 
 class Address(NamedTuple):
@@ -98,9 +98,9 @@ def preamble(service: str, user: str) -> bytes:
 
 
 def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
-    """Return the frame in one piece, or in two if its cell block is large: copying a small block costs less than a
-    second system call, and one send cannot be interrupted in between. The server drops a call that waited longer than
-    `timeout_ms`."""
+    """Return the frame: its head and its cell block, or all of it as the head if the block is small. Copying a small
+    block costs less than a second system call, and a single send cannot be interrupted halfway. The server drops a call
+    that has waited longer than `timeout_ms`."""
     header = RequestHeader(call_id=call_id, method_name=call.method, request_param=True, timeout=timeout_ms)
     if call.cells:
         header.cell_block_meta.length = len(call.cells)
@@ -111,9 +111,9 @@ def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes
 
 
 def decode_reply(frame: memoryview) -> Reply:
-    """Return the reply in `frame`, which is given without its length. `Corruption` if it is malformed."""
+    """Return the reply in `frame`, without its length. `Corruption` if it is malformed."""
     try:
-        encoded, rest = _taken(frame)
+        encoded, rest = _split_delimited(frame)
         header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
         cells_bytes = header.cell_block_meta.length
         if cells_bytes > len(rest):
@@ -121,7 +121,9 @@ def decode_reply(frame: memoryview) -> Reply:
         cells = rest[len(rest) - cells_bytes :]
         if header.HasField("exception"):
             return Reply(header.call_id, RemoteFailure.of(header.exception), rest[:0], cells)
-        message, extra = _taken(rest[: len(rest) - cells_bytes]) if len(rest) > cells_bytes else (rest[:0], b"")
+        message, extra = (
+            _split_delimited(rest[: len(rest) - cells_bytes]) if len(rest) > cells_bytes else (rest[:0], b"")
+        )
     except (DecodeError, IndexError) as error:
         raise Corruption(f"a reply of {len(frame)} bytes is malformed: {error}") from error
     if len(extra):
@@ -130,9 +132,9 @@ def decode_reply(frame: memoryview) -> Reply:
 
 
 class FrameAssembler:
-    """Divides a stream into frames: fill `space()`, pass the count to `filled()`, take the frames.
+    """Splits a stream into frames: receive into `space()`, pass the byte count to `filled()`, take the frames.
 
-    Small frames share a buffer and are copied out of it; a large frame is received into its own buffer.
+    Small frames are copied out of a shared buffer; a large frame is received into its own buffer.
     """
 
     def __init__(self) -> None:
@@ -187,8 +189,8 @@ class FrameAssembler:
 
 
 class WrappedFrameAssembler(FrameAssembler):
-    """A `FrameAssembler` for a stream with a security layer, whose tokens, each after its length, hold the frames.
-    `unwrap` gets the tokens in order."""
+    """A `FrameAssembler` for a stream with a security layer: a stream of tokens, each after its length, whose contents
+    are the stream of frames. `unwrap` gets the tokens in order."""
 
     def __init__(self, unwrap: Callable[[memoryview], bytes]) -> None:
         super().__init__()
@@ -222,7 +224,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _taken(data: memoryview) -> tuple[memoryview, memoryview]:
+def _split_delimited(data: memoryview) -> tuple[memoryview, memoryview]:
     length, begin = read_varint(data, 0)
     if begin + length > len(data):
         raise IndexError("a message reaches beyond its frame")

@@ -1,12 +1,12 @@
-"""Group commit: small writes of many threads in one call. Writes that arrive during a call share the next call.
+"""Group commit: small writes of many threads share a call. Writes that arrive during one call go with the next one.
 
     thread 1   ── write ──────────▶ (alone, at once)
     thread 2        wait ···········── 2, 3, 4 in one call ──▶
     thread 3            wait ·······························▶
     thread 4                wait ···························▶
 
-A single thread only pays for a lock. There is no sender thread: a thread that finds no leader becomes the leader and
-sends, then makes the first thread that arrived meanwhile the leader, which sends for all of them.
+A lone writer pays only for a lock. There is no sender thread: a thread that finds no leader becomes the leader and
+sends. Afterwards it makes the first thread that waits the leader, which sends the rows of all waiting threads.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, RowResult
 
 ROWS_MAX: Final = 1000
-"""Rows in one shared call; limited, so that one call does not delay the server's other clients for long."""
+"""Rows in one shared call, so that it does not delay the server's other clients for long."""
 
 Results = Sequence[RowResult | RemoteFailure]
 
 
 class _Share:
-    """The rows that one thread writes. `woken` is locked while the thread waits; `taken`: the shares that it sends with
-    its own."""
+    """The rows that one thread writes. `woken` is locked while the thread waits. `taken`: other threads' shares that
+    this one, as the leader, sends with its own."""
 
     __slots__ = ("failure", "requests", "results", "taken", "woken")
 
@@ -43,16 +43,16 @@ class _Share:
         return self.results is not None or self.failure is not None
 
     def wake(self) -> None:
-        """Wake its thread. A spurious wake is harmless: the thread checks again what there is to do."""
+        """Wake the share's thread. A spurious wake is harmless: the thread checks its share's state again."""
         if self.woken.locked():
             self.woken.release()
 
 
 class GroupCommit:
-    """Group commit for one table. `send` writes rows and returns a result for each, or that row's failure.
+    """Group commit for one table. `send` writes rows and returns each row's result or failure.
 
-    An interrupt may come at any line. An interrupted thread withdraws its rows; if it leads, it also ends the shares
-    that it sends and passes the leadership on. Each step of this is idempotent.
+    An interrupt may come at any line. An interrupted thread withdraws its rows; if it leads, it also fails the shares
+    that it took and passes the leadership on. Each step of this is idempotent.
     """
 
     def __init__(self, send: Callable[[Sequence[RowMutation]], Results]) -> None:
@@ -65,18 +65,18 @@ class GroupCommit:
         """Write rows and return their results. An error of the call is raised in every thread whose rows it carried."""
         share = _Share(requests)
         try:
-            if self._comes_to_lead(share):
+            if self._wait_to_lead(share):
                 self._lead(share)
         except BaseException:
-            self._leave(share)
+            self._withdraw(share)
             raise
         if share.failure is not None:
             raise share.failure
         assert share.results is not None
         return share.results
 
-    def _comes_to_lead(self, share: _Share) -> bool:
-        """Wait; return True if this thread leads now, False if another thread has sent its rows."""
+    def _wait_to_lead(self, share: _Share) -> bool:
+        """Wait. Return True once this thread leads, False once another thread has sent its rows."""
         with self._state:
             if self._leader is None:
                 self._leader = share
@@ -100,17 +100,20 @@ class GroupCommit:
             results = self._send([request for share in (own, *own.taken) for request in share.requests])
         except Exception as error:
             failure = error
-        self._end(own, results, failure)
+        self._finish(own, results, failure)
 
-    def _leave(self, share: _Share) -> None:
+    def _withdraw(self, share: _Share) -> None:
         with self._state:
             if share in self._waiting:
                 self._waiting.remove(share)
             leads = self._leader is share
         if leads:
-            self._end(share, None, Unavailable("the thread that sent these rows was interrupted: they may be written"))
+            self._finish(
+                share, None, Unavailable("the thread that sent these rows was interrupted: some may be written")
+            )
 
-    def _end(self, own: _Share, results: Results | None, failure: Exception | None) -> None:
+    def _finish(self, own: _Share, results: Results | None, failure: Exception | None) -> None:
+        """End the leader's shares, its own included, and make the next waiting thread the leader."""
         first = 0
         for share in (own, *own.taken):
             last = first + len(share.requests)
@@ -127,7 +130,7 @@ class GroupCommit:
             self._leader = self._waiting[0] if self._waiting else None
 
     def _take(self, own: _Share) -> None:
-        """Take waiting shares, in order, as far as their rows fit into one call with the leader's own."""
+        """Take waiting shares, in order, that fit into one call with the leader's own rows."""
         room = ROWS_MAX - len(own.requests)
         with self._state:
             while self._waiting and len(self._waiting[0].requests) <= room:

@@ -8,8 +8,8 @@ delegation token) exchange SASL tokens:
     client   length, token; …
     client   length, ConnectionHeader         wrapped by the agreed security layer, like all bytes that follow
 
-A server without security answers the first token with the length -88: the client may continue without SASL. This
-client does not. (SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
+A server without security answers the first token with the length -88, which permits a client to continue without SASL;
+this client refuses. (SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ByteStream(Protocol):
 
 
 class Handshake(Protocol):
-    """A handshake. All connections of a client share it, and perform it on several threads at a time."""
+    """A handshake. All connections of a client share one object; several threads perform it at a time."""
 
     def perform(self, stream: ByteStream, service: str, host: str) -> SecurityLayer | None:
         """Return the security layer of all further bytes. `ConnectionLost` if the server refuses the client."""
@@ -60,9 +60,9 @@ class SimpleHandshake:
 
 
 class SaslHandshake:
-    """For servers with Kerberos. `principal`: the servers', with _HOST for the host; `wanted` None: the strongest
-    protection that the server offers (`hbase.rpc.protection`). `run_as`: the user for whom calls are performed; None:
-    the authenticated user.
+    """For servers with Kerberos. `principal`: the servers' principal, with _HOST for the host. `wanted`: the protection
+    (`hbase.rpc.protection`); None: the strongest that the server offers. `run_as`: the user whose rights apply to
+    calls; None: the authenticated user.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class SaslHandshake:
 
 
 class TokenHandshake:
-    """For servers with Kerberos, by a user's delegation token. `newest` is called for each connection; it returns None
-    if the token has expired, and then `otherwise` makes the handshake. `wanted` as in `SaslHandshake`."""
+    """For servers with Kerberos, by a user's delegation token. Each connection calls `newest`; if that returns None,
+    because the token has expired, `otherwise` returns the handshake to use. `wanted` as in `SaslHandshake`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class TokenHandshake:
         return _authenticate(stream, TOKEN, exchange, header, server=server, advice=_NO_TOKEN)
 
 
-_NO_TICKET: Final = "Its log says why; often the clocks are apart, or its keytab has another key than the KDC"
+_NO_TICKET: Final = "Its log says why; often the clocks are apart, or the key in its keytab is not the KDC's"
 _NO_TOKEN: Final = (
     "A delegation token is valid for hbase.auth.token.max.lifetime, and for the cluster that issued it: rerun the job"
 )
@@ -123,8 +123,8 @@ def _authenticate(
     server: str,
     advice: str,
 ) -> SecurityLayer | None:
-    """Exchange tokens, then send the header; return the agreed security layer. `advice`: for the error if the client is
-    refused."""
+    """Exchange tokens, then send the header; return the agreed security layer. `advice`: the end of the error if the
+    server refuses the client."""
     sent = opening(authentication)
     try:
         token = next(exchange)
@@ -152,8 +152,8 @@ def _answer(stream: ByteStream, server: str, advice: str) -> bytes:
     length = _number(stream)
     if length == _SWITCH_TO_SIMPLE:
         raise AuthenticationFailed(
-            "HBase does not use Kerberos (hbase.security.authentication=simple), and this client does not continue "
-            "without it: if that is intended, omit the option authentication=kerberos"
+            "HBase does not use Kerberos (hbase.security.authentication=simple): if that is intended, omit the option "
+            "authentication=kerberos"
         )
     return _bytes(stream, length)
 

@@ -3,8 +3,8 @@
     client = LoopClient(cluster)
     client.begin(steps, ended)      `ended` gets the result in the loop step that received the last reply
 
-The loop never waits for a socket. A step that needs more than open connections and replies (a new connection, a pause,
-ZooKeeper) is performed in a task; connections are opened, and ZooKeeper is read, on threads.
+The loop never waits for a socket. Only a step that needs a new connection, a pause or ZooKeeper runs as a task; threads
+open the connections and read ZooKeeper.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pyomid.errors import Corruption, Misuse
-from pyomid.storage.hbase.regions.operations import Answer, FindServer, Finish, Pause, SentCall, Start, Steps
+from pyomid.storage.hbase.regions.steps import Answer, FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, ServerConnection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PendingAnswer:
-    """A call in flight. Its callback is called once, as soon as the answer arrives."""
+    """A call in flight. Its callback gets the answer once, as soon as it arrives."""
 
     __slots__ = ("_callback", "_connection", "_timer", "answer", "call_id")
 
@@ -56,13 +56,13 @@ class PendingAnswer:
 class LoopConnection(ServerConnection[PendingAnswer]):
     """A connection of one event loop. Open it on another thread; use it on the loop's thread only."""
 
-    def _set_socket(self) -> None:
+    def _prepare_socket(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unsent: deque[memoryview] = deque()
         self._socket.settimeout(0.0)
 
     def start(self, call: Call, *, timeout_s: float) -> PendingAnswer:
-        """Send a call; what the socket does not take at once is sent later, before any other call."""
+        """Send a call. Bytes that the socket does not accept at once are sent later, before any other call's."""
         if self._lost is not None:
             raise self._lost.again()
         call_id = self._new_id()
@@ -76,9 +76,10 @@ class LoopConnection(ServerConnection[PendingAnswer]):
             if is_free:
                 self._send()
         except BaseException as error:
-            self._lose(self._failure(f"connection to {self.address} lost while sending: {error!r}", error))
+            failure = self._failure(f"connection to {self.address} lost while sending: {error!r}", error)
+            self._lose(failure)
             if isinstance(error, OSError):
-                raise ConnectionLost(str(error)) from error
+                raise failure.again() from error
             raise
         return pending
 
@@ -146,7 +147,7 @@ class LoopConnection(ServerConnection[PendingAnswer]):
 
 
 class LoopClient:
-    """One event loop's own connections to the servers of a cluster, with the cluster's options and cache of regions."""
+    """An event loop's connections to the servers of a cluster; it shares the cluster's options and cache of regions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -155,9 +156,9 @@ class LoopClient:
         self._closed = False
 
     def begin(self, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
-        """Start an operation; without a task if connections are open. `ended` is called with the result or error in the
-        loop step that received the last reply, never within this call."""
-        _Begun(self, steps, ended).go_on(None)
+        """Start an operation; no task is needed if connections are open. `ended` gets the result or error in the loop
+        step that received the last reply, never within this call."""
+        _Operation(self, steps, ended).resume(None)
 
     def close(self) -> None:
         """Close all connections; operations in progress fail. Idempotent."""
@@ -212,7 +213,7 @@ class LoopClient:
         return outcome
 
     def _begin_opening(self, key: tuple[Address, str]) -> asyncio.Future[LoopConnection | Exception]:
-        """Connect on a daemon thread: a loop or process that ends does not wait for it."""
+        """Connect on a daemon thread, so that neither the loop nor the process waits for it at its end."""
         loop, cluster = asyncio.get_running_loop(), self._cluster
         opening: asyncio.Future[LoopConnection | Exception] = loop.create_future()
 
@@ -253,7 +254,7 @@ def _sent_call(connection: LoopConnection, call: Call, timeout_s: float) -> Sent
         return SentCall(connection.address, failure=failure)
 
 
-class _Begun(Generic[T]):
+class _Operation(Generic[T]):
     """An operation that continues when a reply arrives, without a task."""
 
     def __init__(self, client: LoopClient, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
@@ -261,7 +262,7 @@ class _Begun(Generic[T]):
         self._is_beginning = True
         self._task: asyncio.Task[Any] | None = None
 
-    def go_on(self, result: Any) -> None:
+    def resume(self, result: Any) -> None:
         outcome: T | Exception
         try:
             while True:
@@ -271,7 +272,7 @@ class _Begun(Generic[T]):
                 else:
                     result = self._client.start_at_once(request) if isinstance(request, Start) else None
                     if result is None:
-                        self._perform_in_task(request)
+                        self._start_task(request)
                 if result is None:
                     self._is_beginning = False
                     return
@@ -283,14 +284,14 @@ class _Begun(Generic[T]):
 
     def _answer(self, pending: PendingAnswer, timeout_s: float) -> Answer | None:
         if pending.answer is None:
-            pending.when_answered(self.go_on, timeout_s=timeout_s)
+            pending.when_answered(self.resume, timeout_s=timeout_s)
         return pending.answer
 
-    def _perform_in_task(self, request: Start | Pause | FindServer) -> None:
+    def _start_task(self, request: Start | Pause | FindServer) -> None:
         self._task = asyncio.get_running_loop().create_task(self._client.perform(request))
-        self._task.add_done_callback(self._performed)
+        self._task.add_done_callback(self._task_ended)
 
-    def _performed(self, task: asyncio.Task[Any]) -> None:
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
             return
         failure = task.exception()
@@ -298,7 +299,7 @@ class _Begun(Generic[T]):
             self._steps.close()
             self._end(failure)
         else:
-            self.go_on(task.result())
+            self.resume(task.result())
 
     def _end(self, outcome: T | Exception) -> None:
         if self._is_beginning:

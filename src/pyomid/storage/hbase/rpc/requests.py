@@ -65,7 +65,7 @@ def all_of(filters: Sequence[Filter]) -> Filter:
 
 
 def set_filter(message: Scan, filters: Sequence[Filter]) -> None:
-    """Apply all filters, in their order; without filters nothing is omitted."""
+    """Set the scan's filter to the conjunction of `filters`, in their order."""
     if filters:
         one = filters[0] if len(filters) == 1 else all_of(filters)
         message.filter.name, message.filter.serialized_filter = _FILTERS + one.name, one.message
@@ -102,7 +102,7 @@ class Durability(Enum):
 
 
 class Indeterminate(Enum):
-    """The result of a mutation whose reply was lost and that must not be retried blindly: check first."""
+    """The result of a mutation whose reply was lost, and that must not be retried without reading the row first."""
 
     INDETERMINATE = "indeterminate"
 
@@ -112,7 +112,7 @@ INDETERMINATE: Final = Indeterminate.INDETERMINATE
 
 @dataclass(frozen=True, slots=True)
 class RowGet:
-    """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read.
+    """Get versions of columns of one row, by one atomic read; the result is list[KeyValue].
 
     HBase does not limit the size of its reply. Use it for system cells, which are small, not for users' tables.
     """
@@ -167,10 +167,10 @@ class RowCondition:
 
 @dataclass(frozen=True, slots=True)
 class RowMutation:
-    """→ None once durable. Several mutations are atomic.
+    """Mutate one row, atomically; the result is None once the mutations are durable.
 
-    With a condition: → True (it held, all took effect), False (it did not, none did). `INDETERMINATE` if the reply was
-    lost and a retry might differ: with a condition, or if `repeatable` is False (law 10).
+    With a condition the result is True if it held and all mutations took effect, False if none did. `INDETERMINATE` if
+    the reply was lost and the call must not be retried: with a condition, or if `repeatable` is False (law 10).
     """
 
     row: bytes
@@ -192,7 +192,7 @@ RowResult = list[KeyValue] | bool | Indeterminate | None
 
 
 def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:
-    """Set the range. `from` is a Python keyword, so the generated attribute must be set by name."""
+    """Set the range from `begin` to `end` (exclusive). The field `from` is a Python keyword, hence `setattr`."""
     setattr(message.time_range, "from", begin)
     message.time_range.to = end
 

@@ -1,1 +1,1 @@
-"""Authentication of this client to HBase and ZooKeeper: the SASL exchange as steps, Kerberos by GSSAPI."""
+"""Authentication of this client to HBase and ZooKeeper: SASL exchanges as generators, and Kerberos by GSSAPI."""

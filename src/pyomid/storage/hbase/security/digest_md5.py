@@ -5,7 +5,7 @@
     client → response                     a hash over both nonces and the secret, which itself is never sent
     server → rspauth                      the server's hash, which proves that it knows the secret too
 
-The encryption of this mechanism is RC4 or 3DES, which are broken; this client does not support it (decision 0075).
+The mechanism's encryption is RC4 or 3DES, which are broken, so this client does not support it (decision 0075).
 Message integrity is HMAC-MD5, truncated to ten bytes, with a sequence number for each direction.
 """
 
@@ -42,7 +42,7 @@ _TRAILER: Final = struct.Struct(">10sHI")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """User and password. For a token, Java's servers expect the Base64 of its two parts."""
+    """User and password: for a token the Base64 of its two parts, as Java's servers expect."""
 
     user: bytes
     password: bytes = field(repr=False)
@@ -55,15 +55,16 @@ class Credentials:
 def digest_steps(
     credentials: Credentials, wanted: Protection | None, *, uri: str = URI, client_nonce: bytes = b""
 ) -> Generator[bytes, bytes, Agreed]:
-    """Yield tokens for the server and receive its answers. `wanted` None: the strongest protection of both ends."""
+    """Yield tokens for the server, receive its replies, and return the agreement. `wanted` None: the strongest
+    protection that both ends support."""
     challenge = _directives((yield b""))
     nonce, realm = challenge.get(b"nonce", b""), challenge.get(b"realm", b"")
     if not nonce or challenge.get(b"algorithm") != b"md5-sess":
         raise SaslRefused("the server's challenge is not one of DIGEST-MD5")
     protection = _chosen(challenge.get(b"qop", b"auth"), wanted)
     digest = _Digest(credentials, realm, nonce, client_nonce or base64.b64encode(secrets.token_bytes(24)))
-    said = yield digest.response(protection, uri.encode())
-    proof = _directives(said).get(b"rspauth", b"")
+    reply = yield digest.response(protection, uri.encode())
+    proof = _directives(reply).get(b"rspauth", b"")
     if not hmac.compare_digest(proof, digest.code(b"", protection, uri.encode())):
         raise SaslRefused("the server does not know the token's secret")
     if protection is Protection.AUTHENTICATION:
@@ -80,8 +81,8 @@ def _chosen(offer: bytes, wanted: Protection | None) -> Protection:
     possible = [each for each in offers if each is not Protection.PRIVACY]
     if wanted is Protection.PRIVACY or (not possible and offers):
         raise SaslRefused(
-            "privacy is asked for, which a delegation token gives by ciphers that are broken (RC4, 3DES): encrypt by "
-            "TLS (option hbaseTlsCa), and let the server offer integrity (hbase.rpc.protection)"
+            "privacy is required, but a delegation token's ciphers (RC4, 3DES) are broken: encrypt by TLS (option "
+            "hbaseTlsCa), and let the server offer integrity (hbase.rpc.protection)"
         )
     return choose(possible, wanted)
 
@@ -93,7 +94,7 @@ class _Digest:
         self._credentials, self._realm, self._nonce, self._client_nonce = credentials, realm, nonce, client_nonce
         secret = _md5(b":".join((credentials.user, realm, credentials.password)))
         self.session: Final = _md5(b":".join((secret, nonce, client_nonce)))
-        """The connection's keys are derived from it."""
+        """The connection's keys derive from it."""
 
     def response(self, protection: Protection, uri: bytes) -> bytes:
         return b",".join(
@@ -160,12 +161,12 @@ def _code(key: bytes, number: int, message: bytes) -> bytes:
     return hmac.digest(key, number.to_bytes(4, "big") + message, "md5")[:10]
 
 
-def _directives(said: bytes) -> Mapping[bytes, bytes]:
-    """Return the directives by name; of several with one name, the first."""
+def _directives(token: bytes) -> Mapping[bytes, bytes]:
+    """Return a token's directives by name; of several with one name, the first."""
     found: dict[bytes, bytes] = {}
     at = 0
-    while at < len(said):
-        match = _DIRECTIVE.match(said, at)
+    while at < len(token):
+        match = _DIRECTIVE.match(token, at)
         if match is None:
             raise SaslRefused("the server's token is not one of DIGEST-MD5")
         quoted, unquoted = match[2], match[3]

@@ -1,7 +1,7 @@
-"""SASL on kazoo's connections, by `sasl`: kazoo itself needs two unmaintained libraries (decision 0071).
+"""SASL on kazoo's connections, by `sasl`: kazoo's own needs two unmaintained libraries (decision 0071).
 
-kazoo stops for ever when authentication fails. Here the failure counts as a lost connection, so that a service survives
-an outage of its KDC.
+kazoo gives up for good when authentication fails. Here a failure counts as a lost connection, so that a service
+survives an outage of its KDC.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
         except KerberosFailed as error:
             self._fail(str(error), may_pass=error.may_pass)
         except ConnectionDropped:
-            self._fail(f"ZooKeeper {host} closed the connection during SASL: its log says why")
+            self._fail(f"ZooKeeper {host} closed the connection during SASL: see its log")
         except OSError as error:
             self._fail(f"the connection to ZooKeeper {host} ended during SASL: {error}")
         except (SaslRefused, Corruption, ZookeeperError) as error:
@@ -69,7 +69,7 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
         self._submit(SASL(token), timeout, xid)
         header, buffer, offset = self._read_header(timeout)
         if header.err:
-            raise SaslRefused(f"it refuses this client (error {header.err}): its log says why")
+            raise SaslRefused(f"it refuses this client (error {header.err}): see its log")
         answer, _ = SASL.deserialize(buffer, offset)
         return None if answer is None else bytes(answer)
 

@@ -1,11 +1,11 @@
-"""This process's Kerberos identity, by MIT's library: tickets from a keytab, which are renewed, or the ticket cache.
+"""This process's Kerberos identity, by MIT's library: tickets from a keytab or from the ticket cache.
 
     kerberos = Kerberos(KerberosOptions(principal="app@EXAMPLE.COM", keytab="/etc/app.keytab"))
     context = kerberos.context("hbase/_HOST@EXAMPLE.COM", "host1.example.com")
 
 The library uses `/etc/krb5.conf` (KRB5_CONFIG) and the user's ticket cache (KRB5CCNAME) as `kinit` does. Each context
-uses the present tickets. Those from a keytab are kept in memory and renewed after half of their life; a cache is filled
-by another process.
+uses the present tickets. With a keytab, the library keeps tickets in memory and renews them after half of their
+lifetime; a ticket cache must be refreshed by another process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KerberosOptions:
 
 
 class KerberosFailed(Exception):
-    """There is no ticket, or none that the server accepts. `may_pass`: a retry may succeed without any change."""
+    """There is no ticket, or none that the server accepts. `may_pass`: a retry may succeed."""
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)
@@ -62,8 +62,8 @@ class Kerberos:
             raise Misuse(f"option keytab={options.keytab!r}: the file does not exist, or this user may not read it")
         self._gssapi: Any = gssapi
         self.options = options
-        self._silence: str | None = None
-        self._asks_again_s = 0.0
+        self._kdc_error: str | None = None
+        self._retry_at_s = 0.0
         self._cache = f"MEMORY:pyomid-{os.getpid()}-{next(_caches)}"
 
     def context(self, service: str, host: str) -> KerberosContext:
@@ -71,11 +71,11 @@ class Kerberos:
         return KerberosContext(self, service.replace("_HOST", host.lower()))
 
     def begin(self, service: str) -> tuple[Any, bytes]:
-        """Return gssapi's context with its first token. May wait for the KDC: half a minute if a firewall drops the
-        requests. Then the KDC is not asked again for as long, and callers meanwhile get the error at once."""
+        """Return gssapi's context and its first token. May wait for the KDC: half a minute if a firewall drops the
+        requests. For as long after such a failure, callers get the same error at once."""
         began_s = time.monotonic()
-        if self._silence is not None and began_s < self._asks_again_s:
-            raise KerberosFailed(self._silence, may_pass=True)
+        if self._kdc_error is not None and began_s < self._retry_at_s:
+            raise KerberosFailed(self._kdc_error, may_pass=True)
         try:
             with self.explained(service):
                 context = self._context(service)
@@ -83,7 +83,7 @@ class Kerberos:
         except KerberosFailed as error:
             if error.may_pass:
                 now_s = time.monotonic()
-                self._asks_again_s, self._silence = now_s + (now_s - began_s), str(error)
+                self._retry_at_s, self._kdc_error = now_s + (now_s - began_s), str(error)
             raise
 
     def _context(self, service: str) -> Any:
@@ -107,14 +107,14 @@ class Kerberos:
 
     @contextmanager
     def explained(self, service: str) -> Iterator[None]:
-        """Raise the library's errors as `KerberosFailed`, in one sentence."""
+        """Raise the library's errors as `KerberosFailed`, each with one sentence of explanation."""
         try:
             yield
         except self._gssapi.exceptions.GSSError as error:
             raise self._explanation(error, service) from error
 
     def _server_name(self, service: str) -> Any:
-        """Return the server's name. Without a realm, krb5.conf gives the host's realm."""
+        """Return the server's name. If it has no realm, krb5.conf determines the host's realm."""
         gssapi = self._gssapi
         kind, slash, host = service.partition("/")
         if "@" in service or not slash:
@@ -149,7 +149,7 @@ class KerberosContext:
 
     @property
     def is_complete(self) -> bool:
-        with self._kerberos.explained(self.service):  # here gssapi raises the error of the last step
+        with self._kerberos.explained(self.service):  # this property raises the error of the last step
             return bool(self._context.complete)
 
     def step(self, token: bytes) -> bytes:
@@ -191,7 +191,7 @@ _KDC_BUSY: Final = -1765328355
 _NO_TICKET: Final = "{client} has no ticket in {source}: run kinit, or set the options keytab and principal"
 _NO_KEY: Final = "{source} has no key of {client}: correct the option principal or keytab"
 _WRONG_KEY: Final = "the key in {source} is no longer the one of {client}: export the keytab again"
-_SKEW: Final = "the clocks of this machine, of the KDC and of the servers are apart: set them by NTP"
+_SKEW: Final = "the clocks of this machine, the KDC and the servers are apart: synchronize them (NTP)"
 
 _NO_TICKET_CODES: Final = (-1765328189, -1765328243, 39756044, 39756045)
 """FCC_NOFILE, CC_NOTFOUND, KG_CCACHE_NOMATCH, KG_EMPTY_CCACHE."""
@@ -200,7 +200,7 @@ _SENTENCES: Final = {
     **dict.fromkeys(_NO_TICKET_CODES, _NO_TICKET),
     _TICKET_EXPIRED: "the ticket of {client} in {source} has expired: run kinit, or set the option keytab",
     _KDC_UNREACHABLE: "no KDC answers: check krb5.conf and the network",
-    _KDC_BUSY: "the KDC answers that it cannot serve now",  # KDC_ERR_SVC_UNAVAILABLE
+    _KDC_BUSY: "the KDC is temporarily unavailable",  # KDC_ERR_SVC_UNAVAILABLE
     -1765328230: "krb5.conf names no KDC for the realm of {client} or {service}",  # REALM_UNKNOWN
     -1765328164: "the KDC's name cannot be resolved: check krb5.conf and DNS",  # REALM_CANT_RESOLVE
     -1765328378: "the KDC does not know {client}: correct the option principal",  # C_PRINCIPAL_UNKNOWN

@@ -1,7 +1,7 @@
 """SASL for clients, without a socket: the exchange of the mechanism GSSAPI (RFC 4752), and the security layer that
 follows it. HBase and ZooKeeper frame the tokens differently.
 
-    client → first token        context.begin(), which asks the KDC
+    client → first token        context.begin(), which may contact the KDC
     server → token, client → token …          until both ends are authenticated; the client's token may be empty
     server → its offer          wrapped: one byte, a bit for each protection; three bytes, the longest token it takes
     client → its choice         wrapped: the same; no authorization id, so the authenticated user is authorized
@@ -19,7 +19,7 @@ from typing import Final, Protocol
 _LENGTH: Final = struct.Struct(">I")
 
 _RECEIVED_BYTES_MAX: Final = 0xFFFFFF
-"""The longest token that the client takes; three bytes hold no more. HBase sends longer ones all the same."""
+"""The longest token that the client announces to accept, the most that three bytes hold. HBase may send longer ones."""
 
 
 class Protection(Enum):
@@ -54,27 +54,27 @@ class GssContext(MessageContext, Protocol):
         """Whether both ends are authenticated."""
 
     def begin(self) -> bytes:
-        """Return the first token. Asks the KDC."""
+        """Return the first token. May contact the KDC."""
 
     def step(self, token: bytes) -> bytes:
         """Return the next token for the server; empty if it needs none."""
 
 
 class SecurityLayer:
-    """The bytes after the exchange: tokens, each after its length. Thread-safe; but callers must send tokens in the
-    order in which they were wrapped, because tokens are numbered."""
+    """Wraps the bytes after the exchange into tokens, each after its length. Thread-safe; but tokens are numbered, so
+    that callers must send them in the order in which they were wrapped."""
 
     def __init__(self, context: MessageContext, protection: Protection, message_bytes_max: int) -> None:
         self.protection = protection
         self._context = context
         self._message_bytes_max = message_bytes_max
         self._is_encrypted = protection is Protection.PRIVACY
-        self._turn = threading.Lock()  # the libraries of Kerberos do not say that two threads may use one context
+        self._lock = threading.Lock()  # Kerberos' libraries do not document that two threads may use one context
 
     def wrap(self, data: bytes) -> bytes:
         """Return the bytes to send in place of `data`."""
         sent = bytearray()
-        with self._turn:
+        with self._lock:
             for begin in range(0, len(data), self._message_bytes_max):
                 message = data[begin : begin + self._message_bytes_max]
                 token = self._context.wrap(message, encrypted=self._is_encrypted)
@@ -82,8 +82,8 @@ class SecurityLayer:
         return bytes(sent)
 
     def unwrap(self, token: bytes | memoryview) -> bytes:
-        """Return the content of a token, which is given without its length."""
-        with self._turn:
+        """Return the content of a token, given without its length."""
+        with self._lock:
             return self._context.unwrap(bytes(token), encrypted=self._is_encrypted)
 
 
@@ -97,8 +97,8 @@ class Agreed:
 
 
 def exchange_steps(context: GssContext, wanted: Protection | None) -> Generator[bytes, bytes, Agreed]:
-    """Yield tokens for the server and receive its answers. `wanted` None: the strongest protection that the server
-    offers."""
+    """Yield tokens for the server, receive its replies, and return the agreement. `wanted` None: the strongest
+    protection that the server offers."""
     token = context.begin()
     while not context.is_complete:
         token = context.step((yield token))

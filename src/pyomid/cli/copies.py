@@ -1,9 +1,14 @@
-"""`pyomid backup URL DEST`, `pyomid restore BACKUP URL`: copy a database in use, and make a database of the copy."""
+"""Copies of a database, taken while it is in use.
+
+`pyomid backup URL DEST` and `pyomid restore BACKUP URL`: the whole database, with its versions.
+`pyomid export URL DEST` and `pyomid import SOURCE URL`: tables as Parquet files, without Spark.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -32,7 +37,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     backup.set_defaults(run=_back_up)
     restore = commands.add_parser(
         "restore",
-        help="make a database of a backup",
+        help="create a database from a backup",
         description="Copies a backup, with the backups that it builds on, to an absent or empty folder. The result is "
         "another database: clients of the original one are refused. Over HBase, adds the backup's tables to a running "
         "database, in the same cluster or in one to which the snapshots were exported; none of the tables may exist.",
@@ -51,11 +56,39 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     restore.set_defaults(run=_restore)
     for parser in (backup, restore):
         parser.add_argument("--json", action="store_true", help="print JSON")
+    _add_parquet_commands(commands)
+
+
+def _add_parquet_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = commands.add_parser(
+        "export",
+        help="write one snapshot of tables to Parquet files",
+        description="Writes each table to a Parquet file in an absent or empty folder: the columns of its schema, or, "
+        "without a schema, key, column and value of each cell. Needs pyarrow (pyomid[arrow]).",
+    )
+    export.add_argument("url", help=URL_HELP)
+    export.add_argument("destination", help="an absent or empty folder")
+    export.set_defaults(run=_export)
+    load = commands.add_parser(
+        "import",
+        help="write Parquet files into tables",
+        description="Writes exported files, or one Parquet file whose columns fit the table, in transactions of a "
+        "bounded number of rows. Missing tables are created as they were exported. An interrupted import reports how "
+        "many rows were committed.",
+    )
+    load.add_argument("source", help="a folder that pyomid export wrote, or one Parquet file")
+    load.add_argument("url", help=URL_HELP)
+    load.add_argument(
+        "--over", action="store_true", help="allow tables that have rows; rows with equal keys are overwritten"
+    )
+    load.set_defaults(run=_import)
+    for parser in (export, load):
+        add_tables(parser)
 
 
 def _back_up(arguments: argparse.Namespace) -> int:
     with open_existing(arguments.url) as database:
-        return _show(database.backup(arguments.destination, since=arguments.since), arguments)
+        return _print_backup(database.backup(arguments.destination, since=arguments.since), arguments)
 
 
 def _restore(arguments: argparse.Namespace) -> int:
@@ -64,7 +97,7 @@ def _restore(arguments: argparse.Namespace) -> int:
     restored = pyomid.restore(arguments.backup, arguments.url, tables=_chosen(arguments))
     if not arguments.json:
         print(f"restored {arguments.url} from {arguments.backup}:")
-    return _show(restored, arguments)
+    return _print_backup(restored, arguments)
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, str] | None:
@@ -80,7 +113,7 @@ def _chosen(arguments: argparse.Namespace) -> dict[str, str] | None:
     return chosen
 
 
-def _show(backup: Backup, arguments: argparse.Namespace) -> int:
+def _print_backup(backup: Backup, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(backup), indent=2))
     else:
@@ -91,4 +124,26 @@ def _show(backup: Backup, arguments: argparse.Namespace) -> int:
         print(f"contains all commits below {backup.snapshot_ts}")
         if backup.snapshots:
             print(f"tables     {' '.join(backup.tables)}\nsnapshots  {' '.join(backup.snapshots)}")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    with open_existing(arguments.url) as database:
+        return _print_rows(database.export_parquet(arguments.destination, arguments.tables))
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    import pyomid
+
+    with pyomid.connect(arguments.url) as database:
+        try:
+            return _print_rows(database.import_parquet(arguments.source, arguments.tables, over=arguments.over))
+        except BaseException as error:
+            print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+            raise
+
+
+def _print_rows(counts: dict[str, int]) -> int:
+    for name, count in counts.items():
+        print(f"{name:<30} {count:>12,} rows")
     return 0

@@ -1,0 +1,102 @@
+"""`SparkDatabase`: what `pyomid.spark.connect` returns.
+
+    db = pyomid.spark.connect(spark, "omid:///data/flights")
+    with db.transaction(transaction_id="flights-2013-01") as tx:
+        tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
+    db.read("flights").groupBy("origin").count().show()
+
+Most operations are functions of the modules below, bound as methods: their first parameter is the database.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyomid.client import change_feed
+from pyomid.config import parse_url
+from pyomid.errors import MisuseType
+from pyomid.spark import frame_schema, loads, maintenance, run_outcome, streaming, transactions
+from pyomid.spark.connections import Connection, close_connections, connection
+from pyomid.spark.sessions import check_same_machine, register
+from pyomid.types import Bookmark, TableInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def connect(spark: SparkSession, url: str) -> SparkDatabase:
+    """Return the database at `url` for this session, and register `format("omid")` in the session.
+
+    The first operation opens the database. Only transactions, writes and `adopt` create a missing one. `Misuse` if the
+    URL is malformed, names a folder that the session's Spark cannot reach, or if Spark's workers cannot run pyomid.
+
+    Call `connect` before other work of the session: with a local master, Spark's workers then run this program's
+    Python, unless PYSPARK_PYTHON names another. With another master, and with a Spark Connect server, set
+    PYSPARK_PYTHON before the session starts. Call it again in each further thread that uses `df.write` or
+    `writeStream`: Spark looks for their format only in the thread's active session, and a new thread has none
+    ("DATA_SOURCE_NOT_FOUND").
+    """
+    return SparkDatabase(spark, url)
+
+
+class SparkDatabase:
+    """A database in a Spark session, as `pyomid.spark.connect` returns it. Threads share it."""
+
+    transaction = transactions.transaction
+    run = transactions.run
+    look_up_run = run_outcome.look_up_run
+    stream_sink = streaming.stream_sink
+
+    sql = loads.sql
+    read = loads.read
+    changes = loads.changes
+    views = loads.views
+    history = loads.history
+    moment = loads.moment
+    restore = loads.restore
+
+    alter_columns = frame_schema.alter_columns
+    compact = maintenance.compact
+    sanitize = maintenance.sanitize
+    verify = maintenance.verify
+    adopt = maintenance.adopt
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        if not isinstance(url, str):
+            raise MisuseType(f"a database's URL is a string, not {url!r}: pyomid.spark.connect(spark, url)")
+        parse_url(url)
+        check_same_machine(spark, url)
+        register(spark)
+        self.spark: Final = spark
+        self.url: Final = url
+
+    def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
+        """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
+        durable lease keeps the history after it for that long, or until `release_bookmark`."""
+        conn = self.opened(create=False)
+        mark, lease = conn.driver.run(change_feed.bookmark_steps(conn.leases, keep_seconds))
+        if lease is not None:
+            conn.leases.keep(lease)
+        return mark
+
+    def release_bookmark(self, bookmark: Bookmark) -> None:
+        """End the bookmark's lease: changes after it need not be kept."""
+        self.opened(create=False).leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
+
+    def tables(self) -> list[TableInfo]:
+        """Return every table of the catalog, system tables included, sorted by name."""
+        return self.opened(create=False).deployment.catalog.tables()
+
+    def close(self) -> None:
+        """Close the driver's connection, which all handles with this URL share. The next operation opens it again."""
+        close_connections(self.url)
+
+    def __repr__(self) -> str:
+        return f"<SparkDatabase {self.url}>"
+
+    # For pyomid's own use
+
+    def opened(self, *, create: bool = True) -> Connection:
+        """Return the driver's connection. The format is registered again: this may be another thread."""
+        register(self.spark)
+        return connection(self.url, create=create)
