@@ -21,6 +21,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.server.local import LocalTso
 from pyomid.types import NOT_FOUND, LeaderStateChanges, Status, TableInfo
+from waiting import let_compactions_count
 
 pytestmark = pytest.mark.fast
 
@@ -104,11 +105,7 @@ def test_entries_go_once_a_compaction_counts(memory_url: str) -> None:
         young = db.sanitize()
         assert 0 < young.counts_in_s["t"] <= 60
         assert "sanitize again in" in str(young)
-        for table in db.tables():
-            for record in db._core.deployment.catalog.region_watermarks(table.name):
-                db._core.deployment.catalog.put_region_watermark(
-                    replace(record, recorded_at_s=record.recorded_at_s - 3600)
-                )
+        let_compactions_count(db._core.deployment.catalog)
         done = db.sanitize()
         assert entry < done.horizon <= done.watermark, "W may have moved on since it was compacted"
         assert db._core.deployment.commit_table.lookup([entry]) == [NOT_FOUND]
@@ -120,8 +117,7 @@ def test_no_compaction_counts_while_a_client_repeats(memory_url: str) -> None:
         db.create_table("t", families=["f"])
         push_watermark_past(db, db.begin().start_ts)
         db.compact()
-        for record in db._core.deployment.catalog.region_watermarks("t"):
-            db._core.deployment.catalog.put_region_watermark(replace(record, recorded_at_s=record.recorded_at_s - 30))
+        let_compactions_count(db._core.deployment.catalog, 30)
         tso = db._core.deployment.tso
         assert isinstance(tso, LocalTso)
         tso.machine.note_longest("commit_retry_ms_max", 60_000)

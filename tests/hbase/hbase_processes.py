@@ -15,6 +15,7 @@ from pyomid.client.admin.unregistered_tables import confirm
 from pyomid.client.database import Database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import TABLES_UNCONFIRMED
+from waiting import until
 
 
 def give_up_the_lease(quorum: str) -> None:
@@ -100,10 +101,7 @@ class TsoProcess:
 
     def wait_until_standing_by(self, *, deadline_s: float = 120.0) -> None:
         """It has looked at the lease once and waits for its turn (or has it already)."""
-        end_s = time.monotonic() + deadline_s
-        while "standing by" not in self.log.read_text():
-            assert time.monotonic() < end_s, "it never stood by"
-            time.sleep(0.02)
+        until(lambda: "standing by" in self.log.read_text(), "it never stood by", wait_s=deadline_s)
 
     def wait_until_leading(self, *, deadline_s: float = 120.0) -> str:
         """The address it serves on. Raises where it ended instead."""

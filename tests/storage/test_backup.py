@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import open_data, open_folder
 from pyomid.types import SEALED, LeaderStateChanges
 from pyomid.wiring import open_tso_stores
+from waiting import until
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
@@ -302,10 +302,7 @@ FILES = ["LAYOUT", "files.json", "data/data.mdb"]
 
 
 def at_rest(folder: Path) -> None:
-    deadline_s = time.monotonic() + 30
-    while is_held(folder):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(lambda: not is_held(folder), "the folder is still in use")
 
 
 @pytest.mark.parametrize("order", first(1, [FILES, FILES[::-1]]), ids=["data last", "data first"])
