@@ -49,7 +49,7 @@ def vars_of(landed: cut.Landed) -> dict[str, int]:
 
 
 def main(folder: Path, url: str, *, park: bool = False) -> None:
-    db = pyomid.spark.connect(session("cdc", database=url), url)
+    db = pyomid.spark.connect(session("cdc", database=url, spark__sql__adaptive__enabled="false"), url)
     with db.transaction() as tx:
         cut.create_tables(tx)
     note(folder, "driver started")

@@ -15,7 +15,7 @@ from pyomid.errors import Misuse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyomid.spark.frames.change_data import ChangesResult
+    from pyomid.spark.change_data import ChangesResult
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 

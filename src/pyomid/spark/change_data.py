@@ -19,13 +19,13 @@ from pyspark.sql import functions as f
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import column_named, schema_of
-from pyomid.spark.frames.expressions import expression, quoted, resolved
+from pyomid.spark.expressions import expression, quoted, resolved
 from pyomid.spark.sessions import any_case
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pyomid.spark.frames.merge import MergeResult
+    from pyomid.spark.merge import MergeResult
     from pyomid.spark.transactions import SparkTransaction
 
 BAD_KEY: Final = ("table", "position")
