@@ -32,7 +32,6 @@ def session(name: str, *, master: str = "local[2,4]", database: str | None = Non
         builder = builder.config(key.replace("__", "."), value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    pyomid.spark.connect(
-        spark, database or url()
-    )  # from here on workers run this Python, and `format("omid")` is known
+    # from here on workers run this Python, and `format("omid")` is known
+    pyomid.spark.connect(spark, database or url())
     return spark
