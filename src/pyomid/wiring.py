@@ -246,6 +246,7 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
     return replace(
         base,
         conflict_map_entries=settings.conflict_map_entries,
+        reported_ids_max=settings.reported_ids_max,
         max_transaction_age_s=settings.max_transaction_age_seconds,
         lease_seconds=settings.lease_seconds,
         commit_retry_s=max(settings.commit_retry_seconds, base.commit_retry_s),
@@ -382,6 +383,7 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
 _OF_THE_TSO: Final = (
     "tso_idle_exit_seconds",
     "conflict_map_entries",
+    "reported_ids_max",
     "max_transaction_age_seconds",
     "lease_seconds",
     "commit_retry_seconds",

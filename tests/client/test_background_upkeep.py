@@ -16,7 +16,7 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.drive import Run
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.folder import (
     GAIN_MIN,
     PATIENCE_MAX,
@@ -303,11 +303,11 @@ def test_sanitizing_that_fails_each_time_does_not_block_compaction(
         def __getattr__(self, name: str) -> object:
             if name == "entries":
                 raise error
-            return getattr(raised.deployment.commit_table, name)
+            return getattr(raised._core.deployment.commit_table, name)
 
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._open = lambda: replace(raised.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
+    upkeep._open = lambda: replace(raised._core.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
     for _ in range(3):
         clock[0] += SANITIZE_EVERY_S  # the wait after an error is as long
         with suppress(Unavailable):
@@ -343,7 +343,7 @@ def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_p
         tried.clear()
         records[0] += 10 * GAIN_MIN
         publish(raised)
-        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda: (watermark, watermark)
         upkeep.round()
 
@@ -395,15 +395,15 @@ def test_a_floor_that_could_not_be_moved_is_moved_later(
     raised.create_table("expires", families=["f"], ttl_seconds=1000)
     with raised.begin() as tx:
         tx.table("expires").put(b"r", {VALUE: b"v"})
-    clock, tried, move = [0.0], list[float](), expiry.move_floor
+    clock, tried, move = [0.0], list[float](), expire.move_floor
 
-    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
         tried.append(clock[0])
         if len(tried) == 1:
             raise Misuse("it cannot be written now")
         return move(database, table, **options)
 
-    monkeypatch.setattr(expiry, "move_floor", moves)
+    monkeypatch.setattr(expire, "move_floor", moves)
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._commits = lambda: 7
     upkeep.round()

@@ -14,9 +14,8 @@ import pyomid
 import pyomid.aio
 from pyomid.client import write_buffer
 from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.tables.open_reads import OpenReads
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.write_buffer import WriteBuffer
+from pyomid.client.write_buffer import OpenReads, WriteBuffer
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
 from pyomid.protocol.reading import CommitCache

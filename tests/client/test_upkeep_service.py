@@ -12,7 +12,7 @@ import pytest
 from pyomid.cli import main
 from pyomid.cli.upkeep import ending
 from pyomid.client.database import Database
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import KeyRange, LeaderStateChanges
@@ -182,19 +182,19 @@ def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, capl
 def test_expiry_that_fails_holds_up_no_compaction_and_no_other_table(
     memory_db: Database, hand: Hand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    moved, move = list[str](), expiry.move_floor
+    moved, move = list[str](), expire.move_floor
     for table in ("a", "b"):
         memory_db.create_table(table, ["f"], ttl_seconds=3600)
         put(memory_db, table)
     publish(memory_db)
 
-    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
         moved.append(table)
         if table == "a":
             raise Misuse("permission denied")
         return move(database, table, **options)
 
-    monkeypatch.setattr(expiry, "move_floor", moves)
+    monkeypatch.setattr(expire, "move_floor", moves)
     rounds = rounds_of(memory_db, hand)
     now_s = [0.0]
     rounds._clock = lambda: now_s[0]

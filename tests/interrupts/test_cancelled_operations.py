@@ -118,7 +118,7 @@ async def cancelled_state(
     await db.run(reset)
     before = await content(db)
     tx = await db.begin(lease=True)
-    left, perform = number, db.driver.perform
+    left, perform = number, db._driver.perform
 
     async def counted(effect: Effect) -> Any:
         nonlocal left
@@ -135,14 +135,14 @@ async def cancelled_state(
         return found
 
     with pytest.MonkeyPatch.context() as patched, suppress(asyncio.CancelledError):
-        patched.setattr(db.driver, "perform", counted)
+        patched.setattr(db._driver, "perform", counted)
         await asyncio.create_task(run(tx, operation, in_block))
     state = tx.state
-    assert tx.has_ended or not in_block
+    assert tx._core.has_ended or not in_block
     if state is State.ROLLBACK_ONLY:
         with pytest.raises(TransactionEnded):
             await tx.commit()
-    if not tx.has_ended:
+    if not tx._core.has_ended:
         await (await tx.table("t")).get(b"k")
         await tx.rollback()
     await db.drain()

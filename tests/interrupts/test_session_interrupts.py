@@ -20,7 +20,7 @@ from pyomid.client.database import Database
 from pyomid.client.session import blocking, lease_keeper, request_retry
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.tables import table
+from pyomid.client.tables import scans, table
 from pyomid.client.transaction import State
 from pyomid.errors import OmidError
 from pyomid.protocol import commit
@@ -31,7 +31,7 @@ from pyomid.wire.messages import Begin
 SESSION = (blocking, client_protocol, drive, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, lease_keeper, table, transaction, transaction_steps, write_buffer),
+    *(background, lease_keeper, scans, table, transaction, transaction_steps, write_buffer),
     *(commit, environment),
 )
 WAIT_S = 60.0

@@ -75,12 +75,8 @@ class EveryTable(Truth):
 class FrontWorld(World):
     """A world whose clients are processes with a database."""
 
-    def __init__(
-        self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0, write_set_ids_max: int = 0
-    ) -> None:
-        """`write_set_ids_max`: what the TSO tells of its limit; jobs with more ids claim their tables."""
+    def __init__(self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0) -> None:
         super().__init__(BUILD, choices, plan)
-        self.write_set_ids_max = write_set_ids_max
         self.one_step_bytes_max = plan.settings.get("one_step_bytes_max", 0)
         self.truth.__class__ = EveryTable
         self.settings = Settings(
@@ -160,7 +156,7 @@ class FrontProcess:
             commit_table=SimulatedCommitTable(self.world),
             leader_state=SimulatedEpochRow(self.world),
             catalog=AtOnce("catalog", disk.catalog),
-            tso=SimulatedTso(self._session, self.world.write_set_ids_max, self.world.one_step_bytes_max),
+            tso=SimulatedTso(self._session, self.world.one_step_bytes_max),
             settings=self.world.settings,
             clock=lambda: self.world.universe.now_s,
         )
@@ -247,18 +243,13 @@ class SimulatedEpochRow(AtOnce):
 class SimulatedTso(TsoCalls):
     """A session that sends again what was not answered, as the client's does."""
 
-    def __init__(self, session: Client, write_set_ids_max: int, one_step_bytes_max: int) -> None:
+    def __init__(self, session: Client, one_step_bytes_max: int) -> None:
         self._session = session
-        self._write_set_ids_max = write_set_ids_max
         self._one_step_bytes_max = one_step_bytes_max
 
     @property
     def extended(self) -> bool:
         return True
-
-    @property
-    def write_set_ids_max(self) -> int:
-        return self._write_set_ids_max
 
     @property
     def one_step_bytes_max(self) -> int:

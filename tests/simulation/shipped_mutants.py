@@ -673,13 +673,13 @@ SHIPPED_MUTANTS: Final = (
         "C15",
         "a scan lacks what left for the store behind the calls that it asked ahead",
         "tests/client/test_client_table.py::test_a_scan_shows_own_writes_that_left_behind_what_was_asked_ahead",
-        ("client.tables.open_reads:OpenRead.note_leaving", answers(set())),
+        ("client.write_buffer:OpenRead.note_leaving", answers(set())),
     ),
     _m(
         "C15b",
         "a scan shows what its transaction buffers after it began",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("client.tables.open_reads:OpenRead.note_write", answers(None)),
+        ("client.write_buffer:OpenRead.note_write", answers(None)),
     ),
     _m(
         "C15c",
@@ -718,7 +718,7 @@ SHIPPED_MUTANTS: Final = (
         "between two levels a commit names the ids of the former one only",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-client.level.fenced]",
         (
-            "client.transaction_steps:_conflict_ids",
+            "client.transaction_steps:conflict_ids",
             _ids_of_the_former_level,
         ),
     ),

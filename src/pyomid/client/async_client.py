@@ -47,7 +47,8 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.tables.table import Cells, Expected, RowScan, Table, TableHandle, TableSteps
+from pyomid.client.tables.scans import RowScan
+from pyomid.client.tables.table import Cells, Expected, Table, TableHandle, TableSteps
 from pyomid.client.tables.typed import IndexScan, RowT, TypedSteps, TypedTable
 from pyomid.client.transaction import Event, RowTransaction, Transaction, TransactionHandle
 from pyomid.client.validation import Handle
@@ -378,7 +379,7 @@ class AsyncDatabase(Handle):
         return f"<AsyncDatabase over {self._blocking!r}>"
 
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> RowTransaction:
-        """`give_back`: an end of a lease that does not wait, because the loop must not block."""
+        """Return a transaction for one task. Its lease ends without a wait, because the loop must not block."""
         leases, tso = self._core.leases, self._session
         return _OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
 

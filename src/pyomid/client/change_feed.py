@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking
 from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
-from pyomid.client.tables.table import scan_range
+from pyomid.client.tables.scans import scan_range
 from pyomid.client.transaction_steps import named
 from pyomid.client.validation import Handle, TableRules, find_table
 from pyomid.errors import Misuse, MisuseType

@@ -1,4 +1,4 @@
-"""The driver of steps: `drive` blocks. `adrive` awaits (`async_driver`).
+"""The blocking driver of steps, `drive`. The asyncio driver is `adrive` (`async_driver`).
 
 A generator yields an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
 it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the steps at that effect, and

@@ -15,6 +15,9 @@ asyncio and the Spark transaction share `TransactionBase`, with its states:
 
 An event without a transition from the current state raises and changes nothing. A rollback-only transaction can still
 read; writes and commit raise.
+
+A program holds a handle, `Transaction` or `AsyncTransaction`. Its `_core` is the transaction itself, `RowTransaction`,
+whose steps both front ends run. Tables and databases have the same two parts.
 """
 
 from __future__ import annotations
@@ -35,11 +38,12 @@ from pyomid.client.drive import Blocking
 from pyomid.client.observers import Kind
 from pyomid.client.past_snapshot import requested_moment
 from pyomid.client.session.lease_keeper import Lease
-from pyomid.client.tables.open_reads import remember, remembered
-from pyomid.client.tables.table import RowScan, Table, TableSteps
+from pyomid.client.tables.scans import RowScan
+from pyomid.client.tables.table import Table, TableSteps
 from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
 from pyomid.client.transaction_steps import SavedWrites, TransactionSteps, unless_index_dropped
 from pyomid.client.validation import Handle, check_was_there
+from pyomid.client.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Effect, Steps

@@ -3,7 +3,7 @@ clocks.
 
 Writes are buffered and flushed in batches under the start timestamp. Reads find flushed writes in the store as own
 versions, and buffered writes as an overlay (C2). A later write of a flushed cell replaces it under the same version. An
-open read sees own writes as of its begin (C15; `tables.open_reads`).
+open read sees own writes as of its begin (C15; `write_buffer`).
 
 If the store has pipelined writes, a batch is sent while the caller continues to write:
 
@@ -28,11 +28,14 @@ import numpy as np
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.client.native import puts
 from pyomid.client.native import shown_rows as kernels
-from pyomid.client.tables.open_reads import NO_CELLS, OpenRead, OpenReads, RowOverlay
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import (
+    NO_CELLS,
     BufferedRows,
+    OpenRead,
+    OpenReads,
     OwnCell,
+    RowOverlay,
     WriteBuffer,
     batch_ids,
     conflict_ids,

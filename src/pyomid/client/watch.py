@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyomid.client import change_feed
 from pyomid.client.change_feed import ChangeScan, RowChange
 from pyomid.client.drive import Blocking, Driver, Pause
-from pyomid.client.tables.table import scan_range
+from pyomid.client.tables.scans import scan_range
 from pyomid.client.validation import Handle, TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps

@@ -1,19 +1,44 @@
 """A transaction's writes to one table: the unsent cells, the names of all sent cells, and the ids that the commit
-names."""
+names; and open reads, which see them as of their begin (C15).
+
+A scan, a lookup or a `to_arrow` continues while the transaction writes. It must return what it would have returned if
+it had finished at once, even if writes went to the store meanwhile. Own writes are in three states:
+
+    buffered       not sent yet
+    in the store   sent, one version per cell: a later write replaces it
+    committed      the row without own writes: it never changes for this transaction
+
+So before a row changes, each read that has not returned it yet records what is about to be lost: the row's buffered
+cells before its first write, and its own cells in the store before that write is sent. The record is dropped when the
+read has passed the row.
+
+A batch that the store prefetched may or may not contain what was sent meanwhile. Either is correct, because recorded
+rows are read again without own versions and then get the recorded cells.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Final, TypeVar
+from weakref import ref
 
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
 from pyomid.client.native import puts
-from pyomid.client.tables.open_reads import NO_CELLS, OpenReads, RowOverlay
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import row_id
 from pyomid.protocol.native import hashing
 from pyomid.types import CellVersion, Column, ConflictLevel, KeyRange, RowWrite, TableInfo
+
+T = TypeVar("T")
+
+RowOverlay = Mapping[Column, bytes | None]
+"""Own cells of one row; None is a deleted column."""
+
+NO_CELLS: Final[dict[Column, bytes | None]] = {}
+
+_NOTHING: Final = KeyRange(b"", b"")
 
 BufferedRows = dict[bytes, dict[Column, bytes | None]]
 
@@ -286,3 +311,153 @@ def too_many_ids(info: TableInfo, ids_max: int) -> Misuse:
 
 def _cell_name(row: bytes, column: Column) -> bytes:
     return row + column.family + column.qualifier
+
+
+# Open reads
+
+
+def remember(each: T, among: set[ref[T]]) -> None:
+    """Add a weak reference. `set.discard` removes it: a `WeakSet` would run Python code in a destructor, where a signal
+    handler's exception is swallowed."""
+    among.add(ref(each, among.discard))
+
+
+def remembered(among: set[ref[T]]) -> list[T]:
+    return [each for reference in among.copy() if (each := reference()) is not None]
+
+
+class OpenRead:
+    """An open read of one table. `key_range`: the range that it has not returned yet."""
+
+    __slots__ = ("__weakref__", "_buffered", "_keys", "_shown", "_unbuffered", "is_over_buffer", "key_range", "stored")
+
+    def __init__(self, key_range: KeyRange, *, is_over_buffer: bool) -> None:
+        self.key_range = key_range
+        self.is_over_buffer = is_over_buffer
+        """Whether cells that were buffered at the begin may still be buffered."""
+        self._buffered: dict[bytes, RowOverlay] = {}
+        """Rows written or sent since the begin, with their cells that were buffered then."""
+        self._unbuffered: set[bytes] = set()
+        """Rows written since the begin, of which nothing was buffered then."""
+        self._keys: list[bytes] | None = None
+        """The keys of `_buffered`, sorted; computed on demand."""
+        self._shown: Collection[bytes] = ()
+        self.stored: dict[bytes, RowOverlay] = {}
+        """Rows written and sent since the begin, with their own cells that the store had then."""
+
+    # What it sees
+
+    def buffered(self, row: bytes, now: RowOverlay = NO_CELLS) -> RowOverlay:
+        """Return the row's cells that were buffered when the read began. `now`: the cells buffered now."""
+        if row in self._unbuffered:
+            return NO_CELLS
+        return self._buffered.get(row, now if self.is_over_buffer else NO_CELLS)
+
+    @property
+    def has_noted(self) -> bool:
+        """Whether any row is recorded."""
+        return bool(self._buffered or self._unbuffered)
+
+    def noted_rows(self, key_range: KeyRange) -> list[bytes]:
+        """Return the rows in the range with recorded buffered cells."""
+        if self._keys is None:
+            self._keys = sorted(self._buffered)
+        first = bisect_left(self._keys, key_range.start)
+        last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
+        return self._keys[first:last]
+
+    # Progress
+
+    def up_to(self, key: bytes | None) -> KeyRange:
+        """Return the remaining range before `key` (None: all of it), to return next."""
+        return KeyRange(self.key_range.start, self.key_range.stop if key is None else key)
+
+    def down_to(self, key: bytes) -> KeyRange:
+        """Return the remaining range from `key` on."""
+        return KeyRange(key, self.key_range.stop)
+
+    def show(self, shown: KeyRange, rows: Iterable[bytes] = ()) -> None:
+        """Note that this range, at one end of the remaining range, is returned now. `rows`: rows in it that may be
+        recorded."""
+        rest = self.key_range
+        if shown.start == rest.start:
+            self.key_range = _NOTHING if shown.stop is None else KeyRange(shown.stop, rest.stop)
+        else:
+            self.key_range = KeyRange(rest.start, shown.start)
+        self._forget(self.noted_rows(shown))
+        self._forget(rows)
+
+    def end(self) -> None:
+        """Note that nothing more is returned."""
+        self.key_range = _NOTHING
+        self._buffered, self._keys, self.stored = {}, None, {}
+        self._unbuffered.clear()
+
+    def show_rows(self, rows: Collection[bytes]) -> None:
+        """Note that these rows are returned now, for a read that is not in key order."""
+        self._shown = frozenset(rows)
+        self._forget(rows)
+
+    def _forget(self, rows: Iterable[bytes]) -> None:
+        for row in rows:
+            if self._buffered.pop(row, None) is None:
+                self._unbuffered.discard(row)
+            else:
+                self._keys = None
+            self.stored.pop(row, None)
+
+    # Notes before own writes change
+
+    def note_write(self, row: bytes, buffered: RowOverlay) -> None:
+        if self._is_ahead(row) and not self._knows(row):
+            if buffered:
+                self._buffered[row], self._keys = dict(buffered), None
+            else:
+                self._unbuffered.add(row)
+
+    def note_leaving(self, rows: Mapping[bytes, RowOverlay]) -> set[bytes]:
+        """Note that buffered rows are about to be sent. Return the rows whose own cells in the store this read
+        needs."""
+        changed = set()
+        for row, cells in rows.items():
+            if self._is_ahead(row):
+                if not self._knows(row):
+                    self._buffered[row], self._keys = dict(cells), None
+                elif row not in self.stored:
+                    changed.add(row)
+        return changed
+
+    def _is_ahead(self, row: bytes) -> bool:
+        return row in self.key_range and row not in self._shown
+
+    def _knows(self, row: bytes) -> bool:
+        return row in self._buffered or row in self._unbuffered
+
+
+class OpenReads:
+    """The open reads of one table. Only its reader keeps a read alive."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: set[ref[OpenRead]] = set()
+
+    def begin(self, key_range: KeyRange, *, is_over_buffer: bool) -> OpenRead:
+        read = OpenRead(key_range, is_over_buffer=is_over_buffer)
+        remember(read, self.open)
+        return read
+
+    def note_write(self, row: bytes, buffered: RowOverlay) -> None:
+        """Note that the buffered cells of a row are about to change."""
+        for read in remembered(self.open):
+            read.note_write(row, buffered)
+
+    def note_leaving(self, rows: Mapping[bytes, RowOverlay]) -> dict[bytes, list[OpenRead]]:
+        """Note that everything buffered is about to be sent. Return the rows whose own cells in the store are needed,
+        each with the reads that need them."""
+        needed: dict[bytes, list[OpenRead]] = {}
+        for read in remembered(self.open):
+            for row in read.note_leaving(rows):
+                needed.setdefault(row, []).append(read)
+            read.is_over_buffer = False
+        return needed

@@ -176,6 +176,7 @@ class ReferenceOracle(ChunkOracle):
             or len(request.cell_ids) > machine.settings.write_set_ids_max
             or machine.commits.malformed(request) is not None
             or machine.large.knows(request.start_ts)
+            or machine.oracle.low_watermark < request.start_ts < machine.oracle.reported.newest_ts
             or request.start_ts in machine.oracle.refused_starts
             or not machine.tables.decidable.issuperset(request.table_ids)
             or machine.clock.next_ts + TIMESTAMP_STEP > machine.clock.ceiling

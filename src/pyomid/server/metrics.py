@@ -138,6 +138,8 @@ COUNTERS: Final = {
     "flushes": "Flushes of the commit table",
     "fences": "Fences",
     "seals": "Starts sealed through the TSO",
+    "ids_reported": "Conflict ids that tasks reported",
+    "reports_refused": "Reports of conflict ids for which there was no room",
     "completions": "Entries deleted because their transactions are complete",
     "completions_left": "Entries of complete transactions left to the sanitizer",
     "stalls": "Stalls after which the leader state was read",

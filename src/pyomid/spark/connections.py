@@ -130,11 +130,6 @@ class Connection:
         removes versions that it sees."""
         return self.deployment.tso.extended
 
-    @property
-    def write_set_ids_max(self) -> int:
-        """The most ids that the TSO accepts in one commit; if not reported, what a TSO with these settings accepts."""
-        return self.deployment.tso.write_set_ids_max or self.deployment.settings.conflict_map_entries // 4
-
     def require_branches(self) -> None:
         """`Misuse`, before anything is written, if the TSO does not support branches."""
         if not self.deployment.tso.extended:

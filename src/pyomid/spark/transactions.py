@@ -64,7 +64,7 @@ from pyomid.spark.source.write_task import (
     reporting,
     write_rows,
 )
-from pyomid.spark.source.written_rows import Found, Lookup, look_up
+from pyomid.spark.source.written_rows import Lookup, look_up
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
@@ -368,7 +368,7 @@ class SparkTransaction(LargeTransaction):
         work = functools.partial(_delete_part, plan, self.read_plan(plan.info))
         return self._of_ranges("overwrite", plan.info.name, KeyRange(), work)
 
-    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
+    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
         return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
 
     def _of_ranges(self, job: str, table: str, span: KeyRange, work: Callable[[KeyRange], R | None]) -> list[R]:
@@ -448,8 +448,8 @@ def transaction(
 
     `transaction_id`: a durable id; of all transactions under it at most one ever commits, and a later begin raises
     `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level, and claim the written tables as a
-    whole, with a warning, once the writes have more conflict ids than the TSO accepts; "table" claims them from the
-    beginning; "cell" and "row" must equal the tables' level, and a write with more ids is refused.
+    whole, with a warning, if the TSO has no room for the writes' conflict ids; "table" claims them from the beginning;
+    "cell" and "row" must equal the tables' level, and a write for whose ids there is no room fails.
     """
     if transaction_id is not None:
         check_transaction_id(transaction_id)

@@ -39,6 +39,7 @@ from pyomid.wire.messages import (
     LeaseReply,
     Refused,
     RenewLease,
+    ReportIds,
     Request,
     Seal,
     SealReply,
@@ -186,6 +187,9 @@ class TsoCalls(Tso):
 
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
         self._ask_for(EndLease(start_ts, shared), Done)
+
+    def report_ids(self, start_ts: int, branch: int, part: int, ids: bytes) -> None:
+        self._ask_for(ReportIds(start_ts, branch, part, ids), Done)
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []

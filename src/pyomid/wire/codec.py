@@ -40,6 +40,7 @@ from pyomid.wire.messages import (
     LeaseReply,
     Refused,
     RenewLease,
+    ReportIds,
     ReportOpenStarts,
     Request,
     Seal,
@@ -206,6 +207,11 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
         case Seal(starts):
             message.seal_request.SetInParent()
             message.seal_request.start_timestamp.extend(starts)
+        case ReportIds(start_ts, branch, part, ids):
+            message.reported_ids.start_timestamp = start_ts
+            message.reported_ids.branch = branch
+            message.reported_ids.part = part
+            message.reported_ids.ids = ids
         case Complete(starts):
             message.complete_request.SetInParent()
             message.complete_request.start_timestamp.extend(starts)
@@ -246,6 +252,7 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
             )
         message.branch.extend(request.branches)
         message.level = int(request.level)
+        message.reported_ids = request.reported_ids
     if request.cells:
         message.cells = request.cells
 
@@ -275,6 +282,7 @@ def _decode_commit_request(message: pb.CommitRequest) -> CommitRequest:
         level,
         message.is_retry,
         cells=message.cells,
+        reported_ids=message.reported_ids,
     )
 
 
@@ -302,6 +310,7 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "commit_part": _decode_commit_part,
     "lease_request": _decode_lease_request,
     "seal_request": lambda m: Seal(tuple(m.start_timestamp)),
+    "reported_ids": lambda m: ReportIds(m.start_timestamp, m.branch, m.part, m.ids),
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
     "open_starts": lambda m: ReportOpenStarts(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),

@@ -19,9 +19,8 @@ from pyomid.client.drive import Run
 from pyomid.client.observers import Kind
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
+from pyomid.client.tables.scans import DescendingScan, RowScan
 from pyomid.client.tables.table import (
-    DescendingScan,
-    RowScan,
     TableHandle,
     TableSteps,
     check_step,

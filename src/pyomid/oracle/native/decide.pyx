@@ -292,12 +292,12 @@ cdef int64_t take_start(OracleState *state, int64_t not_before) noexcept nogil:
 
 
 cdef bint is_rare_commit(OracleState *state, Memory *memory, Op *op, Parsed *parsed) noexcept nogil:
-    """Whether the machine must answer: malformed, sealed, a retry, an unregistered table."""
+    """Whether the machine must answer: malformed, sealed, a retry, an unregistered table, older than reported ids."""
     cdef int64_t index, at
     cdef Table *table
     if not is_issued_start(state, op.ts) or op.table_end - op.table_begin > TABLE_IDS_MAX:
         return True
-    if op.carried_bytes > state.one_step_bytes_max:
+    if op.carried_bytes > state.one_step_bytes_max or state.low_watermark < op.ts < state.reported_ts:
         return True
     if op.cell_end - op.cell_begin > state.write_set_ids_max or state.next_ts + TIMESTAMP_STEP > state.ceiling:
         return True
