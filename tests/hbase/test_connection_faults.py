@@ -19,7 +19,7 @@ from test_deadlines import NoZooKeeper, TlsEchoServer
 from test_interrupts import DEADLINE_S, EchoServer, asked
 
 from certificates import make_certificates
-from pyomid.storage.hbase.regions.operations import ask_steps
+from pyomid.storage.hbase.regions.steps import ask_steps
 from pyomid.storage.hbase.rpc import connection
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.connection import Connection

@@ -19,10 +19,10 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.aio
+import pyomid.client.async_client
 import pyomid.client.background
-import pyomid.client.session.leases
-import pyomid.spark.databases
+import pyomid.client.session.lease_keeper
+import pyomid.spark.connections
 import pyomid.spark.transactions
 from conformance import put_entry
 from pyomid.client.database import Database
@@ -40,9 +40,9 @@ from simulation.universe import Call, Choices, Process, Task
 
 MODULES: Final[list[Any]] = [
     pyomid.client.background,
-    pyomid.client.session.leases,
-    pyomid.client.aio,
-    pyomid.spark.databases,
+    pyomid.client.session.lease_keeper,
+    pyomid.client.async_client,
+    pyomid.spark.connections,
     pyomid.spark.transactions,
 ]
 """Those whose threads, clocks and pools are the simulation's."""
@@ -108,7 +108,7 @@ class FrontWorld(World):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While it lasts the front ends' threads are the universe's."""
-        with simulated(MODULES), patch.object(pyomid.spark.databases, "open_deployment", _parts_here):
+        with simulated(MODULES), patch.object(pyomid.spark.connections, "open_deployment", _parts_here):
             try:
                 yield
             finally:
@@ -116,8 +116,8 @@ class FrontWorld(World):
                     process.alive = False
                     green_threads.bury(process)
                 for database in self.databases:
-                    database.abandon()
-                pyomid.spark.databases._open.clear()
+                    database._core.abandon()
+                pyomid.spark.connections._open.clear()
 
 
 class FrontProcess:
@@ -145,7 +145,7 @@ class FrontProcess:
 
     def connect(self) -> Database:
         database = Database(self.parts(), url=f"simulated:{self.name}", sleep=green_threads.TIME.sleep)
-        database._random = random.Random(self.choices.number(0, 1 << 30))
+        database._core._random = random.Random(self.choices.number(0, 1 << 30))
         self.world.databases.append(database)
         return database
 

@@ -12,7 +12,8 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse
 from pyomid.spark import SparkTransaction
-from pyomid.spark.frames.stale_reads import WRITES
+from pyomid.spark.loads import keys_of
+from pyomid.spark.source.read_task import WRITES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +114,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
                 keys = [key for key, _ in other.table("ranged").scan()]
             meets = tx.read("ranged", partitions=1).select(*(f.expr(where) for where in READ)).collect()
             for place, (where, most) in enumerate(READ.items()):
-                found = tx._key_range(info, None, None, None, where)
+                found = keys_of(spark, info, None, None, None, where)
                 assert sum(key in found for key in keys) == most, where
                 assert all(key in found for key, row in zip(keys, meets, strict=True) if row[place]), where
     finally:
@@ -121,7 +122,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
 
 
 def pyomid_table(url: str, name: str) -> Any:
-    from pyomid.spark.databases import connection
+    from pyomid.spark.connections import connection
 
     return connection(url).table(name)
 

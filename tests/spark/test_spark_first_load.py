@@ -19,11 +19,11 @@ from spark_sessions import run_driver, url_of
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse, Unavailable
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.sessions import workers_fault
 from pyomid.spark.source.options import Options
-from pyomid.spark.supported_pyspark import check_pyspark
+from pyomid.spark.source.supported_pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -210,16 +210,6 @@ def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> Non
         assert tx.read("alone", columns="c1").columns == ["c1"]
     assert [each.table for each in db.compact("alone").tables] == ["alone"]
     assert db.verify("alone").ok
-
-
-def test_the_two_zeros_are_one_key(spark: SparkSession, url: str) -> None:
-    db = pyomid.spark.connect(spark, url)
-    zeros = spark.createDataFrame([(-0.0, 1), (0.0, 2)], "x double, n int").coalesce(1)
-    with pytest.raises(Misuse, match=r"row key x=-?0.0 \(0.0 and -0.0 are one key\)"):
-        db.run(lambda tx: tx.write(zeros, "zeros", row_key="x"))
-    db.run(lambda tx: tx.write(zeros, "zeros", row_key="x", duplicates="last"))
-    (found,) = spark.read.format("omid").option("url", url).option("table", "zeros").load().collect()
-    assert (str(found["x"]), found["n"]) == ("0.0", 2)
 
 
 # Refused by name

@@ -16,14 +16,14 @@ import pytest
 
 import pyomid
 from pyomid.client.admin.table_admin import create_table
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.oracle.status_oracle import PART_COST
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.large_transaction import LargeTransaction

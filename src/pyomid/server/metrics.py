@@ -38,7 +38,8 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise Misuse(f"--metrics {address!r} is not HOST:PORT")
-    registry = registry_of(watched)
+    registry = CollectorRegistry()
+    registry.register(MachineCollector(watched))
     open_connections: dict[asyncio.StreamWriter, None] = {}
     one_at_a_time = asyncio.Lock()
 
@@ -105,12 +106,6 @@ def _http(status: str, kind: str, body: bytes) -> bytes:
 
 
 PREFIX: Final = "pyomid_tso_"
-
-
-def registry_of(watched: Watched) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(MachineCollector(watched))
-    return registry
 
 
 class MachineCollector(Collector):

@@ -32,7 +32,7 @@ from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
@@ -44,7 +44,7 @@ from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.frame_schema import WriteOptions, extended, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.run_outcome import find_run, is_committed

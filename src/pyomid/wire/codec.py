@@ -78,7 +78,7 @@ class CommitPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class ReceivedRequest:
     """One decoded request frame. `request_id` is 0 if the client sent none."""
 
     request_id: int
@@ -140,7 +140,7 @@ def _plain_commit(request: Request, request_id: int) -> bytes | None:
         return None
 
 
-def decode_request(payload: bytes) -> Incoming:
+def decode_request(payload: bytes) -> ReceivedRequest:
     """Return the request in one frame. `ProtocolError` if it holds none, several, or an unknown kind."""
     message = parsed(pb.Request, payload)
     kinds = [field.name for field, _ in message.ListFields() if field.name in _REQUEST_DECODERS]
@@ -148,7 +148,7 @@ def decode_request(payload: bytes) -> Incoming:
         raise ProtocolError(
             f"a frame must hold exactly one request; this one holds {' and '.join(kinds) or 'no known request'}"
         )
-    return Incoming(message.request_id, _REQUEST_DECODERS[kinds[0]](getattr(message, kinds[0])))
+    return ReceivedRequest(message.request_id, _REQUEST_DECODERS[kinds[0]](getattr(message, kinds[0])))
 
 
 def ids_in_frame_max(frame_bytes_max: int) -> int:
@@ -341,7 +341,7 @@ class HandshakeReply:
     """The most bytes of cells that one commit may carry; 0: none."""
 
 
-class Outgoing(NamedTuple):
+class ReceivedAnswer(NamedTuple):
     """One decoded answer frame. `request_id` is 0 if the TSO echoed none."""
 
     request_id: int
@@ -365,22 +365,22 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
     return frame(message.SerializeToString())
 
 
-def decode_answer(payload: bytes) -> Outgoing:
+def decode_answer(payload: bytes) -> ReceivedAnswer:
     """Return the answer in one frame. `ProtocolError` if it holds no known answer."""
     if (plain := plain_frames.plain_answer(payload)) is not None:
         kind, request_id, start_ts, number, fenced_ts = plain
         if kind == plain_frames.BEGIN_REPLY:
-            return Outgoing(request_id, BeginReply(start_ts, number, fenced_ts))
-        return Outgoing(request_id, CommitReply(start_ts, number))
+            return ReceivedAnswer(request_id, BeginReply(start_ts, number, fenced_ts))
+        return ReceivedAnswer(request_id, CommitReply(start_ts, number))
     message = parsed(pb.Response, payload)
     if message.HasField("timestamp_response"):
-        return Outgoing(message.request_id, _decode_begin_answer(message.timestamp_response))
+        return ReceivedAnswer(message.request_id, _decode_begin_answer(message.timestamp_response))
     if message.HasField("commit_response"):
-        return Outgoing(message.request_id, _decode_commit_answer(message.commit_response))
+        return ReceivedAnswer(message.request_id, _decode_commit_answer(message.commit_response))
     for field, value in message.ListFields():
         decode = _ANSWER_DECODERS.get(field.name)
         if decode is not None:
-            return Outgoing(message.request_id, decode(value))
+            return ReceivedAnswer(message.request_id, decode(value))
     raise ProtocolError(f"a frame of {len(payload)} bytes holds no known answer")
 
 

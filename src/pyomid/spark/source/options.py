@@ -23,7 +23,7 @@ READING: Final = {
     "snapshotTimestamp": "read at this start timestamp, which a lease must hold",
     "snapshotEpoch": "epoch of the TSO that issued snapshotTimestamp; set by transactions",
     "snapshotDatabase": "id of the database that issued snapshotTimestamp; set by transactions",
-    "view": "true: writes ignore snapshotTimestamp; set by register_views",
+    "view": "true: writes ignore snapshotTimestamp; set by SparkDatabase.views",
     "ownBranches": "branches that the snapshot sees as own writes; set by transactions",
     "batchRows": "rows per record batch",
     "numPartitions": "minimum number of partitions",

@@ -28,7 +28,7 @@ from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.row_codec.schema import sentinel_column
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 

@@ -18,7 +18,7 @@ from pyomid.cells import CellBatch
 from pyomid.protocol.native import hashing
 from pyomid.row_codec.encode import duplicate_key
 from pyomid.row_codec.row_key import key_layout
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.source.write_task import NO_IDS, BranchReport, WritePlan
 from pyomid.types import KeyRange
 
