@@ -362,7 +362,7 @@ def test_a_snapshot_is_one_for_all_reads_and_partitions(spark: SparkSession, url
         assert before.agg(f.sum("count")).first()[0] == 100
         assert tx.read("snapshot").agg(f.sum("count")).first()[0] == 100
     assert load(spark, url, "snapshot").agg(f.sum("count")).first()[0] == 50 * 7 + 50
-    loaded = load(spark, url, "snapshot", snapshotTimestamp=str(tx.start_ts))
+    loaded = load(spark, url, "snapshot", _snapshotVersion=str(tx.start_ts))
     assert loaded.agg(f.sum("count")).first()[0] == 100
 
 
@@ -452,7 +452,7 @@ def test_what_a_program_without_spark_wrote_is_read_by_a_schema(spark: SparkSess
         with db.begin() as tx:
             tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
     reader = spark.read.format("omid").option("url", url).option("table", "accounts").schema("who string, money string")
-    loaded = reader.option("rowKey", "who").option("columnMapping", "money=f:balance").load()
+    loaded = reader.option("rowKey", "who").option("mapping", "money=f:balance").load()
     assert rows(loaded) == [("alice", "100")]
 
 
@@ -470,7 +470,7 @@ def test_temporary_views_keep_their_options(spark: SparkSession, url: str) -> No
         ({"table": "nowhere"}, "there is no table 'nowhere'"),
         ({"table": "bad", "columns": "cuont"}, "no column 'cuont'; did you mean 'count'"),
         ({"table": "bad", "batchRows": "many"}, "batchRows='many' is not a whole number"),
-        ({"table": "bad", "snapshotTimestamp": "9000000000000000000"}, "was never issued"),
+        ({"table": "bad", "_snapshotVersion": "9000000000000000000"}, "was never issued"),
     ],
 )
 def test_a_bad_read_is_refused_and_names_the_value(

@@ -92,7 +92,7 @@ def test_a_restore_undoes_nothing_that_was_acknowledged_by_its_time(spark: Spark
         restored = db.restore("restored", at)
         assert restored is not None
         assert restored.moment is not None
-        assert restored.moment.time >= at
+        assert restored.moment.timestamp >= at
         assert rows_of(db.read("restored")) == rows[:count]
     write(spark, kept_url, [(9, "later")], "restored")
     found = db.moment(at)
@@ -133,10 +133,10 @@ def test_a_snapshot_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("at", "told"),
     [
-        (None, "at=None is NoneType, not a timestamp"),
-        ("2020-01-01", "at='2020-01-01' is str, not a timestamp"),
-        (True, "at=True is bool, not a timestamp"),
-        (0, "at=0 is not a valid timestamp"),
+        (None, "at=None is NoneType, not a version"),
+        ("2020-01-01", "at='2020-01-01' is str, not a version"),
+        (True, "at=True is bool, not a version"),
+        (0, "at=0 is not a valid version"),
         (datetime(2020, 1, 1), "has no time zone"),
     ],
 )

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyomid.client.changes import place
 from pyomid.client.past_snapshot import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
 from pyomid.row_codec.schema import names_text
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.frames.expressions import quoted
 from pyomid.spark.held_start import HeldStart
-from pyomid.spark.source.change_rows import place_text
 from pyomid.spark.source.options import FORMAT, names_of
 from pyomid.types import Bookmark
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> DataFrame:
-    """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp for everything committed at or
+    """Return a lazy frame of the table at one snapshot. `at`: None for now; a version for everything committed at or
     before it; a timezone-aware datetime for the first known moment at or after it (`moment`). SnapshotTooOld says
     since when history is kept."""
     if at is not None:
@@ -54,24 +53,33 @@ def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> 
 def changes(
     db: SparkDatabase,
     table: str,
-    starting: Bookmark | int,
-    ending: Bookmark | int | None = None,
+    starting: Bookmark | int | datetime,
+    ending: Bookmark | int | datetime | None = None,
     *,
     columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the changes that commits after `starting`, up to and including `ending` (None: now), made to a table.
+    """Return the changes that commits from `starting` to `ending` (None: now) made to a table.
 
     Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
-    and `_commit_timestamp`. Both ends are exact, even if transactions ran at that time. `starting` and `ending` are
-    bookmarks (`db.bookmark`) or timestamps. `SnapshotTooOld` if the changes are no longer kept.
+    and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
+    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. From a datetime on, some
+    commits up to seconds older may be included. `SnapshotTooOld` if the changes are no longer kept.
     """
-    reader = _reader(db, table).option("readChangeFeed", "true")
-    reader = reader.option("starting", place_text(place(starting, "starting")))
+    reader = _end(_reader(db, table).option("readChangeFeed", "true"), "starting", starting)
     if ending is not None:
-        reader = reader.option("ending", place_text(place(ending, "ending")))
+        reader = _end(reader, "ending", ending)
     if columns is not None:
         reader = reader.option("columns", names_text(names_of(columns)))
     return _loaded(reader)
+
+
+def _end(reader: DataFrameReader, name: str, given: Bookmark | int | datetime) -> DataFrameReader:
+    """Set where the changes begin or end."""
+    if isinstance(given, Bookmark):
+        return reader.option(f"{name}Bookmark", str(place(given, name)))
+    if isinstance(given, datetime):
+        return reader.option(f"{name}Timestamp", given.isoformat())
+    return reader.option(f"{name}Version", _version(name, given))
 
 
 def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefix: str = "") -> list[str]:
@@ -88,9 +96,9 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
     try:
         for table, view in names.items():
-            reader = _reader(db, table).option("view", "true")
-            reader = reader.option("snapshotTimestamp", str(held.start_ts))
-            reader = reader.option("snapshotDatabase", conn.database_id.hex())
+            reader = _reader(db, table).option("_view", "true")
+            reader = reader.option("_snapshotVersion", str(held.start_ts))
+            reader = reader.option("_snapshotDatabase", conn.database_id.hex())
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
         held.end(conn)
@@ -123,10 +131,11 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 
 
 class MomentOf(NamedTuple):
-    """A snapshot, by its `version` and its `time`: it holds exactly what was acknowledged at or before that time."""
+    """A snapshot, by its `version` and its `timestamp`: it holds exactly what was acknowledged at or before that
+    time."""
 
     version: int
-    time: datetime
+    timestamp: datetime
 
 
 def moment(db: SparkDatabase, at: datetime) -> MomentOf:
@@ -177,8 +186,19 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreCommit 
 
 
 def _checked(at: int | datetime) -> int | datetime:
-    """Return `at` checked; a version from a pandas frame, a numpy integer, becomes an int."""
-    if hasattr(at, "__index__") and not isinstance(at, bool):
-        at = operator.index(at)
-    check_time(at)
-    return at
+    if isinstance(at, datetime):
+        check_time(at)
+        return at
+    return _version("at", at)
+
+
+def _version(name: str, given: object) -> int:
+    """Return a version, checked; one from a pandas frame, a numpy integer, becomes an int."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise MisuseType(
+            f"{name}={given!r} is {type(given).__name__}, not a version (int) or a datetime with a time zone"
+        )
+    version = operator.index(given)
+    if version <= 0:
+        raise Misuse(f"{name}={version} is not a valid version: versions are above 0", value=version)
+    return version

@@ -17,7 +17,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -87,7 +87,7 @@ R = TypeVar("R")
 _ALL: Final[Any] = object()
 """Default of `where`: no condition was given."""
 
-MODES: Final = ("append", "overwrite", "error", "errorifexists", "ignore")
+MODES: Final = ("append", "insert", "overwrite", "error", "errorifexists", "ignore")
 
 HERE_ROWS_MAX: Final = 10_000
 """A frame whose rows are already in the driver is written there if it has at most this many."""
@@ -155,7 +155,7 @@ class SparkTransaction(LargeTransaction):
         if row_key is not None:
             reader = reader.option("rowKey", row_key_text(row_key))
         if mapping is not None:
-            reader = reader.option("columnMapping", _mapping_text(mapping))
+            reader = reader.option("mapping", _mapping_text(mapping))
         names = None if columns is None else self._columns(info, names_of(columns))
         by_option = names is not None and where is None and schema is None
         if names is not None and by_option:
@@ -186,11 +186,12 @@ class SparkTransaction(LargeTransaction):
         """Write the frame's rows; the frame is computed now, once. Besides a Spark frame, `frame` may be a pandas or
         Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.frames.local_frames`).
 
-        `mode`: "append" upserts by row key; "overwrite" first deletes the rows that the snapshot sees; "error" raises
-        and "ignore" does nothing if the snapshot sees a row of the table. `row_key` creates a missing table.
-        `conflict_level`: as in `transaction`, for this table; also the level of a new table ("auto": row; over HBase,
-        cell). A failed write leaves the transaction rollback-only. `stale_read="allow"`: the frame may be computed
-        from this table at another snapshot; commits in between are then overwritten unseen.
+        `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
+        "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
+        snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `transaction`, for
+        this table; also the level of a new table ("auto": row; over HBase, cell). A failed write leaves the
+        transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
+        commits in between are then overwritten unseen.
         """
         mode = checked_choice("mode", mode, MODES)
         level = checked_level(conflict_level)
@@ -225,6 +226,7 @@ class SparkTransaction(LargeTransaction):
         if not self.writes_into(table, mode, option=f"mode={mode!r}"):
             return _result(table, [])
         with self.writing(f"a write to {table!r} failed", table, stale_read):
+            options = replace(options, new_keys=mode == "insert")
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_all(plan) if mode == "overwrite" else []
             reports = self.reports(f"write {table}", frame, functools.partial(write_rows, plan))
@@ -378,10 +380,10 @@ class SparkTransaction(LargeTransaction):
         return {
             "url": self._conn.url,
             "table": info.name,
-            "snapshotTimestamp": str(self._begun.start_ts),
-            "snapshotEpoch": str(self._begun.epoch),
-            "snapshotDatabase": self._conn.database_id.hex(),
-            **({"ownBranches": own} if own else {}),
+            "_snapshotVersion": str(self._begun.start_ts),
+            "_snapshotEpoch": str(self._begun.epoch),
+            "_snapshotDatabase": self._conn.database_id.hex(),
+            **({"_ownBranches": own} if own else {}),
         }
 
     def _columns(self, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
@@ -569,7 +571,7 @@ def _delete_part(plan: WritePlan, read: ReadPlan, key_range: KeyRange) -> Branch
 def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
     """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
-    return f"omid {table}{bounds} snapshotTimestamp={start_ts}"
+    return f"omid {table}{bounds} version={start_ts}"
 
 
 def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
@@ -612,5 +614,5 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
     read_back = column_mapping(places)
     for name, place in given.items():
         if read_back[name] != place:
-            raise Misuse(f"columnMapping of {name!r} is {place}, which is not UTF-8: read the table by pyomid.connect")
+            raise Misuse(f"column {name!r} is mapped to {place}, which is not UTF-8: read the table by pyomid.connect")
     return json.dumps(places)

@@ -26,7 +26,7 @@ from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, shown_key
-from pyomid.row_codec.row_key import KeyLayout, key_layout
+from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
@@ -65,6 +65,8 @@ class WritePlan:
     """About how many keys, and how many ids, all tasks report to the driver together (`written_rows`)."""
     whole: bool = False
     """Whether the rows' existence is written too, if the commit names cells."""
+    absent_from: ReadPlan | None = None
+    """The snapshot in which no written key may have a row; None: a row that exists is overwritten."""
 
     @property
     def existence(self) -> tuple[Column, ...]:
@@ -119,8 +121,24 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
         with_existence=plan.whole and bool(plan.existence),
     )
     filled = (batch for batch in _kept(plan, batches) if batch.num_rows)
-    cells = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS))
+    cells: Iterable[CellBatch] = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS))
+    if plan.absent_from is not None:
+        cells = _absent(plan, plan.absent_from, cells)
     return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
+
+
+def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> Iterator[CellBatch]:
+    """Yield the batches, after checking that the snapshot sees none of their rows."""
+    conn, layout = connection(plan.url, plan.database_id), key_layout(plan.schema)
+    for batch in batches:
+        present = _present(conn, read, batch)
+        if present is not None:
+            raise Misuse(
+                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table!r}: omit it, or "
+                "overwrite it by mode 'append'",
+                row=present,
+            )
+        yield batch
 
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -201,8 +219,13 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                     made = _key_deletes(conn, merge.read, deletes, some, columns)
                 else:
                     made = (updates if action == UPDATE else inserts).encode(some)
-                    if action == INSERT and merge.new_keys:
-                        _refuse_present(conn, merge.read, made, key_layout(plan.schema))
+                    present = _present(conn, merge.read, made) if action == INSERT and merge.new_keys else None
+                    if present is not None:
+                        raise Misuse(
+                            f"the merge inserts the row {shown_key(present, key_layout(plan.schema))}, which exists in "
+                            f"table {plan.info.name!r}: name the row key in on=[…], or exclude the row by a condition",
+                            row=present,
+                        )
                 counts[action] += made.rows
                 yield made
 
@@ -210,16 +233,11 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
     return None if report is None else replace(report, inserted=counts[INSERT], deleted=counts[DELETE])
 
 
-def _refuse_present(conn: Connection, read: ReadPlan, inserted: CellBatch, layout: KeyLayout) -> None:
-    keys = [inserted.row_key(row) for row in range(inserted.rows)]
+def _present(conn: Connection, read: ReadPlan, written: CellBatch) -> bytes | None:
+    """Return the first key of the batch that has a row in the snapshot, or None."""
+    keys = [written.row_key(row) for row in range(written.rows)]
     rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
-    for key, row in zip(keys, rows, strict=True):
-        if row:
-            raise Misuse(
-                f"the merge inserts the row {shown_key(key, layout)}, which exists in table {read.table!r}: name the "
-                "row key in on=[…], or exclude the row by a condition",
-                row=key,
-            )
+    return next((key for key, row in zip(keys, rows, strict=True) if row), None)
 
 
 def reporting(
