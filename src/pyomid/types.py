@@ -179,6 +179,10 @@ class KeyRange(NamedTuple):
         return isinstance(row, bytes) and self.start <= row and (self.stop is None or row < self.stop)
 
 
+NO_KEYS: Final = KeyRange(b"\0", b"\0")
+"""The range without keys."""
+
+
 def prefix_range(prefix: bytes) -> KeyRange:
     """Return the range of all keys that begin with `prefix`."""
     stripped = prefix.rstrip(b"\xff")

@@ -105,6 +105,18 @@ def test_many_rows_that_are_here_are_written_by_tasks(spark: SparkSession, url: 
     assert [load(spark, url, table).count() for table in ("few", "many")] == [HERE_ROWS_MAX, HERE_ROWS_MAX + 1]
 
 
+def test_a_local_frame_is_computed_once(spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows in this process, many by tasks, which need no rows here."""
+    numbers = pa.array(range(HERE_ROWS_MAX + 1))
+    few, many = (spark.createDataFrame(pa.table({"id": ids})) for ids in (numbers[1:], numbers))
+    assert few.isLocal()
+    assert many.isLocal()
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        assert tx.write(few, "few_local", row_key="id").branches == 1
+        monkeypatch.setattr(type(many), "toArrow", None)
+        assert tx.write(many, "many_local", row_key="id").rows == len(numbers)
+
+
 @pytest.mark.connect
 def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, url: str) -> None:
     write(spark, url, "kept", ("a", 1, None))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,7 @@ from pyomid.client.past_snapshot import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
-from pyomid.row_codec.schema import names_text
+from pyomid.row_codec.schema import names_text, schema_of
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.frames.expressions import quoted
 from pyomid.spark.held_start import HeldStart
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader
 
     from pyomid.spark.database import SparkDatabase
+    from pyomid.spark.transactions import SparkTransaction
 
 
 def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> DataFrame:
@@ -144,10 +146,15 @@ def moment(db: SparkDatabase, at: datetime) -> MomentOf:
     return MomentOf(found.snapshot_ts - 1, datetime.fromtimestamp(found.wall_ms / 1000, UTC))
 
 
-class RestoreCommit(int):
-    """The commit timestamp of a restore, with the `moment` that it restored; None if `at` was a version."""
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What one `restore` did. `commit_version`: None if the table had no other rows than at that time. `moment`: the
+    restored snapshot, if a time was given."""
 
-    moment: MomentOf | None = None
+    commit_version: int | None
+    moment: MomentOf | None
+    rows_written: int
+    rows_deleted: int
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
@@ -168,21 +175,42 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
     return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
-def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreCommit | None:
-    """Restore the table as of `at` in a separate transaction; return its commit timestamp with the restored `moment`.
-    For a time that moment is at or after it: nothing acknowledged by that time is undone. All rows are rewritten;
-    cells that the table's schema does not name are not restored. `ConflictError` if another transaction changed the
-    table meanwhile."""
+def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
+    """Restore the table as of `at` in a separate transaction. For a time the restored `moment` is at or after it:
+    nothing acknowledged by that time is undone. Only rows that changed since then are written or deleted; if values
+    expire (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
+    another transaction changed the table meanwhile."""
     at = _checked(at)
     found = moment(db, at) if isinstance(at, datetime) else None
-    with db.transaction() as tx:
-        frame = read(db, table, at=at if found is None else found.version)
-        tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
-    if tx.commit_ts is None:
-        return None
-    commit = RestoreCommit(tx.commit_ts)
-    commit.moment = found
-    return commit
+    version = at if isinstance(at, int) else found.version  # type: ignore[union-attr]  # a time has a moment
+    past = read(db, table, at=version)
+    with db.transaction(conflict_level="table") as tx:
+        info = tx.writable(table)
+        if info.ttl_seconds is not None:  # the change feed does not report what expired
+            written = tx.write(past, table, mode="overwrite", stale_read="allow").rows
+            deleted = 0
+        else:
+            key = [part.name for part in schema_of(info).row_key]
+            since = snapshot_after(version)
+            changed = changes(db, table, since, tx.start_ts, columns=key).select(*map(quoted, key)).distinct()
+            written, deleted = _restore_rows(tx, table, past, changed.persist())
+    return RestoreResult(tx.commit_ts, found, written, deleted)
+
+
+def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
+    """Write the past rows with these keys, and delete the keys without one. Return the number of both."""
+    from pyspark.sql import functions as f
+
+    names, key = past.columns, keys.columns
+    rows = past.toDF(*(f"c{place}" for place in range(len(names))))
+    wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
+    same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]
+    try:
+        written = tx.write(rows.join(wanted, same, "left_semi").toDF(*names), table, stale_read="allow")
+        deleted = tx.delete(wanted.join(rows, same, "left_anti").toDF(*key), table, stale_read="allow")
+    finally:
+        keys.unpersist()
+    return written.rows, deleted.rows
 
 
 def _checked(at: int | datetime) -> int | datetime:

@@ -72,7 +72,7 @@ from pyomid.spark.source.write_task import (
     write_rows,
 )
 from pyomid.spark.source.written_rows import Found, Lookup, look_up
-from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
+from pyomid.types import NO_KEYS, BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class SparkTransaction(LargeTransaction):
         with self.writing(f"a write to {table!r} failed", table, stale_read):
             options = replace(options, new_keys=mode == "insert")
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
-            deleted = self._delete_all(plan) if mode == "overwrite" else []
+            deleted = self._delete_range("overwrite", plan, KeyRange()) if mode == "overwrite" else []
             reports = self.reports(f"write {table}", frame, functools.partial(write_rows, plan))
             self.note(plan, [*deleted, *reports])
         return _result(table, reports)
@@ -269,8 +269,16 @@ class SparkTransaction(LargeTransaction):
 
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
-        rows = self.read(table, where=where)
-        return self._delete_rows(rows, info, "refuse", whole=ConflictLevel.CELL in info.id_levels)
+        whole = ConflictLevel.CELL in info.id_levels
+        keys, is_exact = self._allowed_keys(info, where)
+        if not is_exact:
+            return self._delete_rows(self.read(table, where=where), info, "refuse", whole=whole)
+        check_level(info, self._level)
+        with self.writing(f"a delete in {table!r} failed", table, "refuse"):
+            plan = self.plan(info)
+            reports = self._delete_range("delete", plan, keys, whole=whole)
+            self.note(plan, reports)
+        return _result(table, reports)
 
     def _delete_rows(
         self, keys: DataFrame | LocalRows, info: TableInfo, stale_read: str, *, whole: bool = False
@@ -400,19 +408,23 @@ class SparkTransaction(LargeTransaction):
         if not (start is None and stop is None and prefix is None):
             zone = self._spark.conf.get("spark.sql.session.timeZone")
             found = key_range(layout, start, stop, prefix, session_zone=zone)
-        if layout is None or info.schema is None or not isinstance(where, str):
-            return found
+        return intersection(found, self._allowed_keys(info, where)[0]) or NO_KEYS
+
+    def _allowed_keys(self, info: TableInfo, where: Column | str | None) -> tuple[KeyRange, bool]:
+        """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
+        if info.schema is None or not isinstance(where, str):
+            return KeyRange(), where is None
         from pyomid.spark.frames.expressions import range_of
 
         empty = self._spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
-        return intersection(found, range_of(empty, layout, where)) or found
+        return range_of(empty, key_layout(info.schema), where)
 
     # Writing
 
-    def _delete_all(self, plan: WritePlan) -> list[BranchReport]:
-        """Write tombstones for every row that the transaction sees, under branches below those of the new rows."""
-        work = functools.partial(_delete_part, plan, self.read_plan(plan.info))
-        return self._of_ranges("overwrite", plan.info.name, KeyRange(), work)
+    def _delete_range(self, job: str, plan: WritePlan, keys: KeyRange, *, whole: bool = False) -> list[BranchReport]:
+        """Delete every row of a range that the transaction sees, under branches below those of later writes."""
+        work = functools.partial(_delete_part, plan, self.read_plan(plan.info), whole)
+        return self._of_ranges(job, plan.info.name, keys, work)
 
     def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
         return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
@@ -460,7 +472,7 @@ class SparkTransaction(LargeTransaction):
         names = tuple(every[place] for place in places)
         with job_named(self._spark, job):
             wanted = _placed(frame, len(every), places)
-            if frame.isLocal():
+            if frame.isLocal() and _rows_max(frame) <= HERE_ROWS_MAX:
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
                     return reported(work(named_batches(names, rows.to_batches())))
@@ -562,8 +574,8 @@ def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
     return WriteResult(table, rows, cells, size, len(reports))
 
 
-def _delete_part(plan: WritePlan, read: ReadPlan, key_range: KeyRange) -> BranchReport | None:
-    report = delete_range(plan, read, key_range)
+def _delete_part(plan: WritePlan, read: ReadPlan, whole: bool, key_range: KeyRange) -> BranchReport | None:
+    report = delete_range(plan, read, key_range, whole=whole)
     crash_point("spark.task.written")
     return report
 
@@ -583,6 +595,13 @@ def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
     if kind.typeName() != "boolean":
         raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
     return rows.where(condition)
+
+
+def _rows_max(frame: DataFrame) -> int:
+    """Return the number of a local frame's rows; 0 if Spark does not tell, as over Connect."""
+    plan = getattr(frame, "_jdf", None)
+    known = None if plan is None else plan.logicalPlan().maxRows()
+    return int(known.get()) if known is not None and known.isDefined() else 0
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:

@@ -33,7 +33,7 @@ from pyomid.spark.source.key_ranges import key_range, parse_bound
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, divided, intersection, read_range
 from pyomid.spark.supported_pyspark import DataSourceReader, InputPartition, ReadMaxRows
-from pyomid.types import KeyRange, TableInfo, TableSchema
+from pyomid.types import NO_KEYS, KeyRange, TableInfo, TableSchema
 from pyomid.wiring import is_made
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Planner:
         layout = key_layout(schema)
         bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
         found = key_range(layout, *bounds)
-        return found if where is None else intersection(found, where.keys(layout)) or found
+        return found if where is None else intersection(found, where.keys(layout)) or NO_KEYS
 
     def _partitions(self) -> int:
         return self._options.whole("numPartitions", least=1) or os.cpu_count() or 1
@@ -347,7 +347,7 @@ class OmidReader(DataSourceReader):
         with coded_errors():
             store = connection(self._plan.url, self._plan.database_id).deployment.store
             parts = divided(store, self._plan.table, self._range, self._partitions)
-            return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
+            return [RangePartition(*part) for part in parts or [NO_KEYS]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)

@@ -167,10 +167,14 @@ def delete_rows(
     )
 
 
-def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, branch: int = 0) -> BranchReport | None:
-    """Delete every row that the snapshot sees in a range, under `branch` if given, else under a new one."""
+def delete_range(
+    plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, branch: int = 0, whole: bool = False
+) -> BranchReport | None:
+    """Delete every row that the snapshot sees in a range, under `branch` if given, else under a new one. `whole`: as
+    in `delete_rows`."""
     conn = connection(plan.url, plan.database_id)
-    tombstones = (_tombstones(batch, visible) for batch, visible in visible_batches(conn, read, key_range))
+    columns = (*_stored(plan.schema), *plan.existence) if whole else ()
+    tombstones = (_tombstones(batch, visible, columns) for batch, visible in visible_batches(conn, read, key_range))
     return _write_branch(plan, tombstones, branch=branch)
 
 
@@ -396,9 +400,19 @@ def _stored(schema: TableSchema) -> list[Column]:
     return [*(column.column for column in schema.columns if column.column is not None), *schema.retired]
 
 
-def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
-    """Return tombstones for the visible rows and columns of a batch, one record per row."""
+def _tombstones(batch: CellBatch, visible: VisibleCells, columns: Sequence[Column]) -> CellBatch:
+    """Return tombstones for the visible rows and columns of a batch, and for their `columns`; one record per row."""
     rows = visible.rows_present()
+    if columns:
+        return batch_of(
+            [
+                [
+                    Cell(batch.row_key(row), *column, 0, None)
+                    for column in dict.fromkeys((*_columns(batch, visible, row), *columns))
+                ]
+                for row in rows.tolist()
+            ]
+        )
     counts: NDArray[np.int64] = (visible.row_cell[1:] - visible.row_cell[:-1])[rows]
     cells = len(visible.cells)
     return CellBatch(
@@ -414,6 +428,12 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
         cell_off=np.zeros(cells, dtype=np.int64),
         cell_len=np.full(cells, TOMBSTONE, dtype=np.int32),
     )
+
+
+def _columns(batch: CellBatch, visible: VisibleCells, row: int) -> list[Column]:
+    """Return the columns that are visible in a row of a batch."""
+    cells = visible.cells[visible.row_cell[row] : visible.row_cell[row + 1]]
+    return [batch.columns[place] for place in batch.cell_col[cells].tolist()]
 
 
 # Rows in runs
