@@ -118,7 +118,7 @@ class Database:
                 for number in range(first, min(first + BATCH_ROWS, rows)):
                     table.put(key_of(number), {NAME: VALUE})
         assert self.db.drain(60)
-        self.tso, self.store = self.db.deployment.tso, self.db.deployment.store
+        self.tso, self.store = self.db._core.deployment.tso, self.db._core.deployment.store
         self.start_ts = 0
 
     def begin(self, number: int = 0) -> None:

@@ -115,10 +115,10 @@ def scans(setting: Setting, rows: int) -> None:
             assert sum(each.cells for each in store.scan(table, KeyRange())) >= cells
 
         def seen(table: str = table) -> None:
-            found, cache, begun = 0, CommitCache(100_000), database.deployment.tso.begin()
+            found, cache, begun = 0, CommitCache(100_000), database._core.deployment.tso.begin()
             reader = Snapshot(begun.start_ts, begun.epoch)
             for each in chain(store.scan(table, KeyRange()), (None,)):
-                result = database.driver.run(read_batch_steps(table, each, None, reader, cache))
+                result = database._core.driver.run(read_batch_steps(table, each, None, reader, cache))
                 found += 0 if result is None else len(result[1].cells)
             assert found == cells
 
@@ -137,7 +137,7 @@ def scans(setting: Setting, rows: int) -> None:
 
 
 def one_writes(setting: Setting) -> None:
-    database, deployment = setting.database, setting.database.deployment
+    database, deployment = setting.database, setting.database._core.deployment
     table = setting.table("one")
     column, tables = Column(b"f", b"q0"), (table_id(table.encode()),)
 
@@ -182,7 +182,7 @@ def one_writes(setting: Setting) -> None:
 
 
 def loads(setting: Setting) -> None:
-    database, deployment = setting.database, setting.database.deployment
+    database, deployment = setting.database, setting.database._core.deployment
     table = setting.table("load")
     batches = [batch(index * LOAD_ROWS, (index + 1) * LOAD_ROWS) for index in range(LOADS)]
     versions = iter(range(1, 1 << 30))

@@ -29,7 +29,7 @@ import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cells import CellBatch, batch_of
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native.hashing import name_ids
@@ -234,10 +234,10 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
 
     def scan(table: str = table) -> int:
         """As a Spark task reads: every start without a shadow cell looked up once."""
-        found, cache, snapshot = 0, CommitCache(100_000), database.deployment.tso.begin()
+        found, cache, snapshot = 0, CommitCache(100_000), database._core.deployment.tso.begin()
         reader = Snapshot(snapshot.start_ts, snapshot.epoch)
         for each in chain(setting.store.scan(table, KeyRange()), (None,)):
-            seen = database.driver.run(read_batch_steps(table, each, None, reader, cache))
+            seen = database._core.driver.run(read_batch_steps(table, each, None, reader, cache))
             found += 0 if seen is None else len(seen[1].cells)
         return found
 
@@ -432,7 +432,7 @@ def load_by_transactions(database: Database, table: str, transactions: int, rows
 
 def bulk_transaction(database: Database, table: str, rows: CellBatch, *, complete: bool = True) -> int:
     """Write, commit by row ids, shadow cells, completion. Returns the start."""
-    parts, name = database.deployment, table.encode()
+    parts, name = database._core.deployment, table.encode()
     start_ts = parts.tso.begin().start_ts
     parts.store.write_batch(table, start_ts, rows)
     ids = tuple(name_ids(name, [rows.row_key(index) for index in range(rows.rows)]))

@@ -25,7 +25,7 @@ from benchmarks.spark.writes import write, write_plainly
 import pyomid
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.row_codec.schema import DEFAULT_FAMILY
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper

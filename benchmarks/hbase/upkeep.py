@@ -108,7 +108,7 @@ def watermark_passes(database: Database) -> None:
     """Waits until W has passed everything so far: who wrote it tells its oldest open start every two seconds."""
     with database.snapshot() as now:
         newest = now.start_ts
-    while database.deployment.leader_state.read_watermarks()[0] < newest:
+    while database._core.deployment.leader_state.read_watermarks()[0] < newest:
         time.sleep(0.5)
         with database.begin() as tx:
             tx.rollback()

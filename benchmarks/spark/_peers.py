@@ -18,7 +18,7 @@ from pyomid.cells import CellBatch
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.row_codec.schema import schema_of
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyomid.spark
 from pyomid.spark import SparkDatabase
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 from pyomid.spark.sessions import register
 
 if TYPE_CHECKING:

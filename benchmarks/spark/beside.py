@@ -1,10 +1,12 @@
 """A Spark load beside point writers of another process: what it costs them, and how often it loses to them.
 
-    python -m benchmarks.spark.beside [rows=100000] [tries=5] [writers=4] [pause_ms=5] [service_rows=300000]
+    python -m benchmarks.spark.beside [rows=100000] [tries=5] [writers=4] [pause_ms=5] [large=5000000] [at_once=3]
+                                      [service_rows=300000]
 
 1. Threads write single rows of the loaded table that the load does not touch, with a pause after each transaction. The
-   load claims the table (level table) or names its rows (level row). Reported: how often the load lost, the writers'
-   rate, their aborts and slowest transactions, beside the same traffic without a load.
+   loads claim the table (level table), or report their rows (level auto): one after the other, several at once, and one
+   that is large. Reported: how many loads lost (goal, except at level table: none), the writers' rate, their aborts and
+   slowest transactions, beside the same traffic without a load. `large=0` runs no large load.
 2. A service writes single rows of another table in one loop, without a pause, while one job loads `service_rows`. Goal:
    the service's p99 ≤ 50 ms. `tries=0` runs this part alone.
 """
@@ -17,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS, Setting, setting
@@ -33,22 +36,28 @@ def main() -> int:
     asked = dict(text.split("=", 1) for text in sys.argv[1:])
     rows, tries, writers = (int(asked.get(*each)) for each in (("rows", "100000"), ("tries", "5"), ("writers", "4")))
     pause_s, service_rows = float(asked.get("pause_ms", "5")) / 1_000, int(asked.get("service_rows", "300000"))
+    large, at_once = int(asked.get("large", "5000000")), int(asked.get("at_once", "3"))
     report = Report(f"Spark: loads beside point writers of another process, local[{PARTS}]")
-    with setting("conflictMapEntries=33554432&leaseSeconds=60") as at:
+    with setting("leaseSeconds=60") as at:
         one_load(at, rows, "table")
         beside_a_service(report, at, service_rows)
-        works: dict[str, Callable[[], object]] = {
-            "no load": lambda: time.sleep(3),
-            "load, level table": lambda: loads(at, rows, "table", tries),
-            "load, level row": lambda: loads(at, rows, "row", tries),
+        works: dict[str, tuple[int, Callable[[], object]]] = {
+            "no load": (0, lambda: time.sleep(3)),
+            f"{tries} loads, level table": (tries, lambda: loads(at, rows, "table", tries)),
+            f"{tries} loads": (tries, lambda: loads(at, rows, "auto", tries)),
+            f"{at_once} loads at once": (at_once, lambda: loads_at_once(at, rows, at_once)),
+            f"a load of {large} rows": (1, lambda: loads(at, large, "auto", 1)),
         }
-        for name, work in works.items() if tries else ():
+        for name, (count, work) in works.items() if tries else ():
+            if name.startswith("a load of 0"):
+                continue
             point, lost = beside(at, "loaded", writers, pause_s, work)
             report.note(
-                f"{name:<20} load lost {lost} of {0 if name == 'no load' else tries} times; points: "
-                f"{point['commits'] / point['seconds']:.0f}/s, {point['aborts']} aborted, slowest "
-                f"{point['slowest_ms']:.0f} ms, 99 % within {point['p99_ms']:.1f} ms"
+                f"{name:<24} lost {lost} of {count}; points: {point['commits'] / point['seconds']:.0f}/s, "
+                f"{point['aborts']} aborted, slowest {point['slowest_ms']:.0f} ms, 99 % within {point['p99_ms']:.1f} ms"
             )
+            if count and "table" not in name:
+                report.ratio(f"{name}: lost ÷ loads", lost, count, at_most=0)
     return report.finish()
 
 
@@ -65,8 +74,8 @@ def beside_a_service(report: Report, at: Setting, rows: int) -> None:
     print(f"| a service's p99 beside a Spark load | {quiet['p99_ms']:.3g} ms | {loaded['p99_ms']:.3g} ms | ≤ 50 ms |\n")
 
 
-def one_load(at: Setting, rows: int, level: str) -> None:
-    frame = at.spark.range(rows, numPartitions=PARTS).selectExpr("id AS k", "id AS v")
+def one_load(at: Setting, rows: int, level: str, first: int = 0) -> None:
+    frame = at.spark.range(first, first + rows, numPartitions=PARTS).selectExpr("id AS k", "id AS v")
     with at.db.transaction(conflict_level=level) as tx:
         tx.write(frame, "loaded", row_key="k")
 
@@ -79,6 +88,20 @@ def loads(at: Setting, rows: int, level: str, tries: int) -> int:
         except ConflictError:
             lost += 1
     return lost
+
+
+def loads_at_once(at: Setting, rows: int, count: int) -> int:
+    """Of rows of their own."""
+
+    def lost(number: int) -> int:
+        try:
+            one_load(at, rows, "auto", first=number * rows)
+        except ConflictError:
+            return 1
+        return 0
+
+    with ThreadPoolExecutor(count) as pool:
+        return sum(pool.map(lost, range(count)))
 
 
 def beside(

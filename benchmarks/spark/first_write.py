@@ -29,7 +29,7 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS
 
 import pyomid.spark
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 from pyomid.spark.sessions import register
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from benchmarks.spark._peers import Prebuilt, Raw, write_prebuilt
 from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 from pyspark.sql import functions as f
 
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -72,7 +72,7 @@ def told(tx: SparkTransaction, table: str, frame: DataFrame, duplicates: str) ->
     sizes: list[int] = []
 
     def note(plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-        sizes.extend(report.ids.nbytes + report.keys.nbytes for report in reports)
+        sizes.extend(report.keys.nbytes for report in reports)
         SparkTransaction.note(tx, plan, reports)
 
     with patch.object(tx, "note", note):

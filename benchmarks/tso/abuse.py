@@ -31,7 +31,7 @@ from benchmarks._report import machine_lines
 from changed_tso import changed_tso
 from pyomid.errors import Unavailable
 from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
-from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake, encode_request
+from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter, frame
 from pyomid.wire.messages import AdvanceHorizon, AskStatus, Begin, Complete, Fence, GrantLease, Request, Seal
 
@@ -48,15 +48,15 @@ class Peer:
         self.sock = _dialled(address)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._cutter = FrameCutter(1 << 30)
-        self._answers: list[Outgoing] = []
+        self._answers: list[ReceivedAnswer] = []
         self.sock.sendall(encode_handshake(Handshake(1)))
         self.answer()
 
-    def ask(self, request: Request) -> Outgoing:
+    def ask(self, request: Request) -> ReceivedAnswer:
         self.sock.sendall(encode_request(request, request_id=1))
         return self.answer()
 
-    def answer(self) -> Outgoing:
+    def answer(self) -> ReceivedAnswer:
         while not self._answers:
             chunk = self.sock.recv(1 << 16)
             if not chunk:

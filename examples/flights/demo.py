@@ -20,7 +20,7 @@ from examples.flights.snapshots import SnapshotReader
 import pyomid
 import pyomid.spark
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, Verification
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import table_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyomid.client.changes import RowChange
+    from pyomid.client.change_feed import RowChange
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
     from pyomid.client.observers import Observer
@@ -117,7 +117,7 @@ _LATE: Final = {
     "Database": "pyomid.client.database",
     "DatabaseStatus": "pyomid.client.database",
     "Page": "pyomid.client.tables.table",
-    "RowChange": "pyomid.client.changes",
+    "RowChange": "pyomid.client.change_feed",
     "Savepoint": "pyomid.client.transaction",
     "Table": "pyomid.client.tables.table",
     "Transaction": "pyomid.client.transaction",

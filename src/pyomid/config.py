@@ -73,6 +73,10 @@ class CommonSettings:
     """Cells that the TSO remembers for conflict checks; a million take about 20 MB. A TSO started by hand has 16
     million."""
 
+    reported_ids_max: int = 16_000_000
+    """Conflict ids of Spark transactions that the TSO keeps beside `conflictMapEntries`, 8 bytes each. A transaction
+    for whose ids it has no room claims its tables."""
+
     flush_bytes: int = 4 << 20
     """Size of the write buffer. A full one goes to the store as one batch."""
 

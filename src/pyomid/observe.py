@@ -84,7 +84,7 @@ class Metrics(Observer):
         self._counters["retries"].inc()
 
 
-def outcome(operation: Operation, transaction: RowTransaction[Any]) -> str:
+def outcome(operation: Operation, transaction: RowTransaction) -> str:
     """Return the outcome of the transaction that the operation ended."""
     if transaction.state is State.COMMITTED:
         return "read" if transaction.commit_ts is None else "committed"
@@ -148,7 +148,7 @@ class Spans(Observer):
         self._note_error(span, operation.error)
         span.end(_nanoseconds(operation.began_s + operation.seconds))
 
-    def _end(self, operation: Operation, transaction: RowTransaction[Any], span: Span) -> None:
+    def _end(self, operation: Operation, transaction: RowTransaction, span: Span) -> None:
         del self._open[transaction]
         if transaction.commit_ts is not None:
             span.set_attribute("pyomid.commit_ts", transaction.commit_ts)

@@ -622,6 +622,11 @@ class Tso(ABC):
         """End the owner's part of a lease. Its sharers keep it, unless `shared` ends it for them too."""
 
     @abstractmethod
+    def report_ids(self, start_ts: int, branch: int, part: int, ids: bytes) -> None:
+        """Report ids of the write set of a leased start (`wire.messages.ReportIds`). Its commit states how many were
+        reported for the branches that it names. `Unavailable` if the TSO has no room for them."""
+
+    @abstractmethod
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         """Place markers through the TSO. It replies after the batches that may hold these starts, and refuses their
         commits from then on."""

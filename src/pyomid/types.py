@@ -307,7 +307,8 @@ class CommitRequest:
     `branches` make it a large commit. `level` TABLE claims `table_ids` as a whole; `cell_ids` are then a few cells of
     other tables, such as an idempotency key, and are checked as usual. `from_java_peer`: from a peer without pyomid's
     extensions, such as Apache Omid's client, so `level` is IDS. `cells`: all cells of the transaction, packed by
-    `DataStore.pack_cells`; the TSO writes them together with the decision.
+    `DataStore.pack_cells`; the TSO writes them together with the decision. `reported_ids`: how many ids were reported
+    for `branches` (`Tso.report_ids`); they are part of the write set.
     """
 
     start_ts: int
@@ -318,6 +319,7 @@ class CommitRequest:
     is_retry: bool = False
     from_java_peer: bool = False
     cells: bytes = b""
+    reported_ids: int = 0
 
     @property
     def is_large(self) -> bool:

@@ -33,10 +33,10 @@ from pyomid.ports import Deployment, boot_clock
 if TYPE_CHECKING:
     import ssl
 
-    from pyomid.client.aio import AsyncDatabase
+    from pyomid.client.async_client import AsyncDatabase
     from pyomid.client.database import Database
     from pyomid.client.observers import Observer
-    from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
+    from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
     from pyomid.client.upkeep.folder import FolderUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
@@ -60,11 +60,11 @@ def open_database(url: str, *, observers: Sequence[Observer] = (), **options: An
 
 async def open_async_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
     """Return the result of `pyomid.aio.connect`, which owns its deployment."""
-    from pyomid.client.aio import AsyncDatabase
-    from pyomid.client.session.daemon_threads import in_daemon_thread
+    from pyomid.client.async_client import AsyncDatabase
+    from pyomid.client.async_driver import in_daemon_thread
 
     database = await in_daemon_thread(lambda: open_database(url, observers=observers, **options))
-    loop_session = database.deployment.loop_session
+    loop_session = database._core.deployment.loop_session
     return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 
 
@@ -246,6 +246,7 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
     return replace(
         base,
         conflict_map_entries=settings.conflict_map_entries,
+        reported_ids_max=settings.reported_ids_max,
         max_transaction_age_s=settings.max_transaction_age_seconds,
         lease_seconds=settings.lease_seconds,
         commit_retry_s=max(settings.commit_retry_seconds, base.commit_retry_s),
@@ -264,8 +265,8 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     tso = TsoSession(connector, clock=boot_clock, **patience)
 
     def loop_session() -> AsyncTsoSession:
-        from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-        from pyomid.client.session.daemon_threads import in_daemon_thread
+        from pyomid.client.async_driver import in_daemon_thread
+        from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 
         return AsyncTsoSession(
             lambda: in_daemon_thread(lambda: ConnectedSocket(connector())), known=tso.known, **patience
@@ -382,6 +383,7 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
 _OF_THE_TSO: Final = (
     "tso_idle_exit_seconds",
     "conflict_map_entries",
+    "reported_ids_max",
     "max_transaction_age_seconds",
     "lease_seconds",
     "commit_retry_seconds",
@@ -429,7 +431,7 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     """Return the TLS context for a cluster's TSO, and the token to send. `Misuse` before anything is connected."""
-    from pyomid.client.session.connecting import read_token
+    from pyomid.client.session.blocking import read_token
     from pyomid.tls import client_context
 
     tls = client_context("tls", settings.tls_ca, settings.tls_cert, settings.tls_key)
@@ -450,13 +452,13 @@ class _LeaderConnector:
 
     def for_loop(self) -> ConnectedSocket:
         """Connect without TLS: the event loop starts it."""
-        from pyomid.client.session.aio import ConnectedSocket
+        from pyomid.client.session.async_session import ConnectedSocket
 
         sock, tso = self._connect(None)
         return ConnectedSocket(sock, self._tls, tso.host)
 
     def _connect(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
-        from pyomid.client.session.connecting import tcp_connector
+        from pyomid.client.session.blocking import tcp_connector
         from pyomid.storage.hbase.coordination import find_tso
 
         self._connected_to = tso = find_tso(self._zookeeper)
@@ -496,8 +498,8 @@ def _hbase_deployment(
         return find_tso(database.zookeeper).epoch
 
     def loop_session() -> AsyncTsoSession:
-        from pyomid.client.session.aio import AsyncTsoSession
-        from pyomid.client.session.daemon_threads import in_daemon_thread
+        from pyomid.client.async_driver import in_daemon_thread
+        from pyomid.client.session.async_session import AsyncTsoSession
 
         connector = leader_connector()
         return AsyncTsoSession(

@@ -12,9 +12,9 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase
-from pyomid.client.session import aio
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.async_client import AsyncDatabase
+from pyomid.client.session import async_session
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.client.transaction import State
@@ -45,13 +45,13 @@ def test_a_cancellation_beside_the_answer_is_not_lost(
             assert session._connection is not None
             session._connection.close(ConnectionBroken("closed by the test", sent=False))
         task = asyncio.create_task(session.begin())
-        hear = aio._Connection.data_received
+        hear = async_session._Connection.data_received
 
-        def hear_and_cancel(connection: aio._Connection, data: bytes) -> None:
+        def hear_and_cancel(connection: async_session._Connection, data: bytes) -> None:
             hear(connection, data)
             task.cancel()
 
-        monkeypatch.setattr(aio._Connection, "data_received", hear_and_cancel)
+        monkeypatch.setattr(async_session._Connection, "data_received", hear_and_cancel)
         with pytest.raises(asyncio.CancelledError):
             await task
         monkeypatch.undo()
@@ -122,15 +122,15 @@ def test_an_outcome_without_threads_is_told(
                 async with db.begin() as other:
                     await (await other.table("t")).put(b"k", {b"f:x": b"2"})
             with monkeypatch.context() as patch:
-                patch.setattr(db.driver, "_store_threads", NoThreads())
-                patch.setattr(db.blocking.background, "_cells_max", 0)  # completion waits for room
+                patch.setattr(db._driver, "_store_threads", NoThreads())
+                patch.setattr(db._blocking._core.background, "_cells_max", 0)  # completion waits for room
                 if loses:
                     with pytest.raises(ConflictError):
                         await tx.commit()
                 else:
                     await tx.commit()
             assert tx.state is (State.ROLLED_BACK if loses else State.COMMITTED)
-            assert db.blocking.background.counters.failures == 1
+            assert db._blocking._core.background.counters.failures == 1
             assert NO_THREAD in caplog.text
 
     asyncio.run(main())
@@ -141,7 +141,7 @@ def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypat
         broken(session._connection)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
-        async def lacking() -> aio.ConnectedSocket:
+        async def lacking() -> async_session.ConnectedSocket:
             if errors:
                 raise errors.pop()
             return await dial()
@@ -155,7 +155,7 @@ def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypat
 
 def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pyomid.connect(embedded_url) as db:
-        session = db.deployment.tso
+        session = db._core.deployment.tso
         assert isinstance(session, TsoSession)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
@@ -175,12 +175,12 @@ def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch
     async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
         start_ts = (await session.begin()).start_ts
 
-        async def lacking() -> aio.ConnectedSocket:
+        async def lacking() -> async_session.ConnectedSocket:
             raise RuntimeError(NO_THREAD)
 
         monkeypatch.setattr(session, "_connect", lacking)
         monkeypatch.setattr(session, "_retry_s", 1.0)
-        monkeypatch.setattr(aio._Connection, "data_received", lambda connection, _: broken(connection))
+        monkeypatch.setattr(async_session._Connection, "data_received", lambda connection, _: broken(connection))
         with pytest.raises(OutcomeUnknown, match=NO_THREAD):
             await session.commit(CommitRequest(start_ts, (1,)))
 
@@ -200,7 +200,7 @@ def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, mon
 
 def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pyomid.connect(embedded_url) as db:
-        session = db.deployment.tso
+        session = db._core.deployment.tso
         assert isinstance(session, TsoSession)
         session.begin()
         broken(session._connection)
@@ -222,7 +222,7 @@ def test_both_sessions_of_a_client_know_one_database(embedded_url: str) -> None:
     """Else one goes on with the database that was made in the place of the other's."""
 
     async def body(db: AsyncDatabase, session: AsyncTsoSession) -> None:
-        blocking = db.deployment.tso
+        blocking = db._core.deployment.tso
         assert isinstance(blocking, TsoSession)
         broken(session._connection)
         blocking.known.id = bytes(16)
@@ -263,6 +263,6 @@ def test_a_database_is_closed_without_threads(memory_url: str, monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "to_thread", lacking)
             await db.close()
-        assert repr(db.blocking).endswith(" closed>")
+        assert repr(db._blocking).endswith(" closed>")
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.drive import Run
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.folder import (
     GAIN_MIN,
     PATIENCE_MAX,
@@ -74,7 +74,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
 ) -> None:
     """A connection for what it asked before, or knows, would keep the process of an idle folder for ever."""
     monkeypatch.setattr("pyomid.client.upkeep.folder.ENTRIES_MIN", 0)
-    tso, asked = raised.deployment.tso, []
+    tso, asked = raised._core.deployment.tso, []
 
     class Asked:
         def __getattr__(self, name: str) -> object:
@@ -88,7 +88,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     raised.compact()
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._open = lambda: replace(raised.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
+    upkeep._open = lambda: replace(raised._core.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
     upkeep._retry_s = 0.0
     upkeep._timestamps = lambda: (0, 0)  # no pass: it would record a later W, and H would move again
     asked_by_look = []
@@ -153,13 +153,13 @@ def raised(memory_url: str) -> Iterator[Database]:
 
 
 def publish(db: Database) -> None:
-    leader_state = db.deployment.leader_state
+    leader_state = db._core.deployment.leader_state
     watermark = db.begin().start_ts
     leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
 
 
 def stored(db: Database) -> int:
-    return sum(len(batch.rec_version) for batch in db.deployment.store.scan("t", KeyRange()))
+    return sum(len(batch.rec_version) for batch in db._core.deployment.store.scan("t", KeyRange()))
 
 
 def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float] | None = None) -> FolderUpkeep:
@@ -170,10 +170,10 @@ def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float]
         return now[0]
 
     upkeep = FolderUpkeep(
-        folder, lambda: replace(db.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
+        folder, lambda: replace(db._core.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
         clock=tick,
     )  # fmt: skip
-    watermark, _ = db.deployment.leader_state.read_watermarks()
+    watermark, _ = db._core.deployment.leader_state.read_watermarks()
     upkeep._timestamps = lambda: (watermark, watermark)
     return upkeep
 
@@ -213,7 +213,9 @@ def test_a_pass_that_was_stopped_is_done_by_the_next_process(
     with pytest.raises(Stopped):
         upkeep.round()
     assert stored(raised) > ROWS
-    assert not raised.deployment.catalog.region_watermarks("t"), "a region that is half clean is recorded as clean"
+    assert not raised._core.deployment.catalog.region_watermarks("t"), (
+        "a region that is half clean is recorded as clean"
+    )
     upkeep = upkeep_of(raised, tmp_path)
     upkeep._is_whole = True  # what is left may be too little to be worth it
     upkeep.round()
@@ -232,7 +234,7 @@ def test_the_next_process_cleans_what_a_stopped_pass_left(
     upkeep._stop = Rests(clock, stops_after=1)
     with pytest.raises(Stopped):
         upkeep.round()
-    assert raised.deployment.catalog.region_watermarks("still")
+    assert raised._core.deployment.catalog.region_watermarks("still")
     again, cleaned = upkeep_of(raised, tmp_path), []
     compact = again._compact
 
@@ -259,7 +261,7 @@ def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path:
                 tx.table("t").put(b"%d" % row, {VALUE: b"more"})
     assert raised.drain(10)
     publish(raised)
-    watermark, _ = raised.deployment.leader_state.read_watermarks()
+    watermark, _ = raised._core.deployment.leader_state.read_watermarks()
     again._timestamps = lambda: (watermark, watermark)
     again.round()
     assert stored(raised) == ROWS
@@ -286,7 +288,7 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
     for number in range(2):
         records[0] = ROWS + number * GAIN_MIN
         publish(raised)
-        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
         upkeep.round()
         assert upkeep.report.passes == 1 + number
@@ -301,11 +303,11 @@ def test_sanitizing_that_fails_each_time_does_not_block_compaction(
         def __getattr__(self, name: str) -> object:
             if name == "entries":
                 raise error
-            return getattr(raised.deployment.commit_table, name)
+            return getattr(raised._core.deployment.commit_table, name)
 
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._open = lambda: replace(raised.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
+    upkeep._open = lambda: replace(raised._core.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
     for _ in range(3):
         clock[0] += SANITIZE_EVERY_S  # the wait after an error is as long
         with suppress(Unavailable):
@@ -317,7 +319,7 @@ def test_sanitizing_that_fails_each_time_does_not_block_compaction(
 def failing_merges_of_still(db: Database, error: OmidError) -> tuple[list[str], Callable[[], None]]:
     """Let merges of the table "still", which comes first, fail. Return the tables of the merges that were tried, and
     what lets all succeed."""
-    merge, is_mended, tried = db.deployment.store.flush_and_merge, threading.Event(), list[str]()
+    merge, is_mended, tried = db._core.deployment.store.flush_and_merge, threading.Event(), list[str]()
 
     def merges(table: str, region: KeyRange) -> None:
         tried.append(table)
@@ -325,7 +327,7 @@ def failing_merges_of_still(db: Database, error: OmidError) -> tuple[list[str], 
             raise error
         merge(table, region)
 
-    db.deployment.store.flush_and_merge = merges  # type: ignore[method-assign]
+    db._core.deployment.store.flush_and_merge = merges  # type: ignore[method-assign]
     return tried, is_mended.set
 
 
@@ -341,7 +343,7 @@ def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_p
         tried.clear()
         records[0] += 10 * GAIN_MIN
         publish(raised)
-        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
         upkeep._timestamps = lambda: (watermark, watermark)
         upkeep.round()
 
@@ -393,15 +395,15 @@ def test_a_floor_that_could_not_be_moved_is_moved_later(
     raised.create_table("expires", families=["f"], ttl_seconds=1000)
     with raised.begin() as tx:
         tx.table("expires").put(b"r", {VALUE: b"v"})
-    clock, tried, move = [0.0], list[float](), expiry.move_floor
+    clock, tried, move = [0.0], list[float](), expire.move_floor
 
-    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
         tried.append(clock[0])
         if len(tried) == 1:
             raise Misuse("it cannot be written now")
         return move(database, table, **options)
 
-    monkeypatch.setattr(expiry, "move_floor", moves)
+    monkeypatch.setattr(expire, "move_floor", moves)
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._commits = lambda: 7
     upkeep.round()

@@ -14,7 +14,7 @@ import pytest
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError
 from pyomid.types import CommitReply, CommitRequest
@@ -30,7 +30,7 @@ class Recorded:
     def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.db = db
         self.requests: list[CommitRequest] = []
-        session: Any = type(db.deployment.tso)
+        session: Any = type(db._core.deployment.tso)
         commit: Callable[[Any, CommitRequest], CommitReply] = session.commit
 
         def recording(tso: Any, request: CommitRequest) -> CommitReply:
@@ -53,13 +53,13 @@ class Recorded:
             return dict(tx.table(table).scan())
 
     def versions(self, table: str = "t") -> int:
-        cells = (batch.cells for batch in self.db.deployment.store.scan(table, pyomid.types.KeyRange()))
+        cells = (batch.cells for batch in self.db._core.deployment.store.scan(table, pyomid.types.KeyRange()))
         return sum(cells)
 
 
-@pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
-    with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with pyomid.connect(f"omid://{tmp_path_factory.mktemp('carried')}/db?tsoIdleExitSeconds=1") as db:
         db.create_table("t", families=["f"])
         db.create_table("short", families=["f"], ttl_seconds=100)
         db.create_table("orders", families=["f"])
@@ -67,9 +67,21 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
         db.create_index("orders", "by_shop", ["shop"])
         db.create_table("plain_orders", families=["f"])
         db.table_schema("plain_orders", {"id": int, "total": float}, row_key="id")
-        with db.begin() as tx:
-            tx.table("t").put(b"there", {b"f:n": b"1"})
-        yield Recorded(db, monkeypatch)
+        yield db
+
+
+@pytest.fixture
+def recorded(tables: Database, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """The table t has one row, the others none."""
+    with tables.begin() as tx:
+        for name in ("t", "short"):
+            table = tx.table(name)
+            table.delete_rows([key for key, _ in table.scan()])
+        for name in ("orders", "plain_orders"):
+            typed = tx.table(name, dict)
+            typed.delete_rows([row["id"] for row in typed.scan()])
+        tx.table("t").put(b"there", {b"f:n": b"1"})
+    return Recorded(tables, monkeypatch)
 
 
 def put_and_take_back(tx: Transaction) -> None:

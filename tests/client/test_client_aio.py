@@ -11,7 +11,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.transaction import State
 from pyomid.errors import Misuse, TransactionEnded
 from pyomid.types import CommitReply, CommitRequest
@@ -79,14 +79,14 @@ def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
 ) -> None:
     async def body(db: AsyncDatabase) -> None:
         gate, asked, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
-        real = db.deployment.tso.commit
+        real = db._core.deployment.tso.commit
 
         def slow(request: CommitRequest) -> CommitReply:
             loop.call_soon_threadsafe(asked.set)
             assert gate.wait(60)
             return real(request)
 
-        monkeypatch.setattr(db.deployment.tso, "commit", slow)
+        monkeypatch.setattr(db._core.deployment.tso, "commit", slow)
         tx = await db.begin()
         await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
         commit = asyncio.ensure_future(tx.commit())

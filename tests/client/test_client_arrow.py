@@ -342,7 +342,7 @@ def test_columns_read_by_kernels_are_those_of_the_rows(memory_db: Database) -> N
         tx.table("t").delete_rows(b"%03d\0" % number for number in range(0, 200, 7))
         tx.table("t").delete(b"003\0", [b"f:other"])
     with memory_db.begin() as tx:
-        rules, store = memory_db.table_rules("t", BeginReply(tx.start_ts)), memory_db.deployment.store
+        rules, store = memory_db._core.table_rules("t", BeginReply(tx.start_ts)), memory_db._core.deployment.store
         for asked in (names, names[1:2], []):
             untyped = arrow.converter(rules, asked)
             for batch in store.scan("t", KeyRange(), batch_rows_max=37):

@@ -110,9 +110,9 @@ class CountingCatalog:
 
 
 def test_rules_are_read_once_while_no_table_is_dropped(memory_db: Database) -> None:
-    counting = CountingCatalog(memory_db.deployment.catalog)
+    counting = CountingCatalog(memory_db._core.deployment.catalog)
     settings = replace(memory_db.settings, catalog_cache_seconds=1000.0)
-    kept = Database(replace(memory_db.deployment, settings=settings, catalog=counting))  # type: ignore[arg-type]
+    kept = Database(replace(memory_db._core.deployment, settings=settings, catalog=counting))  # type: ignore[arg-type]
 
     def transactions() -> int:
         for number in range(10):
@@ -127,7 +127,7 @@ def test_rules_are_read_once_while_no_table_is_dropped(memory_db: Database) -> N
     assert transactions() == 0
     memory_db.drop_table("u")
     assert transactions() == 1
-    kept.abandon()
+    kept._core.abandon()
 
 
 @pytest.mark.parametrize(

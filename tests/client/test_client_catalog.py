@@ -40,9 +40,9 @@ def test_half_a_drop_is_no_table_and_is_finished_by_a_drop(db: Database, point: 
     with pytest.raises(UnknownTable), db.begin() as tx:
         tx.table("t")
     assert "t" not in [info.name for info in db.tables()]
-    assert [info.name for info in db.deployment.catalog.registered()].count("t") == 1
+    assert [info.name for info in db._core.deployment.catalog.registered()].count("t") == 1
     db.drop_table("t")
-    assert db.deployment.catalog.entry("t") is None
+    assert db._core.deployment.catalog.entry("t") is None
     with pytest.raises(UnknownTable):
         db.drop_table("t")
 
@@ -68,7 +68,7 @@ def test_half_a_create_is_no_table_and_is_made_anew(db: Database, point: str) ->
         db.create_table("u", families=["f"])
     with pytest.raises(UnknownTable):
         db.drop_table("u")
-    assert "u" not in [info.name for info in db.deployment.catalog.registered()]
+    assert "u" not in [info.name for info in db._core.deployment.catalog.registered()]
     assert db.create_table("u", families=["g"], conflict_level="row").families == (b"g",)
 
 
@@ -126,11 +126,11 @@ def test_a_table_that_cannot_be_made_leaves_no_entry(db: Database) -> None:
         def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
             raise Misuse("a family is missing")
 
-    store = db.deployment.store
-    parts = replace(db.deployment, store=Refusing())  # type: ignore[arg-type]  # what HBase says of a table it holds
+    store = db._core.deployment.store
+    parts = replace(db._core.deployment, store=Refusing())  # type: ignore[arg-type]  # what HBase says of a table it holds
     with pytest.raises(Misuse, match="a family is missing"):
         pyomid.client.admin.table_admin.create_table(parts, "u", ["f"])
-    assert db.deployment.catalog.entry("u") is None
+    assert db._core.deployment.catalog.entry("u") is None
 
 
 def schema(*names: str) -> TableSchema:
@@ -151,10 +151,10 @@ def test_a_slow_writer_of_an_entry_keeps_what_others_added(db: Database) -> None
 
     def slowly(info: TableInfo) -> TableInfo:
         if info == seen:
-            alter_table(db.deployment, info, with_column("b"))
+            alter_table(db._core.deployment, info, with_column("b"))
         return with_column("a")(info)
 
-    altered = alter_table(db.deployment, seen, slowly)
+    altered = alter_table(db._core.deployment, seen, slowly)
     assert altered.schema == schema("b", "a")
     assert db.table_info("t") == altered
 
@@ -165,8 +165,8 @@ def test_a_slow_writer_of_an_entry_raises_no_dropped_table(db: Database) -> None
         return with_column("a")(info)
 
     with pytest.raises(ConflictError, match="dropped or created again"):
-        alter_table(db.deployment, db.table_info("t"), slowly)
-    assert db.deployment.catalog.entry("t") is None
+        alter_table(db._core.deployment, db.table_info("t"), slowly)
+    assert db._core.deployment.catalog.entry("t") is None
 
 
 def test_a_slow_writer_of_an_entry_changes_no_later_table(db: Database) -> None:
@@ -174,7 +174,7 @@ def test_a_slow_writer_of_an_entry_changes_no_later_table(db: Database) -> None:
     db.drop_table("t")
     made = db.create_table("t", families=["f"], conflict_level="row")
     with pytest.raises(ConflictError, match="dropped or created again"):
-        alter_table(db.deployment, seen, with_column("a"))
+        alter_table(db._core.deployment, seen, with_column("a"))
     assert db.table_info("t") == made
 
 
@@ -189,14 +189,14 @@ def test_many_who_drop_and_create_lose_no_row_of_the_last_table(db: Database, ur
                     if (turn + number) % 3 == 0:
                         mine.drop_table("t")
                     mine.create_table("t", families=["f"], if_not_exists=True)
-                    entry = mine.deployment.catalog.entry("t")
+                    entry = mine._core.deployment.catalog.entry("t")
                     put(mine, row)
                     written.append((entry, row))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(live, range(4)))
     db.create_table("t", families=["f"], if_not_exists=True)
-    last = db.deployment.catalog.entry("t")
+    last = db._core.deployment.catalog.entry("t")
     assert last is not None
     assert last.state is TableState.PRESENT
     found = set(rows(db))
@@ -214,7 +214,7 @@ class LosingCatalog:
     """Of each entry that is put in that state the answer is lost, and `meanwhile` happens before it is looked for."""
 
     def __init__(self, db: Database, state: TableState, meanwhile: Callable[[], object]) -> None:
-        self._catalog, self._state, self._meanwhile = db.deployment.catalog, state, meanwhile
+        self._catalog, self._state, self._meanwhile = db._core.deployment.catalog, state, meanwhile
         self.lost = 0
 
     def __getattr__(self, name: str) -> object:
@@ -231,7 +231,7 @@ class LosingCatalog:
 
 def losing(db: Database, state: TableState, meanwhile: Callable[[], object]) -> Deployment:
     catalog = LosingCatalog(db, state, meanwhile)
-    return replace(db.deployment, catalog=catalog)  # type: ignore[arg-type]
+    return replace(db._core.deployment, catalog=catalog)  # type: ignore[arg-type]
 
 
 def test_a_drop_that_took_effect_drops_no_later_table(db: Database, url: str) -> None:
@@ -253,14 +253,14 @@ def test_a_drop_that_another_finished_is_no_error(db: Database, url: str) -> Non
             other.drop_table("t")
 
     drop_table(losing(db, TableState.DROPPING, finish), "t")
-    assert db.deployment.catalog.entry("t") is None
+    assert db._core.deployment.catalog.entry("t") is None
 
 
 def test_who_made_a_table_is_not_told_that_it_exists(db: Database) -> None:
     """The answer was lost, and another altered the table since."""
 
     def alter() -> None:
-        alter_table(db.deployment, db.table_info("u"), with_column("a"))
+        alter_table(db._core.deployment, db.table_info("u"), with_column("a"))
 
     made = create_table(losing(db, TableState.PRESENT, alter), "u", ["f"])
     assert made.generation == db.table_info("u").generation
@@ -283,15 +283,15 @@ def test_a_table_dropped_behind_the_look_is_the_one_found(db: Database) -> None:
 
     class Dropping:
         def __getattr__(self, name: str) -> object:
-            return getattr(db.deployment.catalog, name)
+            return getattr(db._core.deployment.catalog, name)
 
         def entry(self, name: str) -> TableEntry | None:
-            found = db.deployment.catalog.entry(name)
+            found = db._core.deployment.catalog.entry(name)
             db.drop_table("t")
             return found
 
     seen = db.table_info("t")
-    parts = replace(db.deployment, catalog=Dropping())  # type: ignore[arg-type]
+    parts = replace(db._core.deployment, catalog=Dropping())  # type: ignore[arg-type]
     assert create_table(parts, "t", ["f"], if_not_exists=True) == seen
     db.create_table("t", families=["f"])
     with pytest.raises(Misuse, match="exists already"):

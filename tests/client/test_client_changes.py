@@ -10,7 +10,7 @@ import pyomid
 import pyomid.aio
 from changes_in_batches import told_in_batches
 from pyomid import Bookmark, RowChange
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 
@@ -51,9 +51,9 @@ def test_changes_lead_from_one_state_to_the_next(db: Database) -> None:
 
 def test_changes_in_batches_are_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load, changes of it, and rows that lie far apart; batches end amid them."""
-    monkeypatch.setattr(changes, "INSERTS_AT_ONCE", 40)
-    monkeypatch.setattr(changes, "INSERTS_LEAST", 1_000_000)
-    monkeypatch.setattr(changes, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(change_feed, "INSERTS_AT_ONCE", 40)
+    monkeypatch.setattr(change_feed, "INSERTS_LEAST", 1_000_000)
+    monkeypatch.setattr(change_feed, "ROWS_AT_ONCE", 3)
     for key in range(0, 1_000, 4):
         put(db, b"old %04d" % key, x=b"0")
     since = db.bookmark(keep_seconds=60)
@@ -66,7 +66,7 @@ def test_changes_in_batches_are_the_same(db: Database, monkeypatch: pytest.Monke
         put(db, b"old %04d" % key, x=b"3")
     until = db.run(lambda tx: tx.start_ts)
     expected = list(db.changes("t", since, until))
-    monkeypatch.setattr(changes, "INSERTS_LEAST", 5)
+    monkeypatch.setattr(change_feed, "INSERTS_LEAST", 5)
     assert list(db.changes("t", since, until)) == expected
     found, inserted = told_in_batches(db, "t", since, until)
     assert found == expected
@@ -97,7 +97,7 @@ def test_a_table_made_after_the_bookmark_is_another_one(db: Database) -> None:
 def test_f5_a_table_that_is_dropped_while_it_is_read_is_told(
     db: Database, monkeypatch: pytest.MonkeyPatch, is_made_anew: bool, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(changes, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(change_feed, "ROWS_AT_ONCE", 1)
     since = db.bookmark(keep_seconds=60)
     for key in (b"a", b"b", b"c"):
         put(db, key, x=b"1")

@@ -58,7 +58,7 @@ def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys
         _, listed, _ = run(capsys, "tables", memory_url)
         assert f"its drop is unfinished and blocks sanitizing; to finish it: pyomid tables {memory_url}" in listed
         assert run(capsys, "tables", memory_url, "drop", "orders", "--yes")[0] == 0
-        assert db.deployment.catalog.entry("orders") is None
+        assert db._core.deployment.catalog.entry("orders") is None
     assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client import database
+from pyomid.client import open_database
 from pyomid.ports import Deployment
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
@@ -34,13 +34,13 @@ def closings(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Even
 def test_a_forgotten_database_is_not_closed_by_its_own_thread(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector finds it there, in a write of shadow cells. Closing waits for that write."""
     by, closed = closings(monkeypatch)
-    monkeypatch.setattr(database, "CLOSE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(open_database, "CLOSE_TIMEOUT_S", 1.0)
     forgotten, collected = threading.Event(), threading.Event()
 
     def use() -> None:
         db = pyomid.connect(memory_url)
         db.create_table("t", families=["f"])
-        write = db.deployment.store.write_shadow_cells
+        write = db._core.deployment.store.write_shadow_cells
 
         def write_and_collect(*args: Any) -> None:
             assert forgotten.wait(60)
@@ -48,7 +48,7 @@ def test_a_forgotten_database_is_not_closed_by_its_own_thread(memory_url: str, m
             collected.set()
             write(*args)
 
-        monkeypatch.setattr(db.deployment.store, "write_shadow_cells", write_and_collect)
+        monkeypatch.setattr(db._core.deployment.store, "write_shadow_cells", write_and_collect)
         with db.begin() as tx:
             tx.table("t").put(b"k", {b"f:x": b"1"})
             tx.flush()
@@ -72,7 +72,7 @@ def test_an_interrupted_close_closes_the_parts(memory_url: str, monkeypatch: pyt
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(db.background, "close", interrupted)
+    monkeypatch.setattr(db._core.background, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         db.close()
     assert by == ["MainThread"]
@@ -86,9 +86,9 @@ def test_an_interrupt_in_one_part_leaves_no_other_open(memory_url: str, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(db.deployment.tso, "close", interrupted)
-        patch.setattr(db.deployment.commit_table, "close", lambda: closed.append("commit table"))
-        patch.setattr(db.deployment.store, "close", lambda: closed.append("store"))
+        patch.setattr(db._core.deployment.tso, "close", interrupted)
+        patch.setattr(db._core.deployment.commit_table, "close", lambda: closed.append("commit table"))
+        patch.setattr(db._core.deployment.store, "close", lambda: closed.append("store"))
         with pytest.raises(KeyboardInterrupt):
             db.close()
     assert closed == ["commit table", "store"]
@@ -100,24 +100,24 @@ def test_what_is_unfinished_at_the_close_is_told_in_one_line(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The thread that was at it meets a store that is closed: readers and compaction do the rest."""
-    monkeypatch.setattr(database, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(open_database, "CLOSE_TIMEOUT_S", 0.01)
     began, goes_on = threading.Event(), threading.Event()
     with pyomid.connect(url) as db:
         db.create_table("t", families=["f"])
-        write = db.deployment.store.write_shadow_cells
+        write = db._core.deployment.store.write_shadow_cells
 
         def late(*args: Any) -> None:
             began.set()
             assert goes_on.wait(60)
             write(*args)
 
-        monkeypatch.setattr(db.deployment.store, "write_shadow_cells", late)
+        monkeypatch.setattr(db._core.deployment.store, "write_shadow_cells", late)
         with db.begin() as tx:
             tx.table("t").put(b"k", {b"f:x": b"1"})
             tx.flush()
         assert began.wait(60)
     goes_on.set()
-    thread = db.background._thread
+    thread = db._core.background._thread
     assert thread is not None
     thread.join(60)
     assert not thread.is_alive()

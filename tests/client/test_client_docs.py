@@ -77,7 +77,7 @@ def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path:
     )
     run_script(program, url)
     with pyomid.connect(url) as db:
-        ((cell,),) = db.deployment.store.read_rows("t", [b"k"])
+        ((cell,),) = db._core.deployment.store.read_rows("t", [b"k"])
         assert cell.commit_ts > cell.version
 
 

@@ -57,7 +57,7 @@ def test_one_failed_put_of_five_makes_the_transaction_rollback_only(
         tx.rollback()
         assert db.drain(10)
         assert [visible(db, name) for name in "abcde"] == [{}] * 5
-        assert all(db.deployment.store.read_rows(name, [b"k"]) == [[]] for name in "abcde")
+        assert all(db._core.deployment.store.read_rows(name, [b"k"]) == [[]] for name in "abcde")
 
 
 def test_a_block_whose_flush_fails_raises_that_error_and_rolls_back(healthy: Database, memory_url: str) -> None:
@@ -67,7 +67,7 @@ def test_a_block_whose_flush_fails_raises_that_error_and_rolls_back(healthy: Dat
                 tx.table("a").put(b"k", {b"f:x": b"1"})
         assert tx.state is State.ROLLED_BACK
         assert db.drain(10)
-        assert db.deployment.store.read_rows("a", [b"k"]) == [[]]
+        assert db._core.deployment.store.read_rows("a", [b"k"]) == [[]]
 
 
 def test_a_failed_flush_in_the_middle_is_remembered_even_if_the_program_swallows_it(
@@ -102,7 +102,7 @@ def test_a_request_that_never_arrived_is_sealed_and_reported_as_aborted(healthy:
             tx.commit()
         assert tx.state is State.ROLLED_BACK
         assert db.drain(10)
-        assert db.deployment.store.read_rows("a", [b"k"]) == [[]]
+        assert db._core.deployment.store.read_rows("a", [b"k"]) == [[]]
 
 
 def test_an_unknowable_outcome_is_said_and_nothing_is_rolled_back(healthy: Database, memory_url: str) -> None:
@@ -180,11 +180,11 @@ def test_a_reader_heals_what_a_dead_client_left(healthy: Database, memory_url: s
         with dying.begin() as tx:
             tx.table("a").put(b"k", {b"f:x": b"1"})
         assert dying.drain(10)
-    (cell,) = healthy.deployment.store.read_rows("a", [b"k"])[0]
+    (cell,) = healthy._core.deployment.store.read_rows("a", [b"k"])[0]
     assert cell.commit_ts == 0
     assert visible(healthy, "a") == {b"f:x": b"1"}
     assert healthy.drain(10)
-    (cell,) = healthy.deployment.store.read_rows("a", [b"k"])[0]
+    (cell,) = healthy._core.deployment.store.read_rows("a", [b"k"])[0]
     assert cell.commit_ts == tx.commit_ts
     assert healthy.status().commit_table_entries == 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.config import Settings

@@ -289,7 +289,7 @@ def test_a_build_beside_another_change_leaves_no_part_of_an_index(
 ) -> None:
     with meanwhile(point, lambda: other(orders)), suppress(OmidError):
         orders.create_index("orders", "by_buyer", ["buyer"])
-    entries = orders.deployment.catalog.entries()
+    entries = orders._core.deployment.catalog.entries()
     indexes = [index for entry in entries for index in entry.info.indexes]
     assert all(index.state is IndexState.READY for index in indexes)
     assert {index.table for index in indexes} == {
@@ -375,7 +375,7 @@ def test_a_write_that_breaks_off_amid_its_cells_never_commits(
     memory_db.create_index("orders", "by_both", ["buyer", "total"])
     tx = memory_db.begin()
     table = tx.table("orders", codec=dict)
-    real, left = tx.writes.buffer, [1]
+    real, left = tx._core.writes.buffer, [1]
 
     def interrupted(*what: Any, **how: Any) -> bool:
         if not left[0]:
@@ -383,7 +383,7 @@ def test_a_write_that_breaks_off_amid_its_cells_never_commits(
         left[0] -= 1
         return real(*what, **how)
 
-    monkeypatch.setattr(tx.writes, "buffer", interrupted)
+    monkeypatch.setattr(tx._core.writes, "buffer", interrupted)
     data = pyarrow.table({"id": [7, 8], "buyer": ["eve", "eve"], "total": [1, 2]})
     acts: dict[str, Callable[[], object]] = {
         "put": lambda: table.put({"id": 1, "buyer": "eve"}),
@@ -411,7 +411,7 @@ def test_refused_arrow_rows_leave_no_part_to_commit(
     tx = memory_db.begin()
     with pytest.raises(Misuse, match="cannot contain row"):
         tx.table("orders").write_arrow(pyarrow.table({"id": [7, 8], "buyer": ["ok", "x" * 40_000]}))
-    if tx.can_write:
+    if tx._core.can_write:
         tx.commit()
     else:
         tx.rollback()
@@ -454,7 +454,7 @@ def test_half_a_drop_hinders_no_writer_and_is_finished(memory_db: Database, poin
         memory_db.drop_index("orders", "by_buyer")
     put(memory_db, {"id": 1, "buyer": "eve"})
     memory_db.drop_index("orders", "by_buyer")
-    names = [entry.info.name for entry in memory_db.deployment.catalog.entries()]
+    names = [entry.info.name for entry in memory_db._core.deployment.catalog.entries()]
     assert not [name for name in names if name.startswith("PYOMID_INDEX_")]
     memory_db.create_index("orders", "by_buyer", ["buyer"])
     assert found(memory_db, "eve") == [1]
@@ -488,7 +488,7 @@ def test_a_reader_beside_a_drop_begins_anew(memory_db: Database, moment: str) ->
 def test_asyncio_builds_keeps_and_reads_indexes(memory_url: str) -> None:
     async def go() -> list[int]:
         async with await pyomid.aio.connect(memory_url) as db:
-            made(db.blocking)
+            made(db._blocking)
             await db.create_index("orders", "by_buyer", ["buyer"])
             async with db.begin() as tx:
                 table = await tx.table("orders", codec=dict)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
+from pyomid.client.session.lease_keeper import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
 from pyomid.config import Settings
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, TransactionEnded, Unavailable
 
@@ -195,7 +195,7 @@ def test_a_transaction_whose_lease_is_gone_raises_at_its_next_use_and_cannot_com
     tx = memory_db.begin(lease=True)
     table = tx.table("t")
     table.put(b"k", {b"f:x": b"1"})
-    tx._lease.lost = SnapshotTooOld("the lease is gone", start_ts=tx.start_ts)  # type: ignore[union-attr]
+    tx._core._lease.lost = SnapshotTooOld("the lease is gone", start_ts=tx.start_ts)  # type: ignore[union-attr]
     for use in (lambda: table.get(b"k"), tx.commit, lambda: table.put(b"l", {b"f:x": b"1"})):
         with pytest.raises(SnapshotTooOld):
             use()
@@ -277,7 +277,7 @@ def test_a_start_whose_lease_is_refused_is_given_up(
     memory_db: pyomid.Database, monkeypatch: pytest.MonkeyPatch, refusal: BaseException
 ) -> None:
     """W would wait for it until it is old."""
-    tso: Any = memory_db.deployment.tso
+    tso: Any = memory_db._core.deployment.tso
     monkeypatch.setattr(tso, "grant_lease", fail(refusal))
     with pytest.raises(type(refusal)):
         memory_db.begin(lease=True)

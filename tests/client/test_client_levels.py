@@ -140,7 +140,7 @@ class OneLevel(MemoryCatalog):
 
 def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
     catalog = OneLevel()
-    deployment = replace(memory_db.deployment, catalog=catalog)
+    deployment = replace(memory_db._core.deployment, catalog=catalog)
     create_table(deployment, "cells", ["f"])
     with pytest.raises(Misuse, match=r"row cannot be .* because cells \(cell\) have another level"):
         choose_tables_level(catalog, ROW)
@@ -160,7 +160,7 @@ def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
 def test_a_level_set_during_a_change_refuses_the_change(memory_db: Database) -> None:
     """Put first, then look: the change sees what was set after its first look."""
     catalog = OneLevel()
-    deployment = replace(memory_db.deployment, catalog=catalog)
+    deployment = replace(memory_db._core.deployment, catalog=catalog)
     create_table(deployment, "cells", ["f"])
     read = catalog.entry
 
@@ -179,7 +179,7 @@ def test_a_level_set_during_a_change_refuses_the_change(memory_db: Database) -> 
 def test_a_level_that_was_not_compared_is_taken_back(memory_db: Database, before: ConflictLevel | None) -> None:
     """By an interrupt, or by a refusal; ROW stood there by one that was killed between the two."""
     catalog = OneLevel()
-    create_table(replace(memory_db.deployment, catalog=catalog), "cells", ["f"], conflict_level="cell")
+    create_table(replace(memory_db._core.deployment, catalog=catalog), "cells", ["f"], conflict_level="cell")
     catalog.level, read = before, catalog.entries
 
     def interrupted() -> list[TableEntry]:
@@ -198,10 +198,10 @@ def test_a_level_that_was_not_compared_is_taken_back(memory_db: Database, before
 def test_a_new_table_takes_the_deployment_s_level(memory_db: Database) -> None:
     catalog = OneLevel()
     choose_tables_level(catalog, ROW)
-    deployment = replace(memory_db.deployment, catalog=catalog)
+    deployment = replace(memory_db._core.deployment, catalog=catalog)
     assert create_table(deployment, "t", ["f"]).conflict_level is ROW
 
 
 def test_elsewhere_each_table_has_its_own_level(memory_db: Database) -> None:
     with pytest.raises(Misuse, match="here each table has its own"):
-        choose_tables_level(memory_db.deployment.catalog, CELL)
+        choose_tables_level(memory_db._core.deployment.catalog, CELL)

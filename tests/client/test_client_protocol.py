@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyomid.client.drive import Pause
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, ReadClock, WaitLog, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_steps
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
@@ -111,7 +111,7 @@ class Asked:
     def __init__(self, request: Request, *outcomes: Answer | ConnectionBroken) -> None:
         self.tries: list[Request] = []
         self.paused_s = 0.0
-        self._steps = ask_steps(request, WaitLog(), request_s=1.0, retry_s=10.0)
+        self._steps = ask_steps(request, object, WaitLog(), lambda: self.paused_s, request_s=1.0, retry_s=10.0)
         self._outcomes = list(outcomes)
 
     def run(self) -> Answer:
@@ -119,8 +119,6 @@ class Asked:
         while True:
             try:
                 match step:
-                    case ReadClock():
-                        step = self._steps.send(self.paused_s)
                     case Pause(pause_s):
                         self.paused_s += pause_s
                         step = self._steps.send(None)

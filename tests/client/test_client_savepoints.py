@@ -16,7 +16,7 @@ from portions import examples, first
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.transaction import State
-from pyomid.client.transaction_steps import WriteBuffer
+from pyomid.client.write_buffer import WriteBuffer
 from pyomid.errors import ConflictError, Misuse, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
@@ -93,6 +93,12 @@ def test_what_went_back_before_it_left_asks_for_no_commit(db: Database) -> None:
 
 
 CELL = {b"f:x": b"taken back"}
+
+
+def flush(table: Table) -> None:
+    table._run(table._table.transaction.flush_steps())
+
+
 TAKEN_BACK: dict[str, Callable[[Table], object]] = {
     "put": lambda table: table.put(b"k", CELL),
     "conflict-free put": lambda table: table.put(b"k", CELL, conflict=False),
@@ -104,10 +110,16 @@ TAKEN_BACK: dict[str, Callable[[Table], object]] = {
 }
 HELD: dict[str, Callable[[Table], object]] = {
     "nothing": lambda table: None,
-    "a write in the store": lambda table: (table.put(b"k", {b"f:x": b"12345678"}), table._transaction.flush()),
+    "a write in the store": lambda table: (
+        table.put(b"k", {b"f:x": b"12345678"}),
+        flush(table),
+    ),
     "a buffered write": lambda table: table.put(b"k", {b"f:x": b"12345678"}),
     "a buffered conflict-free write": lambda table: table.put(b"k", {b"f:x": b"12345678"}, conflict=False),
-    "a delete in the store": lambda table: (table.delete(b"k", [b"f:x"]), table._transaction.flush()),
+    "a delete in the store": lambda table: (
+        table.delete(b"k", [b"f:x"]),
+        flush(table),
+    ),
 }
 
 
@@ -221,7 +233,7 @@ def test_what_was_taken_back_is_gone_from_the_store_before_the_commit_request(
         saved.rollback()
     tx.table("t").put(b"l", {b"f:x": b"1"})
     with monkeypatch.context() as patched:
-        patched.setattr(type(db.deployment.store), "delete_versions", raiser(Unavailable("the store is away")))
+        patched.setattr(type(db._core.deployment.store), "delete_versions", raiser(Unavailable("the store is away")))
         with pytest.raises(Unavailable, match="is away"):
             tx.commit()
     assert tx.state is State.ROLLBACK_ONLY
@@ -238,7 +250,7 @@ def test_a_transaction_that_took_back_all_it_wrote_asks_for_no_commit(db: Databa
         saved.rollback()
     tx.commit()
     assert tx.commit_ts is None
-    assert db.deployment.store.read_rows("t", [b"k"]) == [[]]
+    assert db._core.deployment.store.read_rows("t", [b"k"]) == [[]]
 
 
 def test_a_claim_outlives_going_back(db: Database) -> None:

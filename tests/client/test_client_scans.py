@@ -141,7 +141,7 @@ def test_a_scan_with_a_limit_passes_deleted_rows_in_few_fetches(
             tx.table("t").put(key, {b"f:x": b"1"})
     with db.begin() as tx:
         tx.table("t").delete_rows(deleted)
-    store, fetched = db.deployment.store, []
+    store, fetched = db._core.deployment.store, []
     scan = store.scan
 
     def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:

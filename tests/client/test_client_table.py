@@ -223,8 +223,8 @@ def test_a_large_write_set_names_the_same_ids_as_a_small_one(memory_db: Database
     small.table("ids").put(keys[7], {b"f:x": b"1"})
     large.flush()
     small.flush()
-    (named,) = small.writes.commit_request().cell_ids
-    ids = large.writes.commit_request().cell_ids
+    (named,) = small._core.writes.commit_request().cell_ids
+    ids = large._core.writes.commit_request().cell_ids
     assert len(set(ids)) == len(keys)
     assert named in ids
     large.commit()

@@ -12,10 +12,10 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client import transaction_steps
-from pyomid.client.aio import AsyncDatabase
-from pyomid.client.tables.open_reads import OpenReads
-from pyomid.client.transaction_steps import TransactionSteps, WriteBuffer
+from pyomid.client import write_buffer
+from pyomid.client.async_client import AsyncDatabase
+from pyomid.client.transaction_steps import TransactionSteps
+from pyomid.client.write_buffer import OpenReads, WriteBuffer
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
 from pyomid.protocol.reading import CommitCache
@@ -42,8 +42,8 @@ class Gate:
 
 
 def held_up(db: AsyncDatabase, monkeypatch: pytest.MonkeyPatch, method: str) -> Gate:
-    gate = Gate(getattr(db.deployment.store, method))
-    monkeypatch.setattr(db.deployment.store, method, gate)
+    gate = Gate(getattr(db._core.deployment.store, method))
+    monkeypatch.setattr(db._core.deployment.store, method, gate)
     return gate
 
 
@@ -156,7 +156,7 @@ def test_own_writes_stay_readable_when_their_flush_lacks_memory(
         table = tx.table("t")
         table.put(b"k", {b"f:x": b"own"})
         with monkeypatch.context() as patch:
-            patch.setattr(transaction_steps, "RowWrite", lacking)
+            patch.setattr(write_buffer, "RowWrite", lacking)
             with pytest.raises(MemoryError):
                 tx.flush()
         assert table.get(b"k") == {b"f:x": b"own"}

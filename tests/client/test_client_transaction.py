@@ -97,7 +97,7 @@ def test_a_rolled_back_transaction_leaves_no_cell_and_a_committed_one_its_shadow
     loser.flush()
     loser.rollback()
     assert db.drain(10)
-    kept, gone = db.deployment.store.read_rows("t", [b"kept", b"gone"])
+    kept, gone = db._core.deployment.store.read_rows("t", [b"kept", b"gone"])
     assert gone == []
     assert [cell.commit_ts > cell.version for cell in kept] == [True]
     status = db.status()
@@ -331,5 +331,5 @@ def test_a_flush_as_a_batch_is_one_row_by_row(db: Database, monkeypatch: pytest.
         assert len(rows) == 600
         assert [rows[b"%04d" % number] for number in (3, 4)] == [{b"f:x": b"3"}, {b"f:x": b"again", b"g:x": b"1"}]
         assert rows[b"0005"] == later.table("t").get(b"0005") == {b"f:x": b"5", b"g:x": b"1"}
-    cells = [cell for row in db.deployment.store.read_rows("t", list(rows)) for cell in row]
+    cells = [cell for row in db._core.deployment.store.read_rows("t", list(rows)) for cell in row]
     assert {cell.commit_ts for cell in cells if cell.version == tx.start_ts} == {tx.commit_ts}

@@ -14,7 +14,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import ConflictError, Misuse, MisuseType
 from pyomid.protocol.expiry import EXPIRY_TABLE, Expiry, expiry_row
@@ -42,7 +42,7 @@ def put(db: Database, *keys: bytes, value: bytes = b"1") -> int:
 def later(db: Database, seconds: float) -> Expiry:
     """Moves the floor as a process does whose clock is ahead. Beside it a folder's TSO may note points by a clock that
     is right, until one is noted here: then that is late."""
-    return expiry.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
+    return expire.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
 
 
 def seen(tx: Any) -> list[bytes]:
@@ -61,7 +61,7 @@ def test_e1_a_snapshot_sees_the_same_before_and_after(db: Database) -> None:
         with db.snapshot() as new, db.snapshot(at=second) as past:
             assert seen(new) == [b"b"]
             assert seen(past) == [b"a", b"b"]
-            if type(db.deployment.store).__name__ == "EmbeddedStore":
+            if type(db._core.deployment.store).__name__ == "EmbeddedStore":
                 assert new.table("t").to_arrow().read_all()["key"].to_pylist() == [b"b"]
         assert writer.table("t").increment(b"a", b"f:n", 1) == 1  # it began before
         assert writer.table("t").get(b"a")[b"f:x"] == b"1"
@@ -93,7 +93,7 @@ def test_e1_another_life_of_a_table_has_no_floor_of_the_former(db: Database) -> 
     put(db, b"a")
     with db.snapshot() as tx:
         assert seen(tx) == [b"a"]
-    assert expiry.expire(db, "t") == {}
+    assert expire.expire(db, "t") == {}
 
 
 def test_what_expired_stays_so_when_the_time_to_live_ends(db: Database) -> None:
@@ -136,7 +136,7 @@ def test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew(db: Database) -> None:
             db.alter_table("t", ttl_seconds=24 * HOUR_S)
         return times.pop() if len(times) > 1 else times[0]
 
-    assert expiry.expire(db, "t", wall_clock=clock)["t"].expired_to == 0
+    assert expire.expire(db, "t", wall_clock=clock)["t"].expired_to == 0
     with db.snapshot() as tx:
         assert seen(tx) == [b"a"]
 
@@ -157,7 +157,7 @@ def test_e4_by_a_late_clock_nothing_expires_early(db: Database) -> None:
     """All points are gone, and the last mover whose clock was right was here longer ago than values live."""
     put(db, b"a")
     later(db, 10)
-    rests = expiry.expire(db, "t", wall_clock=lambda: time.time() + 2 * HOUR_S, notes=False)["t"]
+    rests = expire.expire(db, "t", wall_clock=lambda: time.time() + 2 * HOUR_S, notes=False)["t"]
     assert rests.points == ()
     put(db, b"b")
     assert later(db, -HOUR_S) == later(db, HOUR_S) == rests
@@ -239,14 +239,14 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
 
         def open_again() -> Any:
             opened.append(now_s[0])
-            return replace(db.deployment, closers=())
+            return replace(db._core.deployment, closers=())
 
         upkeep = FolderUpkeep(
             tmp_path, open_again, lambda: 0, share=0.5, retry_s=60.0,
             clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
         )  # fmt: skip
         upkeep._timestamps = lambda: (newest[0], 0)
-        tso: Any = db.deployment.tso
+        tso: Any = db._core.deployment.tso
         beside: list[int] = []
 
         def commits() -> int:
@@ -294,9 +294,9 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
         def open_again() -> Any:
             """One table is dropped behind the listing."""
             opened[0] += 1
-            deployment = replace(db.deployment, closers=())
+            deployment = replace(db._core.deployment, closers=())
             if opened[0] == 1:
-                stale = db.deployment.catalog.tables()
+                stale = db._core.deployment.catalog.tables()
                 deployment = replace(deployment, catalog=Listed(deployment.catalog, stale))
                 db.drop_table("u")
             return deployment
@@ -396,7 +396,7 @@ async def look(url: str) -> None:
         async with db.begin() as tx:
             await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
         await db.expire()
-        later(db.blocking, 0)
-        later(db.blocking, HOUR_S + 10)
+        later(db._blocking, 0)
+        later(db._blocking, HOUR_S + 10)
         async with db.snapshot() as tx:
             assert await (await tx.table("t")).get(b"a") == {}

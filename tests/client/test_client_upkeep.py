@@ -21,6 +21,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.server.local import LocalTso
 from pyomid.types import NOT_FOUND, LeaderStateChanges, Status, TableInfo
+from waiting import let_compactions_count
 
 pytestmark = pytest.mark.fast
 
@@ -36,12 +37,12 @@ def raise_counter(db: Database, times: int) -> None:
 
 def publish(db: Database, watermark: int) -> None:
     """As the TSO would, which has no transaction of these tests to wait for. It stays below its own later ones."""
-    leader_state = db.deployment.leader_state
+    leader_state = db._core.deployment.leader_state
     leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
 
 
 def versions(db: Database) -> int:
-    (cells,) = db.deployment.store.read_rows("t", [b"counter"])
+    (cells,) = db._core.deployment.store.read_rows("t", [b"counter"])
     return len(cells)
 
 
@@ -84,7 +85,7 @@ def test_a_table_dropped_meanwhile_ends_no_upkeep_of_all(
 
 def push_watermark_past(db: Database, start_ts: int) -> None:
     """Other commits push everything older out of the conflict map."""
-    while db.deployment.leader_state.read_watermarks()[0] < start_ts:
+    while db._core.deployment.leader_state.read_watermarks()[0] < start_ts:
         with db.begin() as tx:
             for row in range(8):
                 tx.table("t").put(b"%d-%d" % (tx.start_ts, row), {BALANCE: b"1"})
@@ -94,7 +95,7 @@ def test_entries_go_once_a_compaction_counts(memory_url: str) -> None:
     with pyomid.connect(memory_url + "?commitRetrySeconds=60&conflictMapEntries=64") as db:
         db.create_table("t", families=["f"])
         entry = db.begin().start_ts
-        db.deployment.commit_table.put([(entry, entry + 50)])
+        db._core.deployment.commit_table.put([(entry, entry + 50)])
         push_watermark_past(db, entry)
         first = str(db.sanitize())
         assert "the horizon did not move" in first
@@ -104,12 +105,10 @@ def test_entries_go_once_a_compaction_counts(memory_url: str) -> None:
         young = db.sanitize()
         assert 0 < young.counts_in_s["t"] <= 60
         assert "sanitize again in" in str(young)
-        for table in db.tables():
-            for record in db.deployment.catalog.region_watermarks(table.name):
-                db.deployment.catalog.put_region_watermark(replace(record, recorded_at_s=record.recorded_at_s - 3600))
+        let_compactions_count(db._core.deployment.catalog)
         done = db.sanitize()
         assert entry < done.horizon <= done.watermark, "W may have moved on since it was compacted"
-        assert db.deployment.commit_table.lookup([entry]) == [NOT_FOUND]
+        assert db._core.deployment.commit_table.lookup([entry]) == [NOT_FOUND]
 
 
 def test_no_compaction_counts_while_a_client_repeats(memory_url: str) -> None:
@@ -118,9 +117,8 @@ def test_no_compaction_counts_while_a_client_repeats(memory_url: str) -> None:
         db.create_table("t", families=["f"])
         push_watermark_past(db, db.begin().start_ts)
         db.compact()
-        for record in db.deployment.catalog.region_watermarks("t"):
-            db.deployment.catalog.put_region_watermark(replace(record, recorded_at_s=record.recorded_at_s - 30))
-        tso = db.deployment.tso
+        let_compactions_count(db._core.deployment.catalog, 30)
+        tso = db._core.deployment.tso
         assert isinstance(tso, LocalTso)
         tso.machine.note_longest("commit_retry_ms_max", 60_000)
         assert 0 < db.sanitize().counts_in_s["t"] <= 30
@@ -154,7 +152,7 @@ def test_asyncio_and_command_line_do_the_same(memory_db: Database, capsys: pytes
     assert "t" in json.loads(capsys.readouterr().out)["too_young"]
     assert main(["verify", memory_db.url]) == 0
     start_ts = memory_db.begin().start_ts
-    memory_db.deployment.commit_table.put([(start_ts, start_ts - 50)])
+    memory_db._core.deployment.commit_table.put([(start_ts, start_ts - 50)])
     assert main(["verify", memory_db.url]) == 1
     assert "is not above it" in capsys.readouterr().out
 

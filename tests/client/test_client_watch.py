@@ -10,7 +10,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, Unavailable, UnknownTable
 
@@ -113,7 +113,7 @@ def test_f6_a_place_that_was_given_is_leased_at_once(db: Database) -> None:
         assert watch.bookmark != other
         assert other.start_ts in db.status().tso.leases
     for start_ts in {given.start_ts, other.start_ts, *(leased.start_ts for leased in watch._watching._leased)}:
-        db.deployment.tso.end_lease(start_ts, shared=True)
+        db._core.deployment.tso.end_lease(start_ts, shared=True)
 
 
 def test_f7_a_place_that_was_read_is_kept_until_a_later_one(db: Database) -> None:
@@ -133,7 +133,7 @@ def test_f7_a_place_that_was_read_is_kept_until_a_later_one(db: Database) -> Non
     with soon(db, after=stored) as other:
         assert told(other) == [("insert", b"a"), ("insert", b"b")]
     for leased in watch._watching._leased:
-        db.deployment.tso.end_lease(leased.start_ts)
+        db._core.deployment.tso.end_lease(leased.start_ts)
 
 
 def test_f7_a_table_that_rests_does_not_hold_w(db: Database) -> None:
@@ -154,7 +154,7 @@ def test_f7_a_table_that_rests_does_not_hold_w(db: Database) -> None:
 def test_f7_a_place_is_renewed_while_nobody_asks(memory_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round may take longer than the lease's term, and so may what a program makes of one change."""
     renewed = threading.Semaphore(0)
-    tso = memory_db.deployment.tso
+    tso = memory_db._core.deployment.tso
     renew = tso.renew_lease
 
     def renew_lease(start_ts: int) -> float:
@@ -189,7 +189,7 @@ def test_who_is_in_a_watch_that_is_closed_is_told(memory_db: Database, where: st
     with pytest.raises(Misuse, match="is closed"):
         told(watch)
     assert watch._watching._open is watch._watching._until is None
-    assert not memory_db.leases._live()
+    assert not memory_db._core.leases._live()
 
 
 def test_a_watch_that_looks_too_seldom_is_refused(memory_url: str) -> None:
@@ -237,7 +237,7 @@ def test_what_breaks_a_round_off_ends_the_watch(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(changes.changes, "changes_steps", broken)
+        patched.setattr(change_feed.changes, "changes_steps", broken)
         with pytest.raises(type(error)):
             next(watch)
     with pytest.raises(type(error) if isinstance(error, Exception) else Misuse):
@@ -252,7 +252,7 @@ def test_what_breaks_a_round_off_ends_the_watch(
 def test_f6_changes_after_an_error_are_never_told_as_their_end(
     db: Database, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(changes, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(change_feed, "ROWS_AT_ONCE", 1)
     since = db.bookmark(keep_seconds=60)
     put(db, b"a", b"b", b"c")
     found = db.changes("t", since)
@@ -262,7 +262,7 @@ def test_f6_changes_after_an_error_are_never_told_as_their_end(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(changes.changes, "changes_steps", broken)
+        patched.setattr(change_feed.changes, "changes_steps", broken)
         with pytest.raises(type(error)):
             next(found)
     for _ in range(2):

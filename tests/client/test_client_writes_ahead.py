@@ -17,7 +17,7 @@ from test_client_table import Model, apply_to_model, apply_to_table, borders, ch
 import pyomid
 from portions import examples
 from pyomid.cells import CellBatch, CellNames
-from pyomid.client.aio import AsyncDatabase, AsyncTable
+from pyomid.client.async_client import AsyncDatabase, AsyncTable
 from pyomid.client.background import Background
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
@@ -101,13 +101,15 @@ def late_database(
     store = LateStore(parts.store, at_once=at_once, fails=fails)
     tso: Any = parts.tso if commit is None else Around(parts.tso, commit=commit)
     with Database(replace(parts, store=store, tso=tso), url=url) as database:
-        assert database.pipelined_writes
+        assert database._core.pipelined_writes
         yield database, store
 
 
 def stored(db: Database, table: str = "t") -> list[CellVersion]:
     return [
-        cell.name for batch in db.deployment.store.scan(table, pyomid.types.KeyRange()) for cell in batch.all_cells()
+        cell.name
+        for batch in db._core.deployment.store.scan(table, pyomid.types.KeyRange())
+        for cell in batch.all_cells()
     ]
 
 
@@ -268,7 +270,7 @@ def test_of_a_client_that_dies_between_an_early_write_and_its_commit_nothing_is_
         db.create_table("t", families=["f"])
         with late_database(f"{memory_url}?{EACH}", at_once=True) as (dying, _):
             put_rows(dying.begin(), 5)
-            dying.abandon()
+            dying._core.abandon()
         assert len(stored(db)) == 10
         with db.begin() as tx:
             assert list(tx.table("t").scan()) == []
@@ -286,10 +288,12 @@ def test_every_cell_gets_its_shadow_cell_and_the_entry_goes(memory_url: str, bef
             tx.flush()
             put_rows(tx, 200, first=before)
         assert db.drain(60.0)
-        cells = [cell for batch in db.deployment.store.scan("t", pyomid.types.KeyRange()) for cell in batch.all_cells()]
+        cells = [
+            cell for batch in db._core.deployment.store.scan("t", pyomid.types.KeyRange()) for cell in batch.all_cells()
+        ]
         assert len(cells) == 2 * (before + 200)
         assert {cell.commit_ts for cell in cells} == {tx.commit_ts}
-        assert db.deployment.commit_table.count() == 0
+        assert db._core.deployment.commit_table.count() == 0
         assert (store.shadow_batches > 0) == (before == 0)
 
 
@@ -323,7 +327,7 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
         for number in range(100):
             tx.table("t").put(b"%05d" % number, {b"f:x": b"v" * 10_000})
         tx.flush()
-        names = tx.writes.write_set()["t"]
+        names = tx._core.writes.write_set()["t"]
         assert isinstance(names, CellNames)
         assert sorted(names) == sorted(stored(db))
         assert sum(batch.buffer.nbytes for batch in names.batches) == 100 * len(b"00000")
@@ -334,8 +338,8 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
 
 
 def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
-    assert not memory_db.deployment.store.capabilities.pipelined_writes
-    assert not memory_db.pipelined_writes
+    assert not memory_db._core.deployment.store.capabilities.pipelined_writes
+    assert not memory_db._core.pipelined_writes
 
 
 def test_the_last_effects_of_a_rollback_are_the_deletes() -> None:
@@ -404,7 +408,7 @@ def test_a_tasks_write_that_fails_on_its_way_ends_in_a_rollback(memory_url: str)
 @pytest.mark.parametrize("kind", [effects.BeginWrite, effects.EndWrites], ids=["leaving", "awaited"])
 def test_a_cancelled_task_never_commits_writes_on_their_way(memory_url: str, kind: type[Effect]) -> None:
     async def body(tasks: AsyncDatabase) -> None:
-        perform = tasks.driver.perform
+        perform = tasks._driver.perform
 
         async def performed(effect: Effect) -> Any:
             result = await perform(effect)
@@ -412,7 +416,7 @@ def test_a_cancelled_task_never_commits_writes_on_their_way(memory_url: str, kin
                 raise asyncio.CancelledError
             return result
 
-        tasks.driver.perform = performed  # type: ignore[method-assign]
+        tasks._driver.perform = performed  # type: ignore[method-assign]
         tx = await tasks.begin()
         with pytest.raises(asyncio.CancelledError):
             async with tx:
@@ -430,7 +434,7 @@ def test_a_read_cancelled_amid_writes_says_why_it_is_over(memory_url: str) -> No
     """It awaited writes that were sent ahead: nobody knows what became of them."""
 
     async def body(tasks: AsyncDatabase) -> None:
-        perform = tasks.driver.perform
+        perform = tasks._driver.perform
 
         async def performed(effect: Effect) -> Any:
             if type(effect) is effects.EndWrites:
@@ -441,7 +445,7 @@ def test_a_read_cancelled_amid_writes_says_why_it_is_over(memory_url: str) -> No
         table = await tx.table("t")
         await put_rows_in_task(table, 1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tasks.driver, "perform", performed)
+            patch.setattr(tasks._driver, "perform", performed)
             with pytest.raises(asyncio.CancelledError):
                 await table.get(b"other")
         with pytest.raises(TransactionEnded, match="CancelledError"):

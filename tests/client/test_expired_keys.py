@@ -14,7 +14,7 @@ from pyomid import AlreadyDone
 from pyomid.client.database import Database
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction import Transaction
-from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import Misuse
 
@@ -59,8 +59,8 @@ def keys_stored(db: Database) -> int:
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyomid.client.upkeep.expired_keys._PAGE_ROWS", 7)
-    monkeypatch.setattr("pyomid.client.upkeep.expired_keys._BATCH_KEYS", 15)
+    monkeypatch.setattr("pyomid.client.upkeep.expire._PAGE_ROWS", 7)
+    monkeypatch.setattr("pyomid.client.upkeep.expire._BATCH_KEYS", 15)
 
 
 def test_an_id_that_expired_never_commits_again(db: Database) -> None:
@@ -127,7 +127,7 @@ def test_an_interrupted_expiry_is_finished_by_a_later_one(db: Database) -> None:
 def test_expire_shrinks_the_keys_of_any_database(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever calls it: what is old is told by a row of the database. Over HBase nobody else does."""
     clock = Days()
-    monkeypatch.setattr("pyomid.client.upkeep.expired_keys.expire_keys", partial(expire_keys, wall_clock=clock))
+    monkeypatch.setattr("pyomid.client.upkeep.expire.expire_keys", partial(expire_keys, wall_clock=clock))
     db.run_once("id", add_one)
     db.expire()
     clock.pass_by(29)
@@ -148,7 +148,7 @@ def test_who_may_make_no_table_cleans_all_the_same(
         raise Misuse("permission denied")
 
     db.run_once("id", add_one)
-    monkeypatch.setattr("pyomid.client.upkeep.expired_keys.ensure_expiry_table", refused)
+    monkeypatch.setattr("pyomid.client.upkeep.expire.ensure_expiry_table", refused)
     db.compact()
     assert "idempotency keys are not shrunk: permission denied" in caplog.text
     assert keys_stored(db) == 1
@@ -160,7 +160,7 @@ def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path
     def upkeep() -> FolderUpkeep:
         return FolderUpkeep(
             tmp_path,
-            lambda: replace(db.deployment, closers=()),
+            lambda: replace(db._core.deployment, closers=()),
             lambda: 0,
             share=0.5,
             retry_s=60.0,

@@ -23,13 +23,13 @@ JAVA = table_id(b"java")
 
 def test_a_drop_takes_the_mark_of_its_table_along(memory_db: Database) -> None:
     """Else nothing would be sanitised until somebody makes a table of that name again."""
-    catalog = memory_db.deployment.catalog
+    catalog = memory_db._core.deployment.catalog
     catalog.mark_unknown_table(JAVA)
     memory_db.create_table("java", ["f"])
-    memory_db.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    memory_db._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     memory_db.drop_table("java")
     assert catalog.unknown_tables() == {}
-    memory_db.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    memory_db._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
 
 
 class SharedStore(MemoryStore):
@@ -48,7 +48,7 @@ class SharedStore(MemoryStore):
 
 @pytest.fixture
 def shared_db(memory_db: Database) -> Iterator[Database]:
-    with Database(replace(memory_db.deployment, store=SharedStore())) as database:
+    with Database(replace(memory_db._core.deployment, store=SharedStore())) as database:
         yield database
 
 
@@ -57,11 +57,11 @@ def test_a_table_that_is_unregistered_stops_sanitizing(shared_db: Database) -> N
     shared_db.create_table("java", ["f"])
     with shared_db.begin() as tx:
         tx.table("java").put(b"r", {b"f:q": b"v"})
-    unregister_table(shared_db.deployment, "java")
+    unregister_table(shared_db._core.deployment, "java")
     assert shared_db.status().unregistered == {JAVA: "java"}
     with pytest.raises(Misuse, match="discover"):
-        shared_db.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
-    register_table(shared_db.deployment, "java", ["f"], conflict_level="cell")
+        shared_db._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    register_table(shared_db._core.deployment, "java", ["f"], conflict_level="cell")
     assert shared_db.status().unregistered == {}
     with shared_db.begin() as tx:
         assert tx.table("java").get(b"r") == {b"f:q": b"v"}
@@ -69,7 +69,7 @@ def test_a_table_that_is_unregistered_stops_sanitizing(shared_db: Database) -> N
 
 def test_a_table_is_registered_by_its_level_where_it_is_there(shared_db: Database) -> None:
     """By a wrong level conflicts would be overlooked, and a slip of the pen would make a table."""
-    deployment = shared_db.deployment
+    deployment = shared_db._core.deployment
     with pytest.raises(UnknownTable, match="jave"):
         register_table(deployment, "jave", ["f"], conflict_level="row")
     deployment.store.create_table(TableInfo("java", (b"f",)))
@@ -85,16 +85,16 @@ def test_a_table_is_registered_by_its_level_where_it_is_there(shared_db: Databas
 
 def test_a_table_that_is_gone_is_unregistered_without_a_mark(shared_db: Database) -> None:
     shared_db.create_table("java", ["f"])
-    assert shared_db.deployment.store.drop_table("java")
-    unregister_table(shared_db.deployment, "java")
+    assert shared_db._core.deployment.store.drop_table("java")
+    unregister_table(shared_db._core.deployment, "java")
     assert [info.name for info in shared_db.tables()] == ["t"]
     assert shared_db.status().unregistered == {}
 
 
 def test_where_only_pyomid_writes_nothing_is_registered_or_split(memory_db: Database) -> None:
     with pytest.raises(Misuse, match="only tables of HBase"):
-        unregister_table(memory_db.deployment, "t")
+        unregister_table(memory_db._core.deployment, "t")
     with pytest.raises(Misuse, match="only tables of HBase"):
-        register_table(memory_db.deployment, "u", ["f"], conflict_level="cell")
+        register_table(memory_db._core.deployment, "u", ["f"], conflict_level="cell")
     with pytest.raises(Misuse, match="split keys"):
         memory_db.create_table("u", ["f"], split_keys=[b"m"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import count
 
 import pytest
 
 from pyomid.client.drive import Pause
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, ReadClock, WaitLog, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_steps
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import AskStatus, Refused, Request
@@ -20,14 +22,12 @@ def drive(
 ) -> int:
     """Each attempt is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look.
     Returns how many were made."""
-    steps = ask_steps(request, wait_log or WaitLog(), request_s=1.0, retry_s=retry_s)
-    step, now_s, tries = next(steps), 0.0, 0
+    clock = partial(next, count(1.0))
+    steps = ask_steps(request, object, wait_log or WaitLog(), clock, request_s=1.0, retry_s=retry_s)
+    step, tries = next(steps), 0
     try:
         while True:
             match step:
-                case ReadClock():
-                    now_s += 1.0
-                    step = steps.send(now_s)
                 case Pause():
                     step = steps.send(None)
                 case Attempt():

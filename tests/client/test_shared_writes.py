@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyomid.client.shared_writes import BYTES_MAX, ROWS_MAX, SharedWrites
+from pyomid.client.async_driver import BYTES_MAX, ROWS_MAX, SharedWrites
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
 from pyomid.storage.memory import MemoryStore

@@ -12,7 +12,7 @@ import pytest
 from pyomid.cli import main
 from pyomid.cli.upkeep import ending
 from pyomid.client.database import Database
-from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import KeyRange, LeaderStateChanges
@@ -58,12 +58,12 @@ def publish(db: Database) -> None:
     """W passes what was begun so far."""
     begun = db.begin()
     begun.rollback()
-    leader_state = db.deployment.leader_state
+    leader_state = db._core.deployment.leader_state
     leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=begun.start_ts))
 
 
 def records(db: Database, table: str) -> list[int]:
-    return [record.watermark for record in db.deployment.catalog.region_watermarks(table)]
+    return [record.watermark for record in db._core.deployment.catalog.region_watermarks(table)]
 
 
 def put(db: Database, table: str) -> None:
@@ -109,7 +109,7 @@ def test_a_record_of_a_clock_that_was_ahead_puts_nothing_off(memory_db: Database
     publish(memory_db)
     hand.now_s -= 1e8
     rounds.round()
-    (right,) = memory_db.deployment.catalog.region_watermarks("t")
+    (right,) = memory_db._core.deployment.catalog.region_watermarks("t")
     assert right.watermark > ahead
     assert right.recorded_at_s == hand.now_s
 
@@ -121,7 +121,7 @@ def failing_merges_of_a(database: Database, error: OmidError) -> tuple[list[str]
         database.create_table(table, ["f"])
         put(database, table)
     publish(database)
-    store, merge = database.deployment.store, database.deployment.store.flush_and_merge
+    store, merge = database._core.deployment.store, database._core.deployment.store.flush_and_merge
     tried: list[str] = []
     is_mended = threading.Event()
 
@@ -182,19 +182,19 @@ def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, capl
 def test_expiry_that_fails_holds_up_no_compaction_and_no_other_table(
     memory_db: Database, hand: Hand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    moved, move = list[str](), expiry.move_floor
+    moved, move = list[str](), expire.move_floor
     for table in ("a", "b"):
         memory_db.create_table(table, ["f"], ttl_seconds=3600)
         put(memory_db, table)
     publish(memory_db)
 
-    def moves(database: Database, table: str, **options: Any) -> expiry.Moved:
+    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
         moved.append(table)
         if table == "a":
             raise Misuse("permission denied")
         return move(database, table, **options)
 
-    monkeypatch.setattr(expiry, "move_floor", moves)
+    monkeypatch.setattr(expire, "move_floor", moves)
     rounds = rounds_of(memory_db, hand)
     now_s = [0.0]
     rounds._clock = lambda: now_s[0]
@@ -211,7 +211,7 @@ def test_a_named_table_that_is_dropped_during_compaction_holds_up_no_other(memor
         memory_db.create_table(table, ["f"])
         put(memory_db, table)
     publish(memory_db)
-    store, merge = memory_db.deployment.store, memory_db.deployment.store.flush_and_merge
+    store, merge = memory_db._core.deployment.store, memory_db._core.deployment.store.flush_and_merge
 
     def merges(table: str, region: KeyRange) -> None:
         merge(table, region)
@@ -263,7 +263,7 @@ def test_an_outage_ends_no_service(memory_db: Database, hand: Hand) -> None:
             raise Unavailable("HBase is starting")
         if tries == 3:
             stop.set()
-        return Database(memory_db.deployment)
+        return Database(memory_db._core.deployment)
 
     serve(CompactionRounds(opened, 0.01, stop, lambda: True, wall_clock=hand), turn, stop)
     assert tries == 3

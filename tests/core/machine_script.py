@@ -9,7 +9,7 @@ tso.settle()                                performs everything
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyomid.errors import OmidError
@@ -25,7 +25,6 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.takeover import take_over_steps
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import BeginReply, CommitRequest, LeaderRecord
@@ -63,13 +62,8 @@ class Script:
         self.settings = TsoSettings(**{**SMALL, **settings})
         self.now_s = 1000.0
         self.wall_ms = wall_ms
-        steps = take_over_steps(
-            ceiling_step=self.settings.ceiling_step,
-            retention_s=self.settings.retention_s,
-            wall_ms=wall_ms,
-            changed_ms=changed_ms,
-        )
-        self.machine = TsoMachine(self.settings, take_over(self.stores, steps), now_s=self.now_s)
+        taken_over = take_over(replace(self.stores, changed_ms=changed_ms), self.settings, wall_ms=wall_ms)
+        self.machine = TsoMachine(self.settings, taken_over, now_s=self.now_s)
         self.calls: list[StoreCall] = []
         self.died = ""
         self._waiting: list[Waiting] = []

@@ -13,7 +13,7 @@ import pytest
 from pyomid.oracle.watermarks import OpenStarts as Held
 from pyomid.types import OpenStart
 from pyomid.wire.messages import ReportOpenStarts
-from pyomid.wire.open_starts import OpenStarts
+from pyomid.wire.session_starts import OpenStarts
 
 pytestmark = pytest.mark.fast
 

@@ -198,7 +198,7 @@ async def asyncio_worker(clients: Clients, db: Any, process: int) -> None:
 def run_blocking(clients: Clients) -> None:
     order = clients.order
     with pyomid.connect(order.url) as db:
-        clients.count_commits(db.deployment.tso)
+        clients.count_commits(db._core.deployment.tso)
         processes = range(order.first_process, order.first_process + order.workers)
         with ThreadPoolExecutor(order.workers) as pool:
             for ended in [pool.submit(blocking_worker, clients, db, process) for process in processes]:
@@ -209,7 +209,7 @@ def run_asyncio(clients: Clients) -> None:
     async def run() -> None:
         order = clients.order
         async with await pyomid.aio.connect(order.url) as db:
-            clients.count_commits(db.tso)
+            clients.count_commits(db._session or db._core.deployment.tso)
             processes = range(order.first_process, order.first_process + order.workers)
             await asyncio.gather(*(asyncio_worker(clients, db, process) for process in processes))
 

@@ -15,6 +15,7 @@ from pyomid.client.admin.unregistered_tables import confirm
 from pyomid.client.database import Database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import TABLES_UNCONFIRMED
+from waiting import until
 
 
 def give_up_the_lease(quorum: str) -> None:
@@ -27,16 +28,16 @@ def give_up_the_lease(quorum: str) -> None:
 
 def confirm_tables(database: Database) -> None:
     """As an operator would: Java TSOs lead the same HBase in other tests, and each leaves sanitising shut (K6)."""
-    confirm(database.deployment, database.deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
+    confirm(database._core.deployment, database._core.deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
 
 
 def forget_others(database: Database) -> None:
     """What other tests left in the shared HBase and would hold W or shut sanitising: leases of killed owners, marks of
     tables that are gone, the one of an unconfirmed change of TSO."""
     for start_ts in database.status().tso.leases:
-        database.deployment.tso.end_lease(start_ts)
+        database._core.deployment.tso.end_lease(start_ts)
     confirm_tables(database)
-    catalog = database.deployment.catalog
+    catalog = database._core.deployment.catalog
     for number, nonce in catalog.unknown_tables().items():
         if number != TABLES_UNCONFIRMED:
             catalog.remove_unknown_mark(number, nonce)
@@ -100,10 +101,7 @@ class TsoProcess:
 
     def wait_until_standing_by(self, *, deadline_s: float = 120.0) -> None:
         """It has looked at the lease once and waits for its turn (or has it already)."""
-        end_s = time.monotonic() + deadline_s
-        while "standing by" not in self.log.read_text():
-            assert time.monotonic() < end_s, "it never stood by"
-            time.sleep(0.02)
+        until(lambda: "standing by" in self.log.read_text(), "it never stood by", wait_s=deadline_s)
 
     def wait_until_leading(self, *, deadline_s: float = 120.0) -> str:
         """The address it serves on. Raises where it ended instead."""

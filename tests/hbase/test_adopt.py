@@ -59,13 +59,13 @@ def test_a_slow_adoption_skips_cells_of_later_transactions(
     """One run drew its timestamp and was slow; another finished and registered; then a transaction wrote."""
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 3, [RowWrite(b"r", ((Q, b"old"),))])
-    slow, _ = import_timestamp(database.deployment, table_name, [b"f"])
+    slow, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
     assert main(["adopt", url, table_name, "f"]) == 0
     writer = database.begin()
     writer.table(table_name).put(b"r", {b"f:q": b"undecided"})
     writer.flush()
     with pytest.raises(Misuse, match="newer than the TSO's timestamp"):
-        Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), slow))
+        Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), slow))
     writer.rollback()
     database.drop_table(table_name)
 
@@ -73,7 +73,7 @@ def test_a_slow_adoption_skips_cells_of_later_transactions(
 def test_cells_newer_than_every_timestamp_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
-    driver = Driver(database.deployment)
+    driver = Driver(database._core.deployment)
     assert [*driver.run(check_range_steps(table_name, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
     with pytest.raises(Misuse, match="world-time"):
         driver.run(import_range_steps(table_name, KeyRange(), newest_ts=1_000_000))
@@ -87,12 +87,12 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 100, [RowWrite(b"r", ((Q, b"v"),))])
     store.write_shadow_cells(table_name, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
-    newest_ts, _ = import_timestamp(database.deployment, table_name, [b"f"])
+    newest_ts, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
     with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
-        Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
-    catalog = database.deployment.catalog
+        Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
+    catalog = database._core.deployment.catalog
     catalog.mark_unknown_table(table_id(table_name.encode()))
-    _, found = import_timestamp(database.deployment, table_name, [b"f"])
+    _, found = import_timestamp(database._core.deployment, table_name, [b"f"])
     with pytest.raises(Misuse, match="register"):
         refuse(table_name, found)
     catalog.clear_unknown_table(*catalog.unknown_tables().popitem())
@@ -178,9 +178,9 @@ def test_a_value_without_qualifier_is_adopted_and_hides_nothing(
         assert seen.get(b"r", columns=[b"f:q"]) == {b"f:q": b"v"}
         assert dict(seen.scan(columns=[b"f:q"])) == {b"r": {b"f:q": b"v"}}
         assert seen.get(b"r", columns=[b"f:"]) == whole
-    generation = database.deployment.catalog.table(table_name).generation
+    generation = database._core.deployment.catalog.table(table_name).generation
     for region in store.regions(table_name):
-        Driver(database.deployment).run(
+        Driver(database._core.deployment).run(
             compact_region_steps(table_name, generation, region, CommitCache(), now_s=0.0, rows_max=100)
         )
     with database.begin() as tx:
@@ -237,8 +237,8 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
         b"\xc2\n\x80",
     ]
     put_plainly(cluster, table_name, *[KeyValue(b"r", b"f", name, 3, bytes(8)) for name in names])
-    newest_ts, _ = import_timestamp(database.deployment, table_name, [b"f"])
-    Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
+    newest_ts, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
+    Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
     assert main(["adopt", url, table_name, "f"]) == 0, "nor does it take its own shadow cells for foreign ones"
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:" + name: bytes(8) for name in names}

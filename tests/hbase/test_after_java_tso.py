@@ -48,7 +48,7 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
 
 
 def sanitise(database: Database) -> Sanitized:
-    done: Sanitized = database.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
+    done: Sanitized = database._core.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
     return done
 
 
@@ -68,14 +68,14 @@ def test_an_unregistered_table_keeps_its_commits(
             sanitise(database)
         assert main(command.replace("LEVEL", "cell").split()[1:]) == 0
         assert main(["tables", url, "confirm", "--yes"]) == 0
-        assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables()
+        assert TABLES_UNCONFIRMED not in database._core.deployment.catalog.unknown_tables()
         assert forgotten in sanitise(database).held_back_by
         with database.begin() as tx:
             assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
         tso.stop()
     with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
         tso.wait_until_leading()
-        assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables(), "only ours led in between"
+        assert TABLES_UNCONFIRMED not in database._core.deployment.catalog.unknown_tables(), "only ours led in between"
         tso.stop()
 
 
@@ -83,7 +83,7 @@ def test_forget_removes_the_mark_of_a_missing_table(
     url: str, database: Database, table_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was made and dropped behind pyomid's back: to register it would be to make it again."""
-    catalog, number = database.deployment.catalog, table_id(table_name.encode())
+    catalog, number = database._core.deployment.catalog, table_id(table_name.encode())
     catalog.mark_unknown_table(number)
     assert main(["tables", url, "discover"]) == 0
     assert str(number) in capsys.readouterr().out

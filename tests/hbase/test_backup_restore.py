@@ -115,7 +115,7 @@ class Shop:
         """The rows of each table, from the back-up, under other names."""
         db = db or self.databases[-1]
         names = {table: f"{table}_back" for table in self.tables}
-        assert restore(db.deployment, HBaseRestore(self.cluster, self.backup_name), names) == list(names.values())
+        assert restore(db._core.deployment, HBaseRestore(self.cluster, self.backup_name), names) == list(names.values())
         with db.snapshot() as tx:
             found = {table: dict(tx.table(new).scan()) for table, new in names.items()}
         for new in names.values():
@@ -287,7 +287,7 @@ def test_a_restore_keeps_expiry_and_brings_indexes(shop: Shop, table_name: str) 
         tx.table(expiring).put(b"young", {VALUE: b"1"})
     shop.back_up()
     names = {expiring: f"{expiring}_2", indexed: f"{indexed}_2"}
-    restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), names)
+    restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), names)
     with shop.db.snapshot() as tx:
         assert dict(tx.table(f"{expiring}_2").scan()) == rows(young=b"1")
         found = tx.table(f"{indexed}_2", codec=dict).lookup("by_city", "Oslo")
@@ -299,7 +299,7 @@ def test_a_restore_keeps_expiry_and_brings_indexes(shop: Shop, table_name: str) 
 
 def expire_until(db: Database, table: str, commit_ts: int) -> None:
     """As movers of a floor would, a long time later."""
-    from pyomid.client.upkeep.expiry import move_floor
+    from pyomid.client.upkeep.expire import move_floor
 
     for hours in (0.0, 2.0, 4.0):
         moved = move_floor(db, table, wall_clock=lambda hours=hours: 1e9 + 3600.0 * hours, notes=True)
@@ -316,13 +316,13 @@ def test_a_restore_over_existing_tables_changes_nothing(shop: Shop) -> None:
     shop.put({b"a": b"2"})
     one, other = shop.tables
     with pytest.raises(Misuse, match=rf"there is a table '{one}'.*nothing was restored.*--as OLD=NEW"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), None)
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), None)
     with pytest.raises(Misuse, match=rf"there is a table '{other}'"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
-    assert shop.db.deployment.catalog.entry(f"{one}_2") is None
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
+    assert shop.db._core.deployment.catalog.entry(f"{one}_2") is None
     shop.made.store.create_table(pyomid.TableInfo(f"{one}_3", (b"f",)))
     with pytest.raises(Misuse, match="that is not in the catalog"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
     with shop.db.snapshot() as tx:
         assert dict(tx.table(one).scan()) == rows(a=b"2")
 
@@ -338,7 +338,7 @@ def test_unknown_backups_and_tables_are_refused(shop: Shop) -> None:
     with pytest.raises(Misuse, match=rf"has no backup 'other'.*{shop.backup_name}"):
         HBaseRestore(shop.cluster, "other")
     with pytest.raises(Misuse, match="the backup has no table 'nobody'"):
-        restore(shop.db.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
+        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
 
 
 def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
@@ -382,7 +382,7 @@ def test_a_younger_database_must_raise_its_timestamps_first(shop: Shop, cluster:
         shop.fail_over()
     db = shop.databases[-1]
     shop.put({b"a": b"1"}, db)
-    begun_opened = db.deployment.tso.begin()
+    begun_opened = db._core.deployment.tso.begin()
     opened = begun_opened.start_ts
     shop.write(opened, b"c", b"open")
     shop.back_up(db)
@@ -391,12 +391,12 @@ def test_a_younger_database_must_raise_its_timestamps_first(shop: Shop, cluster:
         source = HBaseRestore(cluster, shop.backup_name)
         names = {table: f"{table}_in_young" for table in shop.tables}
         with pytest.raises(Misuse, match="pyomid init URL --above-backup"):
-            restore(young.db.deployment, source, names)
+            restore(young.db._core.deployment, source, names)
         newest = source.manifest.newest_ts
         assert newest >= opened
-        while young.databases[-1].deployment.tso.begin().start_ts <= newest:
+        while young.databases[-1]._core.deployment.tso.begin().start_ts <= newest:
             young.fail_over()
-        assert restore(young.databases[-1].deployment, source, names)
+        assert restore(young.databases[-1]._core.deployment, source, names)
         with young.databases[-1].snapshot() as tx:
             assert dict(tx.table(names[shop.tables[0]]).scan()) == rows(a=b"1")
     finally:
@@ -458,8 +458,8 @@ def test_a_restore_never_uses_the_copies_of_another_restore(shop: Shop) -> None:
 
     first = HBaseRestore(shop.cluster, shop.backup_name)
     with meanwhile("client.create.begun", begin_another), pytest.raises(pyomid.ConflictError, match="another restore"):
-        restore(shop.db.deployment, first, names)
-    assert not any(shop.db.deployment.catalog.entry(name) for name in names.values())
+        restore(shop.db._core.deployment, first, names)
+    assert not any(shop.db._core.deployment.catalog.entry(name) for name in names.values())
     assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"1"))
 
 

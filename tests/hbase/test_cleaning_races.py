@@ -60,7 +60,7 @@ class Writer:
         self._thread.start()
 
     def write(self, row: bytes) -> None:
-        parts, name = self._database.deployment, self.table.encode()
+        parts, name = self._database._core.deployment, self.table.encode()
         begun_start_ts = parts.tso.begin()
         start_ts = begun_start_ts.start_ts
         parts.store.write_cells(self.table, start_ts, [RowWrite(row, ((Q, b"v"),))])
@@ -87,11 +87,11 @@ def compact(database: Database, table: str, region: KeyRange) -> int:
     """How many cells were healed."""
     generation = database.table_info(table).generation
     steps = compact_region_steps(table, generation, region, CommitCache(), now_s=time.time(), rows_max=200)
-    return database.driver.run(steps).cells_healed
+    return database._core.driver.run(steps).cells_healed
 
 
 def sanitise(database: Database) -> int:
-    return database.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
+    return database._core.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
 
 
 def reshape(cluster: Cluster, table: str, change: Callable[[OperatorsAdmin], object]) -> None:
@@ -122,7 +122,7 @@ def test_compaction_splits_and_sanitizing_lose_nothing(database: Database, clust
             seen, watermark = len(writers[0].acknowledged), database.status().tso.watermark
             until(lambda: len(writers[0].acknowledged) >= seen + 50, "the writer writes nothing", wait_s=DEADLINE_S)  # noqa: B023
             until(lambda: database.status().tso.watermark > watermark, "W does not move", wait_s=DEADLINE_S)  # noqa: B023
-            for region in database.deployment.store.regions(table_name):
+            for region in database._core.deployment.store.regions(table_name):
                 healed += compact(database, table_name, region)
             split_at = b"%02x" % (256 // ROUNDS * round_ + 20)
             reshape(cluster, table_name, lambda admin: admin.split(table_name, split_at))  # noqa: B023
@@ -130,7 +130,7 @@ def test_compaction_splits_and_sanitizing_lose_nothing(database: Database, clust
                 database.create_table(f"{table_name}_late", ["f"])
                 writers.append(Writer(database, f"{table_name}_late"))
             for name in [*others, *(writer.table for writer in writers[1:])]:
-                for region in database.deployment.store.regions(name):
+                for region in database._core.deployment.store.regions(name):
                     compact(database, name, region)
             deleted += sanitise(database)
     finally:
@@ -138,7 +138,7 @@ def test_compaction_splits_and_sanitizing_lose_nothing(database: Database, clust
             writer.stop()
     assert healed > 0
     assert deleted > 0, "the sanitiser never took an entry: nothing was put to the test"
-    assert len(database.deployment.store.regions(table_name)) == ROUNDS + 1
+    assert len(database._core.deployment.store.regions(table_name)) == ROUNDS + 1
     for writer in writers:
         assert writer.acknowledged
         with database.begin() as tx:
@@ -156,15 +156,15 @@ def test_a_region_without_a_watermark_holds_the_sanitizer_back(
     until(lambda: len(writer.acknowledged) >= 20, "the writer writes nothing", wait_s=DEADLINE_S)
     writer.stop()
     reshape(cluster, table_name, lambda admin: admin.split(table_name, b"80"))
-    first, _ = database.deployment.store.regions(table_name)
+    first, _ = database._core.deployment.store.regions(table_name)
     newest = max(writer.acknowledged.values())
     until(lambda: _w(database) > newest, "W does not pass what was written", wait_s=DEADLINE_S)
     compact(database, table_name, first)
     reshape(cluster, table_name, lambda admin: admin.merge(table_name, b"80"))
-    (whole,) = database.deployment.store.regions(table_name)
-    before = database.deployment.commit_table.lookup(_starts(database, table_name))
+    (whole,) = database._core.deployment.store.regions(table_name)
+    before = database._core.deployment.commit_table.lookup(_starts(database, table_name))
     sanitise(database)
-    assert database.deployment.commit_table.lookup(_starts(database, table_name)) == before
+    assert database._core.deployment.commit_table.lookup(_starts(database, table_name)) == before
     compact(database, table_name, whole)
     with database.begin() as tx:
         assert {row for row, _ in tx.table(table_name).scan()} == writer.acknowledged.keys()
@@ -176,5 +176,7 @@ def _w(database: Database) -> int:
 
 
 def _starts(database: Database, table: str) -> list[int]:
-    found = {cell.version for batch in database.deployment.store.scan(table, KeyRange()) for cell in batch.all_cells()}
+    found = {
+        cell.version for batch in database._core.deployment.store.scan(table, KeyRange()) for cell in batch.all_cells()
+    }
     return sorted(found)

@@ -19,7 +19,7 @@ from test_deadlines import NoZooKeeper, TlsEchoServer
 from test_interrupts import DEADLINE_S, EchoServer, asked
 
 from certificates import make_certificates
-from pyomid.storage.hbase.regions.operations import ask_steps
+from pyomid.storage.hbase.regions.steps import ask_steps
 from pyomid.storage.hbase.rpc import connection
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.connection import Connection
@@ -61,9 +61,16 @@ class StalledServer:
         self.ended.set()
 
 
+def limit_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A send ends soon without progress, and TCP itself never ends the connection, as on systems without this option:
+    what was sent until then still arrives."""
+    monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
+    monkeypatch.setattr(connection, "_SEND_S_MAX", 0.2)
+
+
 def test_nobody_completes_the_frame_that_another_thread_could_not_send(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server would take the second call's bytes for the rest of the first call's cells, and store them."""
-    monkeypatch.setattr(connection, "_SEND_S_MAX", 0.2)
+    limit_sends(monkeypatch)
     server = StalledServer(awaited=b"call other")
     line = Connection(server.address, CLIENT, SimpleHandshake("tester"), connect_timeout_s=DEADLINE_S)
     outcomes: list[object] = []
@@ -94,7 +101,7 @@ def test_nobody_completes_the_frame_that_another_thread_could_not_send(monkeypat
 def test_a_frame_torn_by_a_timeout_closes_the_connection_if_the_probe_is_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "_SEND_S_MAX", 0.2)
+    limit_sends(monkeypatch)
     server = StalledServer(awaited=b"call other")
     line = Connection(server.address, CLIENT, SimpleHandshake("tester"), connect_timeout_s=DEADLINE_S)
 
@@ -200,7 +207,7 @@ def test_a_connection_through_which_nothing_passes_is_replaced(monkeypatch: pyte
 
         assert isinstance(await ask(), Reply)
         server.swallow()
-        assert isinstance(await ask(), CallTimedOut)
+        assert not isinstance(await ask(), Reply)
         while not isinstance(await ask(), Reply):
             pass
         client.close()

@@ -10,7 +10,7 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.idempotency import KEYS_TABLE
-from pyomid.client.upkeep import expired_keys, expiry
+from pyomid.client.upkeep import expire
 
 pytestmark = pytest.mark.hbase
 
@@ -26,7 +26,7 @@ def expiring(database: Database, table_name: str) -> Iterator[str]:
 
 def test_values_expire_and_compaction_drops_them(database: Database, expiring: str) -> None:
     def expire_at(hours: float) -> None:
-        expiry.expire(database, expiring, wall_clock=lambda: time.time() + hours * HOUR_S, notes=True)
+        expire.expire(database, expiring, wall_clock=lambda: time.time() + hours * HOUR_S, notes=True)
 
     with database.begin() as tx:
         tx.table(expiring).put(b"old", {b"f:x": b"1"})
@@ -47,7 +47,7 @@ def test_values_expire_and_compaction_drops_them(database: Database, expiring: s
 
 def test_an_expired_idempotency_key_still_blocks_its_id(database: Database, table: str) -> None:
     def expire_at(hours: float) -> int:
-        return expired_keys.expire_keys(database, HOUR_S, wall_clock=lambda: time.time() + hours * HOUR_S)
+        return expire.expire_keys(database, HOUR_S, wall_clock=lambda: time.time() + hours * HOUR_S)
 
     assert database.run_once(f"payment {table}", lambda tx: "paid") == "paid"
     expire_at(24)  # further on than any other test of this server

@@ -24,7 +24,7 @@ def test_the_feed_reads_only_versions_after_its_bookmark(
     with database.begin() as tx:
         tx.table(table).delete(b"a")
     ranges = []
-    cluster = database.deployment.store._cluster  # type: ignore[attr-defined]
+    cluster = database._core.deployment.store._cluster  # type: ignore[attr-defined]
     scan = cluster.scan
 
     def noted(spec: ScanSpec) -> object:

@@ -81,7 +81,7 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     catalog = HBaseCatalog(cluster, table=table_name)
     assert catalog.tables_level() is None
     assert [chosen_level(catalog, wanted) for wanted in (None, "any", None, "row")] == ["cell", "any", "any", "row"]
-    deployment = replace(database.deployment, catalog=catalog)
+    deployment = replace(database._core.deployment, catalog=catalog)
     with pytest.raises(Misuse, match="this deployment's is 'row': requests of Java clients do not name"):
         create_table(deployment, f"{table_name}_data", ["f"], conflict_level="cell")
     made = create_table(deployment, f"{table_name}_data", ["f"])
@@ -91,7 +91,7 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     with pytest.raises(Misuse, match="cannot be the conflict level of all tables"):
         chosen_level(catalog, "cell")
     assert catalog.tables_level() is None, "the table has two by now, so neither is given back"
-    database.deployment.store.drop_table(made.name)
+    database._core.deployment.store.drop_table(made.name)
     Admin(cluster).drop_table(table_name)
 
 
@@ -119,7 +119,7 @@ def test_a_higher_ceiling_in_the_other_store_is_refused(cluster: Cluster, table_
     in_zookeeper = ZooKeeperCeiling(cluster.zookeeper, path=f"/omid-test/{table_name}")
     assert in_hbase.compare_and_set(0, 1000)
     chosen = ChosenCeiling(in_zookeeper, {"hbase": in_hbase})
-    with pytest.raises(Misuse, match=r"hbase holds a timestamp ceiling of 1000.*ceiling=hbase"):
+    with pytest.raises(Misuse, match=r"hbase holds the timestamp ceiling 1000.*ceiling=hbase"):
         chosen.read()
     assert chosen.move_here() == 1000
     assert chosen.read() == in_zookeeper.read() == 1000

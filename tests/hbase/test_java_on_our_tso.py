@@ -50,7 +50,7 @@ def java(hbase: HBaseServer, tso: TsoProcess) -> Iterator[JavaClient]:
 
 
 def cells_of(database: Database, table: str, row: bytes) -> set[Cell]:
-    return set(database.deployment.store.read_rows(table, [row])[0])
+    return set(database._core.deployment.store.read_rows(table, [row])[0])
 
 
 def test_shadow_cells_have_one_name(java: JavaClient) -> None:
@@ -126,7 +126,7 @@ def test_we_heal_what_a_dead_java_client_committed(java: JavaClient, database: D
         assert tx.table(table).get(b"r") == {b"f:q": b"1"}
     assert database.drain(120.0)
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
-    assert database.deployment.commit_table.lookup([start_ts]) == [commit_ts], "a healer never deletes the entry"
+    assert database._core.deployment.commit_table.lookup([start_ts]) == [commit_ts], "a healer never deletes the entry"
 
 
 def test_java_heals_what_a_dead_client_of_ours_committed(
@@ -149,14 +149,14 @@ def test_java_heals_what_a_dead_client_of_ours_committed(
     finally:
         crashpoints.disarm()
     with pyomid.connect(url) as database:
-        (commit_ts,) = database.deployment.commit_table.lookup([transaction.start_ts])
+        (commit_ts,) = database._core.deployment.commit_table.lookup([transaction.start_ts])
         assert commit_ts > transaction.start_ts
         assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", transaction.start_ts, b"1", 0)}
         java.begin("a")
         assert java.get("a", table, b"r") == {b"f:q": b"1"}
         java.rollback("a")
         assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", transaction.start_ts, b"1", commit_ts)}
-    dying.abandon()
+    dying._core.abandon()
 
 
 def test_a_java_transaction_that_died_before_its_commit_is_never_seen(
@@ -265,7 +265,7 @@ def test_a_java_retry_gets_the_reply_that_was_lost(
 
 def test_a_job_with_a_branch_sealed_by_java_is_complete(java: JavaClient, database: Database, table: str) -> None:
     """T13: between the tasks and the commit Java fences another table, and reads a branch by that fence."""
-    tso, column = database.deployment.tso, Column(b"f", b"q")
+    tso, column = database._core.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
     database.create_table(other, ["f"])
     begun_start_ts = tso.begin()
@@ -274,10 +274,10 @@ def test_a_job_with_a_branch_sealed_by_java_is_complete(java: JavaClient, databa
     rows = (b"a", b"b", b"c")
     branches = tuple(tso.begin().start_ts for _ in rows)
     for branch, row in zip(branches, rows, strict=True):
-        database.deployment.store.write_cells(table, branch, [RowWrite(row, ((column, b"v"),))])
+        database._core.deployment.store.write_cells(table, branch, [RowWrite(row, ((column, b"v"),))])
     java.ask("fence", other, "fence")
     assert java.get("fence", table, b"b") == {}
-    commit_table = database.deployment.commit_table
+    commit_table = database._core.deployment.commit_table
     assert commit_table.lookup(branches) == [NOT_FOUND, SEALED, NOT_FOUND], "Java sealed what it met"
     ids = tuple(cell_id(table.encode(), row, *column) for row in rows)
     reply = tso.commit(CommitRequest(start_ts, ids, (table_id(table.encode()),), branches))
@@ -304,15 +304,15 @@ def test_a_fence_of_java_aborts_writers_that_began_before(java: JavaClient, data
 
 def test_a_commit_sealed_by_a_java_fence_is_reported_aborted(java: JavaClient, database: Database, table: str) -> None:
     """R2: whoever reads by Java's fence seals what it meets undecided; the mark wins, so nobody is told committed."""
-    tso, column = database.deployment.tso, Column(b"f", b"q")
+    tso, column = database._core.deployment.tso, Column(b"f", b"q")
     other = f"{table}_other"
     database.create_table(other, ["f"])
     begun_start_ts = tso.begin()
     start_ts = begun_start_ts.start_ts
-    database.deployment.store.write_cells(table, start_ts, [RowWrite(b"r", ((column, b"v"),))])
+    database._core.deployment.store.write_cells(table, start_ts, [RowWrite(b"r", ((column, b"v"),))])
     java.ask("fence", other, "fence")
     assert java.get("fence", table, b"r") == {}
-    assert database.deployment.commit_table.lookup([start_ts]) == [SEALED]
+    assert database._core.deployment.commit_table.lookup([start_ts]) == [SEALED]
     name = table.encode()
     reply = tso.commit(CommitRequest(start_ts, (cell_id(name, b"r", *column),), (table_id(name),)))
     assert not reply.committed
@@ -367,11 +367,11 @@ def test_an_unregistered_java_table_stops_the_sanitizer(java: JavaClient, databa
     java.put("a", table_name, b"r", b"f", b"q", b"1")
     java.commit("a")
     number = table_id(table_name.encode())
-    assert number in database.deployment.catalog.unknown_tables()
+    assert number in database._core.deployment.catalog.unknown_tables()
     with pytest.raises(Misuse, match=str(number)):
-        database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     database.create_table(table_name, ["f"])
-    database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:q": b"1"}
     database.drop_table(table_name)
@@ -384,7 +384,7 @@ def test_java_finds_commit_entries_of_ours_and_we_find_java_s(java: JavaClient, 
         starts[java.begin(name, dying=True)] = name
         java.put(name, table, name.encode(), b"f", b"q", b"1")
     commits = {start: java.commit(name) for start, name in starts.items()}
-    entries = dict(database.deployment.commit_table.entries())
+    entries = dict(database._core.deployment.commit_table.entries())
     assert commits.items() <= entries.items()
-    batches = database.deployment.store.scan(table, KeyRange(), [Column(b"f", b"q")])
+    batches = database._core.deployment.store.scan(table, KeyRange(), [Column(b"f", b"q")])
     assert {cell.version for batch in batches for cell in batch.all_cells()} == starts.keys()

@@ -198,7 +198,7 @@ def test_reads_and_cleaning_of_large_rows_leave_the_server_alive(
     assert [cell.value for cell in cells] == [sizes.value(newest)]
     with small.database.begin() as tx:
         assert tx.table(table).get(b"big") == {b"f:q": sizes.value(newest)}
-    looked = look(small.database.deployment, Partition(table, 0, KeyRange()))
+    looked = look(small.database._core.deployment, Partition(table, 0, KeyRange()))
     assert (looked.rows, looked.cells) == (3, sizes.cells + 2)
     small.assert_lives()
     assert max(answers) < ANSWER_BYTES_MAX + 2 * sizes.cell_bytes

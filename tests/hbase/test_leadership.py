@@ -53,7 +53,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
             writer.start()
             while len(acknowledged) < 20:
                 stop.wait(0.01)
-            first_epoch = database.deployment.leader_state.read().epoch
+            first_epoch = database._core.deployment.leader_state.read().epoch
             one.kill()
             before = len(acknowledged)
             two.wait_until_leading()
@@ -61,7 +61,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
                 stop.wait(0.01)
             stop.set()
             writer.join()
-            assert database.deployment.leader_state.read().epoch > first_epoch
+            assert database._core.deployment.leader_state.read().epoch > first_epoch
             with database.begin() as tx:
                 found = {int(row) for row, _ in tx.table(table_name).scan()}
             assert set(acknowledged) <= found
@@ -247,4 +247,4 @@ def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso
     zookeeper.close()
     assert announced.address == tso.address
     with pyomid.connect(url) as database:
-        assert database.status().tso.epoch == database.deployment.leader_state.read().epoch == announced.epoch
+        assert database.status().tso.epoch == database._core.deployment.leader_state.read().epoch == announced.epoch

@@ -132,7 +132,7 @@ def leading(url: str, log: Path) -> TsoProcess:
 def half_done(database: Database, table: str) -> None:
     """Committed, and its client died: an entry, no shadow cell. Who reads it looks it up, who compacts it heals it:
     W has passed it."""
-    deployment = database.deployment
+    deployment = database._core.deployment
     begun = deployment.tso.begin()
     start_ts = begun.start_ts
     deployment.store.write_cells(table, start_ts, [RowWrite(b"half", ((Column(b"f", b"q"), b"v"),))])
@@ -159,9 +159,9 @@ def lead(url: str, log: Path, user: str) -> None:
                 tx.table("first").put(b"r", {b"f:q": b"v"})
             start_ts = tx.start_ts
             database.drain()
-            while database.deployment.tso.status().watermark <= start_ts:
+            while database._core.deployment.tso.status().watermark <= start_ts:
                 pass  # the TSO moves it
-            database.deployment.tso.advance_horizon(start_ts)
+            database._core.deployment.tso.advance_horizon(start_ts)
         assert leader.stop() == 0
 
 

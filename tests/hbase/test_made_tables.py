@@ -48,7 +48,7 @@ def test_unregistering_a_table_keeps_its_rows(
     assert main(["tables", url, "unregister", table]) == 0
     assert database.status().unregistered == {table_id(table.encode()): table}
     with pytest.raises(Misuse, match="discover"):
-        database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
     assert main(["tables", url, "register", table, "f"]) == 1, "a wrong level would overlook conflicts"
     assert "cannot be registered without its conflict level" in capsys.readouterr().err
     assert main(["tables", url, "register", f"{table}_misspelt", "f", "--conflict-level", "cell"]) == 1

@@ -232,7 +232,7 @@ def compare_cells(database: Database, history: History) -> None:
 
 
 def _stored(database: Database, table: str) -> Iterator[Cell]:
-    for batch in database.deployment.store.scan(table, KeyRange()):
+    for batch in database._core.deployment.store.scan(table, KeyRange()):
         yield from batch.all_cells()
 
 
@@ -242,7 +242,7 @@ def _check_told(database: Database, txn: Transaction, cell: Cell) -> None:
     elif txn.outcome is Outcome.COMMITTED and cell.commit_ts:
         assert cell.commit_ts == txn.commit_ts, f"{txn.name} committed at {txn.commit_ts}, stored is {cell}"
     elif txn.outcome is Outcome.COMMITTED:
-        assert database.deployment.commit_table.lookup([cell.version]) == [txn.commit_ts], f"{txn.name}: {cell}"
+        assert database._core.deployment.commit_table.lookup([cell.version]) == [txn.commit_ts], f"{txn.name}: {cell}"
 
 
 def compare_sides(crowd: Crowd, database: Database) -> None:

@@ -22,7 +22,7 @@ from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.codec.layout import COMMIT_TABLE, META_TABLE
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.client import Cluster
-from region_admin import OperatorsAdmin
+from region_admin import OperatorsAdmin, encoded_name
 
 FOR_EVER_S = 3600.0
 """A wait of so long ends these tests, unless it is cut short."""
@@ -96,7 +96,7 @@ def test_a_tso_resumes_when_its_region_is_back(
         put(database, table_name)
         with offline(cluster, table) as regions:
             committed = threads.submit(put, database, table_name)
-            names = "|".join(re.escape(each.encoded_name.decode()) for each in regions)
+            names = "|".join(re.escape(encoded_name(each).decode()) for each in regions)
             waiting = threading.Event()
             while not re.search(rf"waiting for .*{table},.*({names})", tso.log.read_text()):
                 waiting.wait(0.02)
@@ -124,7 +124,7 @@ def test_a_leader_whose_region_stays_offline_exits_with_an_error(
             with offline(cluster, COMMIT_TABLE) as regions:
                 committed = threads.submit(put, database, table_name)
                 assert one.process.wait() == DOUBT_EXIT_CODE
-                assert any(each.encoded_name.decode() in one.log.read_text() for each in regions)
+                assert any(encoded_name(each).decode() in one.log.read_text() for each in regions)
             with TsoProcess(url, tmp_path / "two.log", lease_s=6.0) as two:
                 two.wait_until_leading()
                 is_committed = committed.exception() is None
@@ -142,7 +142,7 @@ def test_who_needs_an_offline_region_is_told_which_one(
         with caplog.at_level(logging.WARNING), pytest.raises(Unavailable) as told:
             work(impatient, divided)
         assert divided in str(told.value)
-        assert region.encoded_name.decode() in str(told.value)
+        assert encoded_name(region).decode() in str(told.value)
         assert "assign it in HBase's shell" in str(told.value)
         assert re.search(rf"{divided}: waiting for \d s \(limit 3 s\): .*{divided}", caplog.text)
         with impatient.begin() as tx:

@@ -104,7 +104,7 @@ class Scene:
 
     def write(self, version: int, *rows: bytes) -> None:
         writes = [RowWrite(row, ((Q, b"v"),)) for row in rows]
-        self.writer.deployment.store.write_cells(self.table, version, writes)
+        self.writer._core.deployment.store.write_cells(self.table, version, writes)
 
     def request(self, start_ts: int, *rows: bytes, branches: tuple[int, ...] = ()) -> CommitRequest:
         name = self.table.encode()
@@ -112,7 +112,7 @@ class Scene:
         return CommitRequest(start_ts, ids, (table_id(name),), branches)
 
     def commit(self, request: CommitRequest) -> Call:
-        return Call(lambda: self.writer.deployment.tso.commit(request))
+        return Call(lambda: self.writer._core.deployment.tso.commit(request))
 
     def stop_the_old_one(self) -> None:
         """SIGSTOP, as a machine that swaps or is suspended."""
@@ -121,10 +121,10 @@ class Scene:
     @contextmanager
     def another_leads(self) -> Iterator[TsoProcess]:
         """Whoever waited takes over, once the old one's lease has run out."""
-        epoch = self.writer.deployment.leader_state.read().epoch
+        epoch = self.writer._core.deployment.leader_state.read().epoch
         with TsoProcess(self.url, self.folder / "new.log", lease_s=LEASE_S) as new:
             new.wait_until_leading()
-            assert self.writer.deployment.leader_state.read().epoch > epoch
+            assert self.writer._core.deployment.leader_state.read().epoch > epoch
             yield new
             assert new.stop() == 0
 
@@ -145,8 +145,8 @@ def scene_of(url: str, folder: Path, table: str, old: TsoProcess) -> Iterator[Sc
         with reader.begin() as tx:
             assert tx.table(table).get(b"a") == {}
         yield Scene(url, folder, table, old, writer, reader)
-        writer.deployment.store.drop_table(table)
-        remove_entry(writer.deployment.catalog, table)
+        writer._core.deployment.store.drop_table(table)
+        remove_entry(writer._core.deployment.catalog, table)
 
 
 @pytest.fixture
@@ -214,17 +214,17 @@ def test_a_late_flush_of_an_unsealed_start_commits_for_all_readers(
         assert isinstance(told, CommitReply)
         assert told.committed
         assert scene.visible() == scene.visible_to_a_newcomer() == {b"a", b"b"}
-        assert scene.writer.deployment.commit_table.lookup([start_ts]) == [told.commit_ts]
+        assert scene.writer._core.deployment.commit_table.lookup([start_ts]) == [told.commit_ts]
 
 
 def commit_with_its_flush_held(scene: Scene, line: HeldLine) -> tuple[int, Call]:
     """Decided, its entry on the line, and the leader stopped."""
-    begun_first = scene.writer.deployment.tso.begin()
+    begun_first = scene.writer._core.deployment.tso.begin()
     first = begun_first.start_ts
-    scene.writer.deployment.tso.commit(
+    scene.writer._core.deployment.tso.commit(
         scene.request(first, b"z")
     )  # so that the leader knows the table, and its way to HBase
-    begun_start_ts = scene.writer.deployment.tso.begin()
+    begun_start_ts = scene.writer._core.deployment.tso.begin()
     start_ts = begun_start_ts.start_ts
     scene.write(start_ts, b"a", b"b")
     line.hold(entry_of(start_ts))
@@ -252,7 +252,7 @@ def wait_until_landed(line: HeldLine, cluster: Cluster, start_ts: int, expected:
 def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) -> None:
     """T5: durable before the new epoch, not yet answered: committed, whoever tells it."""
     scene = frozen_scene
-    begun_start_ts = scene.writer.deployment.tso.begin()
+    begun_start_ts = scene.writer._core.deployment.tso.begin()
     start_ts = begun_start_ts.start_ts
     scene.write(start_ts, b"a", b"b")
     commit = scene.commit(scene.request(start_ts, b"a", b"b"))
@@ -285,9 +285,9 @@ def test_a_large_commit_delayed_anywhere_is_atomic(frozen_scene: Scene, is_decid
     """T5, T12: a job of three branches, its leader frozen before its pending record, its decision, its branches."""
     scene = frozen_scene
     tso, row, commit_table = (
-        scene.writer.deployment.tso,
-        scene.writer.deployment.leader_state,
-        scene.writer.deployment.commit_table,
+        scene.writer._core.deployment.tso,
+        scene.writer._core.deployment.leader_state,
+        scene.writer._core.deployment.commit_table,
     )
     begun_start_ts = tso.begin()
     start_ts = begun_start_ts.start_ts
@@ -325,18 +325,18 @@ def test_a_large_commit_delayed_anywhere_is_atomic(frozen_scene: Scene, is_decid
 def test_a_replaced_leader_grants_no_lease_in_flight(frozen_scene: Scene) -> None:
     """T5, K7: else W, which the new leader publishes without it, would pass a reader that believes itself safe."""
     scene = frozen_scene
-    begun_start_ts = scene.writer.deployment.tso.begin()
+    begun_start_ts = scene.writer._core.deployment.tso.begin()
     start_ts = begun_start_ts.start_ts
-    grant = Call(lambda: scene.writer.deployment.tso.grant_lease(start_ts))
+    grant = Call(lambda: scene.writer._core.deployment.tso.grant_lease(start_ts))
     assert scene.old.wait_until_frozen() == "tso.lease.before"
     with scene.another_leads():
         assert grant.is_open
-        assert start_ts not in scene.writer.deployment.leader_state.read().leases
+        assert start_ts not in scene.writer._core.deployment.leader_state.read().leases
         scene.wake_the_old_one()
         told = grant.told()  # by the new leader: refused where its W has passed the start, else granted by itself
         assert isinstance(told, float | SnapshotTooOld)
-        assert (start_ts in scene.writer.deployment.leader_state.read().leases) == isinstance(told, float)
-        scene.writer.deployment.tso.end_lease(start_ts)
+        assert (start_ts in scene.writer._core.deployment.leader_state.read().leases) == isinstance(told, float)
+        scene.writer._core.deployment.tso.end_lease(start_ts)
 
 
 AN_HOUR_BACK = """

@@ -13,7 +13,7 @@ import pyomid
 import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, OmidError
 from pyomid.storage.hbase.coordination import find_tso
@@ -63,9 +63,9 @@ def test_a_java_tso_completes_our_cells_too(database: Database, table: str) -> N
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"v"})
     assert database.drain(120.0)
-    found = set(database.deployment.store.read_rows(table, [b"r"])[0])
+    found = set(database._core.deployment.store.read_rows(table, [b"r"])[0])
     assert found == {Cell(b"r", b"f", b"q", tx.start_ts, b"v", tx.commit_ts or 0)}
-    assert database.deployment.commit_table.lookup([tx.start_ts]) == [0], "completed by the client itself"
+    assert database._core.deployment.commit_table.lookup([tx.start_ts]) == [0], "completed by the client itself"
 
 
 def test_tasks_share_a_connection_to_a_java_tso(url: str, hbase: HBaseServer, java: JavaClient, table: str) -> None:
@@ -111,27 +111,27 @@ def test_features_that_need_our_tso_have_a_clear_error(database: Database) -> No
     """Leases and branches: a distributed write; a distributed read works without."""
     with pytest.raises(OmidError, match=r"extension|Java|lease"):
         database.begin(lease=True)
-    begun = database.deployment.tso.begin()
+    begun = database._core.deployment.tso.begin()
     with pytest.raises(OmidError, match=r"extension|Java|branch"):
-        database.deployment.tso.commit(CommitRequest(begun.start_ts, branches=(begun.start_ts + 50,)))
+        database._core.deployment.tso.commit(CommitRequest(begun.start_ts, branches=(begun.start_ts + 50,)))
 
 
 def test_we_seal_what_a_dead_java_tso_left_undecided(
     url: str, hbase: HBaseServer, java_tso: JavaTso, database: Database, table: str
 ) -> None:
     """T6: a flush of the dead TSO may still be on its way. Java's TSO tells no epoch; it is read from its znode."""
-    old = database.deployment.tso.begin()
+    old = database._core.deployment.tso.begin()
     assert old.epoch > 0, "the epoch that the Java TSO announced"
-    database.deployment.store.write_cells(table, old.start_ts, [RowWrite(b"r", ((Column(b"f", b"q"), b"v"),))])
+    database._core.deployment.store.write_cells(table, old.start_ts, [RowWrite(b"r", ((Column(b"f", b"q"), b"v"),))])
     with database.begin() as tx:
         assert tx.table(table).get(b"r") == {}
-    assert database.deployment.commit_table.lookup([old.start_ts]) == [NOT_FOUND], "it may still commit"
+    assert database._core.deployment.commit_table.lookup([old.start_ts]) == [NOT_FOUND], "it may still commit"
     java_tso.kill()
     java_tso.start()
     assert java_tso.wait_until_announced(newer_than=old.epoch) > old.start_ts
     with database.begin() as tx:
         assert tx.table(table).get(b"r") == {}
-    assert database.deployment.commit_table.lookup([old.start_ts]) == [SEALED], (
+    assert database._core.deployment.commit_table.lookup([old.start_ts]) == [SEALED], (
         "else its late entry would bring v to light"
     )
 

@@ -137,7 +137,7 @@ def test_a_transactional_table_is_read_without_a_lease(both: Both) -> None:
             assert [*dict(tx.table("SALES").scan())] == [b"b", b"c"]
         with pytest.raises(Misuse, match="belongs to Apache Phoenix"), database.begin(lease=True) as tx:
             tx.table("SALES").get(b"b")
-        while database.deployment.leader_state.read_watermarks()[0] <= tx.start_ts:
+        while database._core.deployment.leader_state.read_watermarks()[0] <= tx.start_ts:
             time.sleep(0.1)  # the TSO moves it past Phoenix's transactions by age: then there are versions to drop
         with pytest.raises(Misuse, match="belongs to Apache Phoenix"):
             database.compact("SALES")

@@ -87,7 +87,7 @@ def test_a_cell_from_the_future_stops_the_job(
     spark: SparkSession, url: str, database: Database, store: HBaseStore, cluster: Cluster, table_name: str
 ) -> None:
     untransacted(cluster, store, table_name)
-    future = database.deployment.tso.begin().start_ts + (1 << 50)
+    future = database._core.deployment.tso.begin().start_ts + (1 << 50)
     store.write_cells(table_name, future, [RowWrite(key(2500), ((Q, b"12345678"),))])
     with pytest.raises(Misuse, match=str(future)):
         pyomid.spark.connect(spark, url).adopt(table_name, ["f"])

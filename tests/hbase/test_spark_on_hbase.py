@@ -41,7 +41,7 @@ from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
-from pyomid.spark.databases import close_connections, connection
+from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -92,8 +92,8 @@ def drop_all(url: str) -> None:
         for table in database.tables():
             if not is_system(table.name):
                 database.drop_table(table.name)
-        remove_entry(database.deployment.catalog, KEYS_TABLE)
-        database.deployment.store.drop_table(KEYS_TABLE)
+        remove_entry(database._core.deployment.catalog, KEYS_TABLE)
+        database._core.deployment.store.drop_table(KEYS_TABLE)
 
 
 KEYS = [f"{number:04}" for number in range(400)]

@@ -13,7 +13,7 @@ from java_omid import JavaClient
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

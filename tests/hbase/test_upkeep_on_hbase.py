@@ -84,7 +84,7 @@ def divided(database: Database, table_name: str) -> Iterator[str]:
 
 
 def records(database: Database, table: str) -> list[RegionWatermark]:
-    return database.deployment.catalog.region_watermarks(table)
+    return database._core.deployment.catalog.region_watermarks(table)
 
 
 def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided: str) -> None:
@@ -159,7 +159,7 @@ def test_a_failing_table_does_not_block_the_others(database: Database, divided: 
     """HBase lost the other's physical table; its entry is still there."""
     lost = f"{divided}_a"
     database.create_table(lost, families=["f"])
-    database.deployment.store.drop_table(lost)
+    database._core.deployment.store.drop_table(lost)
     service = start("compact", "--table", lost, "--table", divided, "--every", "3600")
     said = service.wait_for("^compacted$")
     assert divided in said["tables"]

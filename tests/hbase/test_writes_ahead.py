@@ -91,12 +91,12 @@ def test_rows_of_a_region_that_split_meanwhile_are_resent(
 
 
 def test_a_lost_connection_makes_the_transaction_rollback_only(database: Database, table: str) -> None:
-    store = database.deployment.store
+    store = database._core.deployment.store
     assert isinstance(store, HBaseStore)
     tx = database.begin()
     for number in range(ROWS):
         tx.table(table).put(key(number), {b"f:q": b"v" * 100})
-    assert tx.writes.is_writing
+    assert tx._core.writes.is_writing
     break_lines(store._cluster)
     with pytest.raises(Unavailable):
         tx.commit()
@@ -131,7 +131,7 @@ def test_orphans_of_a_client_that_died_after_an_early_write_are_invisible(
     ended = subprocess.run([sys.executable, "-c", DIES, url, table], env=environment, timeout=300)
     assert ended.returncode == -signal.SIGKILL
     assert note.read_text().split()[0] == at.split(":")[0]
-    store = database.deployment.store
+    store = database._core.deployment.store
     assert isinstance(store, HBaseStore)
     if at != "client.flush.before:3":  # There, what was sent may still arrive.
         assert len(stored(store, table)) == ROWS
@@ -144,7 +144,7 @@ def test_orphans_of_a_client_that_died_after_an_early_write_are_invisible(
 
 
 def test_a_large_transaction_reads_its_writes_and_is_completed(database: Database, table: str) -> None:
-    store = database.deployment.store
+    store = database._core.deployment.store
     assert isinstance(store, HBaseStore)
     with database.begin() as tx:
         for number in range(ROWS):

@@ -18,7 +18,7 @@ from spark_sessions import local_session
 
 import pyomid
 import pyomid.spark
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.source.change_rows import place_text
 from pyomid.types import TaskToken
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded import EmbeddedCommitTable, commit_entries, commit_table, environment, group_commit
+from pyomid.storage.embedded import EmbeddedCommitTable, commit_entries, commit_table, environment, writer_turns
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast
 
-MODULES = (environment, group_commit, commit_table, commit_entries)
+MODULES = (environment, writer_turns, commit_table, commit_entries)
 WAIT_S = 60.0
 STEP = 50 * 128
 """Between two starts: each has a record of its own."""

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from interrupts import Interrupter, every_place
+from pyomid.client import async_driver
 from pyomid.client import drive as drive_module
-from pyomid.client.drive import adrive, drive
+from pyomid.client.async_driver import adrive
+from pyomid.client.drive import drive
 from pyomid.protocol.effects import Effect, Steps
 
 pytestmark = pytest.mark.fast
@@ -125,4 +127,4 @@ def test_an_interrupt_between_two_effects_goes_into_the_steps(error: type[BaseEx
         else:
             assert adder.sum in (0, 6)
 
-    assert every_place((drive_module,), error, scene) > 5
+    assert every_place((drive_module, async_driver), error, scene) > 5

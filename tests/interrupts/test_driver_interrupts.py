@@ -15,7 +15,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.drive import Blocking, CallProgram
 from pyomid.client.transaction import State
@@ -67,7 +67,7 @@ def throw_in(db: Database, thrower: Thrower) -> None:
 
         return performed
 
-    handlers = db.driver.handlers
+    handlers = db._core.driver.handlers
     handlers.update({kind: around(handle) for kind, handle in handlers.items()})
 
 
@@ -132,7 +132,7 @@ def assert_true(db: Database, tx: pyomid.Transaction, raised: BaseException | No
     assert (raised is None) <= (state is State.COMMITTED)
     assert db.drain(60)
     if state is State.ROLLED_BACK:  # others may have read it before its cells were deleted
-        assert db.deployment.commit_table.lookup([tx.start_ts])[0] <= 0, "told as rolled back, and decided"
+        assert db._core.deployment.commit_table.lookup([tx.start_ts])[0] <= 0, "told as rolled back, and decided"
     with db.begin() as reader:
         row = reader.table("t").get(b"k")
     seen = {name for name, value in row.items() if value == b"new"}
@@ -161,7 +161,7 @@ def test_the_outcome_told_to_a_task_is_true_wherever_it_is_thrown(
             thrower.armed = False
             assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
             if begun:
-                await asyncio.to_thread(assert_true, db.blocking, begun[0], raised)
+                await asyncio.to_thread(assert_true, db._blocking, begun[0], raised)
         if thrower.hit is not None:
             hits.add(type(thrower.hit))
         return thrower.hit is not None
@@ -173,7 +173,7 @@ def test_the_outcome_told_to_a_task_is_true_wherever_it_is_thrown(
 
 
 def throw_in_tasks(db: AsyncDatabase, thrower: Thrower) -> None:
-    perform = db.driver.perform
+    perform = db._driver.perform
 
     async def performed(effect: Effect) -> Any:
         thrower.before(effect)
@@ -181,7 +181,7 @@ def throw_in_tasks(db: AsyncDatabase, thrower: Thrower) -> None:
         thrower.after(effect)
         return result
 
-    db.driver.perform = performed  # type: ignore[method-assign]
+    db._driver.perform = performed  # type: ignore[method-assign]
 
 
 async def transact_in_task(db: AsyncDatabase, begun: list[Any]) -> None:
@@ -254,7 +254,7 @@ def test_a_run_of_a_task_counts_once_wherever_it_is_interrupted(
             raised = await attempt_in_task(lambda: db.run_once("id", add_one_in_task))
             thrower.armed = False
             assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
-            await asyncio.to_thread(assert_counted_once, db.blocking)
+            await asyncio.to_thread(assert_counted_once, db._blocking)
         return thrower.hit is not None
 
     for at in count():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ import pytest
 import pyomid
 import pyomid.aio
 from interrupts import Interrupter, every_place
-from pyomid.client import changes, database, drive, past_snapshot, transaction, watch
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client import async_driver, change_feed, database, drive, open_database, past_snapshot, transaction, watch
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.client.session import leases, request_retry
+from pyomid.client.session import lease_keeper, request_retry
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
-from pyomid.wire import open_starts
+from pyomid.wire import session_starts
 from waiting import until
 
-GRANTS = (changes, database, drive, leases, open_starts, past_snapshot, request_retry, transaction, watch)
+GRANTS = (
+    *(async_driver, change_feed, database, drive, lease_keeper, session_starts),
+    *(open_database, past_snapshot, request_retry, transaction, watch),
+)
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 BLOCKING: dict[str, Callable[[Database], Any]] = {
@@ -64,16 +68,16 @@ def assert_nothing_is_held(db: Database, sessions: list[Any], shared: bool) -> N
     # A daemon thread may be about to let go of its call.
     until(lambda: not any(session._open_starts._oldest() for session in sessions), "an open start is held")
     assert not any(session._open_starts.holds_any for session in sessions)
-    until(lambda: not db.leases._grants, "the keeper still has a lease")
+    until(lambda: not db._core.leases._grants, "the keeper still has a lease")
     if not shared:
-        until(lambda: not db.deployment.tso.status().leases, "the TSO still has a lease")
+        until(lambda: not db._core.deployment.tso.status().leases, "the TSO still has a lease")
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("call", BLOCKING)
 def test_an_interrupted_grant_is_given_back(memory_db: Database, call: str, error: Callable[[], BaseException]) -> None:
-    tso: Any = memory_db.deployment.tso
+    tso: Any = memory_db._core.deployment.tso
 
     def scene(interrupter: Interrupter) -> None:
         granted, raised = interrupter.outcome(lambda: BLOCKING[call](memory_db))
@@ -105,7 +109,7 @@ def test_a_cancelled_grant_is_given_back(
 
     async def cancelled_at(db: AsyncDatabase, number: int) -> bool:
         left = number
-        perform = db.driver.perform
+        perform = db._driver.perform
 
         async def counted(effect: Effect) -> Any:
             nonlocal left
@@ -121,7 +125,7 @@ def test_a_cancelled_grant_is_given_back(
             return result
 
         with monkeypatch.context() as patched:
-            patched.setattr(db.driver, "perform", counted)
+            patched.setattr(db._driver, "perform", counted)
             try:
                 await asyncio.create_task(ASYNCIO[call](db))  # type: ignore[arg-type]
             except asyncio.CancelledError:
@@ -131,11 +135,11 @@ def test_a_cancelled_grant_is_given_back(
     async def scenario() -> None:
         async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
             await db.create_table("t", ["f"])
-            sessions = [db.blocking.deployment.tso, db._session]
+            sessions = [db._blocking._core.deployment.tso, db._session]
             number = 0
             while await cancelled_at(db, number):
                 gc.collect()
-                await asyncio.to_thread(assert_nothing_is_held, db.blocking, sessions, False)
+                await asyncio.to_thread(assert_nothing_is_held, db._blocking, sessions, False)
                 number += 1
             assert number > 0
 
@@ -178,11 +182,11 @@ def test_a_begin_that_was_interrupted_is_told_soon() -> None:
     def interrupted(_: Effect) -> Any:
         raise KeyboardInterrupt
 
-    session = Session(request_s=1.0, retry_s=1.0, token=b"", announced_epoch=None)
+    session = Session(request_s=1.0, retry_s=1.0, token=b"", clock=time.monotonic, announced_epoch=None)
     session._open_starts.connected(60.0, 0)
     session._open_starts.next_report()
     with pytest.raises(KeyboardInterrupt):
-        drive.drive(session.begin_steps(0), {request_retry.ReadClock: interrupted})
+        drive.drive(session.begin_steps(0), {request_retry.Attempt: interrupted})
     assert woken
     assert not session._open_starts.is_reported
 

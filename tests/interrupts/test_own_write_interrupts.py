@@ -11,9 +11,9 @@ import pytest
 
 import pyomid
 from interrupts import Interrupter, every_place
-from pyomid.client import drive, transaction, transaction_steps, validation
+from pyomid.client import drive, transaction, transaction_steps, validation, write_buffer
 from pyomid.client.database import Database
-from pyomid.client.tables import table
+from pyomid.client.tables import scans, table
 from pyomid.client.tables.table import Table
 from pyomid.errors import TransactionEnded
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-MODULES = (drive, table, transaction, transaction_steps, validation)
+MODULES = (drive, scans, table, transaction, transaction_steps, validation, write_buffer)
 KEYS = [b"a", b"b", b"k", b"m"]
 OLD = {b"f:x": b"old", b"f:y": b"old"}
 

@@ -15,12 +15,12 @@ import pytest
 
 import pyomid
 from interrupts import Interrupter, every_place
-from pyomid.client import background, drive, transaction, transaction_steps
+from pyomid.client import background, drive, transaction, transaction_steps, write_buffer
 from pyomid.client.database import Database
-from pyomid.client.session import blocking, leases, request_retry
+from pyomid.client.session import blocking, lease_keeper, request_retry
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.tables import table
+from pyomid.client.tables import scans, table
 from pyomid.client.transaction import State
 from pyomid.errors import OmidError
 from pyomid.protocol import commit
@@ -31,7 +31,7 @@ from pyomid.wire.messages import Begin
 SESSION = (blocking, client_protocol, drive, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, leases, table, transaction, transaction_steps),
+    *(background, lease_keeper, scans, table, transaction, transaction_steps, write_buffer),
     *(commit, environment),
 )
 WAIT_S = 60.0
@@ -50,8 +50,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def session(database: Database) -> TsoSession:
-    assert isinstance(database.deployment.tso, TsoSession)
-    return database.deployment.tso
+    assert isinstance(database._core.deployment.tso, TsoSession)
+    return database._core.deployment.tso
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ import pytest
 from interrupts import Interrupter, every_place
 from pyomid.errors import Unavailable
 from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded import group_commit, writer_turn
+from pyomid.storage.embedded import writer_turns
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
 
-MODULES = (environments, group_commit, writer_turn)
+MODULES = (environments, writer_turns)
 WAIT_S = 60.0
 
 
@@ -83,7 +83,7 @@ def assert_all_free(environment: Environment, other_thread: ThreadPoolExecutor) 
     assert not environment._writer.locked()
     assert not environment._queue or all(pending.is_done or pending.is_abandoned for pending in environment._queue)
     assert environment._group is None
-    with open(environment.folder / writer_turn.WRITER_FILE, "rb") as another_process:
+    with open(environment.folder / writer_turns.WRITER_FILE, "rb") as another_process:
         fcntl.flock(another_process, fcntl.LOCK_EX | fcntl.LOCK_NB)
     other_thread.submit(lambda: environment._alone(lambda: None)).result(WAIT_S)
 
@@ -147,7 +147,7 @@ def test_a_write_that_waits_for_nobody_is_refused_beside_another_one(
         environment.write_at_once(counted(environment, b"k"))
     go_on.set()
     writing.result(WAIT_S)
-    turn = writer_turn.WriterTurn(environment.folder)  # as another process has it
+    turn = writer_turns.WriterTurn(environment.folder)  # as another process has it
     turn.take(0.0, 0.0)
     with pytest.raises(Unavailable, match="has been written by process"):
         environment.write_at_once(counted(environment, b"k"))

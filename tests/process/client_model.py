@@ -19,7 +19,7 @@ from typing import Any
 
 import pyomid
 from pyomid import Bookmark
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.errors import ConflictError, ExpectationFailed, OmidError, SnapshotTooOld
 
 Cell = tuple[bytes, bytes]
@@ -582,7 +582,7 @@ class Play:
 def options_of(seed: int, number: int) -> dict[str, Any]:
     """Of one client: buffers and pages so small that a few rows are many."""
     draw = random.Random(f"{seed} {number}")
-    changes.INSERTS_LEAST, changes.INSERTS_AT_ONCE, changes.ROWS_AT_ONCE = 1, draw.choice([1, 3, 50]), 2
+    change_feed.INSERTS_LEAST, change_feed.INSERTS_AT_ONCE, change_feed.ROWS_AT_ONCE = 1, draw.choice([1, 3, 50]), 2
     return {
         "flush_bytes": draw.choice([1, 150, 1_000, 1 << 20]),
         "scan_batch_rows": draw.choice([1, 2, 3, 7, 1_000]),

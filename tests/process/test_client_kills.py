@@ -62,10 +62,10 @@ def check_cells(db: Database) -> None:
     for name in ("checking", "savings", "ledger"):
         with db.begin() as tx:
             keys = [key for key, _ in tx.table(name).scan()]
-        for cells in db.deployment.store.read_rows(name, keys):
+        for cells in db._core.deployment.store.read_rows(name, keys):
             looked_at: set[tuple[bytes, bytes]] = set()
             for cell in sorted(cells, key=lambda each: -each.version):
-                (entry,) = db.deployment.commit_table.lookup([start_of(cell.version)])
+                (entry,) = db._core.deployment.commit_table.lookup([start_of(cell.version)])
                 assert cell.commit_ts == 0 or cell.commit_ts > cell.version
                 assert entry <= 0 or cell.commit_ts in (0, entry)
                 column = cell.family, cell.qualifier

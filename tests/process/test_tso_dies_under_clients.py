@@ -99,7 +99,7 @@ def test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_d
         pid = tso_pid(url)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        db.abandon()
+        db._core.abandon()
     wait_until(due_s)
     pyomid.restore(tmp_path / "backup", copy)
     for place in (url, copy):

@@ -23,7 +23,7 @@ import pytest
 
 import pyomid
 from portions import first
-from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep.expire import expire_keys
 
 pytestmark = pytest.mark.process
 
@@ -164,6 +164,7 @@ def test_a_post_repeated_after_its_answer_expired_is_told_so(tmp_path: Path) -> 
         assert service.ask("GET", "/accounts/bob")[1]["balance"] == 110
 
 
+@pytest.mark.long
 def test_a_read_only_image_serves_under_a_nameless_user(tmp_path: Path) -> None:
     """What docs/web-service.md promises of a container: all that is written lies in its volume."""
     if reason := missing_namespaces(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import Loop, wait
 
-from pyomid.client.aio import AsyncDatabase
+from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
@@ -170,7 +170,7 @@ def _blocking_transaction(process: FrontProcess, database: Database) -> None:
             return
     except OmidError:
         told.given_up()
-        if tx.can_roll_back:
+        if tx._core.can_roll_back:
             tx.rollback()
         raise
     with told.judged():
@@ -211,7 +211,7 @@ def _claiming_transaction(process: FrontProcess, database: Database) -> None:
             tx.table(name).put(row, {column: value})
     except OmidError:
         told.given_up()
-        if tx.can_roll_back:
+        if tx._core.can_roll_back:
             tx.rollback()
         raise
     with told.judged():
@@ -297,7 +297,7 @@ async def _asyncio_transaction(process: FrontProcess, database: AsyncDatabase, n
                     await _put_while_flushing(choices, told, tx, table, name, row)
     except (OmidError, asyncio.CancelledError):
         told.given_up()
-        if tx.can_roll_back:
+        if tx._core.can_roll_back:
             await tx.rollback()
         raise
     with told.judged():
@@ -363,7 +363,7 @@ def _rewrite(process: FrontProcess, database: Database, notes: Notes) -> None:
         after = f"{process.name}.{tx.start_ts}.{table.info.generation}".encode()
         table.put(row, {NAMES[0]: after})
     except OmidError:
-        if tx.can_roll_back:
+        if tx._core.can_roll_back:
             tx.rollback()
         raise
     tx.commit()
@@ -423,20 +423,20 @@ def maintain(process: FrontProcess, database: Database, *, lazy: bool) -> bool:
     """One round; whether every step of it was answered."""
     try:
         for info in database.tables():
-            for region in database.deployment.store.regions(info.name):
+            for region in database._core.deployment.store.regions(info.name):
                 if lazy and process.choices.chance(0.3):
                     continue
                 now_s = process.world.universe.now_s
-                database.driver.run(
+                database._core.driver.run(
                     compact_region_steps(
-                        info.name, info.generation, region, database.commit_cache, now_s=now_s, rows_max=2
+                        info.name, info.generation, region, database._core.commit_cache, now_s=now_s, rows_max=2
                     )
                 )
         if lazy and process.choices.chance(0.4):
             return False
         if not lazy:
             wait(Sleep(RETRY_BOUND_S + 1.0))
-        database.driver.run(sanitize_steps(now_s=process.world.universe.now_s, retry_bound_s=RETRY_BOUND_S))
+        database._core.driver.run(sanitize_steps(now_s=process.world.universe.now_s, retry_bound_s=RETRY_BOUND_S))
     except (Unavailable, SnapshotTooOld, Misuse, UnknownTable):
         return False
     return True

@@ -19,10 +19,10 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.aio
+import pyomid.client.async_client
 import pyomid.client.background
-import pyomid.client.session.leases
-import pyomid.spark.databases
+import pyomid.client.session.lease_keeper
+import pyomid.spark.connections
 import pyomid.spark.transactions
 from conformance import put_entry
 from pyomid.client.database import Database
@@ -40,9 +40,9 @@ from simulation.universe import Call, Choices, Process, Task
 
 MODULES: Final[list[Any]] = [
     pyomid.client.background,
-    pyomid.client.session.leases,
-    pyomid.client.aio,
-    pyomid.spark.databases,
+    pyomid.client.session.lease_keeper,
+    pyomid.client.async_client,
+    pyomid.spark.connections,
     pyomid.spark.transactions,
 ]
 """Those whose threads, clocks and pools are the simulation's."""
@@ -75,12 +75,8 @@ class EveryTable(Truth):
 class FrontWorld(World):
     """A world whose clients are processes with a database."""
 
-    def __init__(
-        self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0, write_set_ids_max: int = 0
-    ) -> None:
-        """`write_set_ids_max`: what the TSO tells of its limit; jobs with more ids claim their tables."""
+    def __init__(self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0) -> None:
         super().__init__(BUILD, choices, plan)
-        self.write_set_ids_max = write_set_ids_max
         self.one_step_bytes_max = plan.settings.get("one_step_bytes_max", 0)
         self.truth.__class__ = EveryTable
         self.settings = Settings(
@@ -112,7 +108,7 @@ class FrontWorld(World):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While it lasts the front ends' threads are the universe's."""
-        with simulated(MODULES), patch.object(pyomid.spark.databases, "open_deployment", _parts_here):
+        with simulated(MODULES), patch.object(pyomid.spark.connections, "open_deployment", _parts_here):
             try:
                 yield
             finally:
@@ -120,8 +116,8 @@ class FrontWorld(World):
                     process.alive = False
                     green_threads.bury(process)
                 for database in self.databases:
-                    database.abandon()
-                pyomid.spark.databases._open.clear()
+                    database._core.abandon()
+                pyomid.spark.connections._open.clear()
 
 
 class FrontProcess:
@@ -149,7 +145,7 @@ class FrontProcess:
 
     def connect(self) -> Database:
         database = Database(self.parts(), url=f"simulated:{self.name}", sleep=green_threads.TIME.sleep)
-        database._random = random.Random(self.choices.number(0, 1 << 30))
+        database._core._random = random.Random(self.choices.number(0, 1 << 30))
         self.world.databases.append(database)
         return database
 
@@ -160,7 +156,7 @@ class FrontProcess:
             commit_table=SimulatedCommitTable(self.world),
             leader_state=SimulatedEpochRow(self.world),
             catalog=AtOnce("catalog", disk.catalog),
-            tso=SimulatedTso(self._session, self.world.write_set_ids_max, self.world.one_step_bytes_max),
+            tso=SimulatedTso(self._session, self.world.one_step_bytes_max),
             settings=self.world.settings,
             clock=lambda: self.world.universe.now_s,
         )
@@ -247,18 +243,13 @@ class SimulatedEpochRow(AtOnce):
 class SimulatedTso(TsoCalls):
     """A session that sends again what was not answered, as the client's does."""
 
-    def __init__(self, session: Client, write_set_ids_max: int, one_step_bytes_max: int) -> None:
+    def __init__(self, session: Client, one_step_bytes_max: int) -> None:
         self._session = session
-        self._write_set_ids_max = write_set_ids_max
         self._one_step_bytes_max = one_step_bytes_max
 
     @property
     def extended(self) -> bool:
         return True
-
-    @property
-    def write_set_ids_max(self) -> int:
-        return self._write_set_ids_max
 
     @property
     def one_step_bytes_max(self) -> int:

@@ -18,9 +18,9 @@ from populations import Populate, claimers, remakers, runners, spark_jobs, strea
 
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.transaction import State
-from pyomid.client.transaction_steps import _ids_at
+from pyomid.client.write_buffer import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.protocol.time_points import newest_at, snapshot_after
@@ -518,7 +518,7 @@ SHIPPED_MUTANTS: Final = (
         "T16d",
         "a client does not tell of its begin that is under way: what it tells frees the start that it is given",
         _OPEN,
-        ("wire.open_starts:OpenStarts.expect", _not_counted),
+        ("wire.session_starts:OpenStarts.expect", _not_counted),
     ),
     _m(
         "T16e",
@@ -530,7 +530,7 @@ SHIPPED_MUTANTS: Final = (
         "T16f",
         "a client that connects again tells of the new connection only",
         _OPEN,
-        ("wire.open_starts:OpenStarts.connected", _forgets_former_connections),
+        ("wire.session_starts:OpenStarts.connected", _forgets_former_connections),
     ),
     _m(
         "T16g",
@@ -609,7 +609,7 @@ SHIPPED_MUTANTS: Final = (
         "C12b",
         "a transaction that only claims asks for no commit, and one commits that did not see it",
         claimers,
-        ("client.transaction_steps:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
+        ("client.write_buffer:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
     ),
     _m(
         "C13",
@@ -621,7 +621,10 @@ SHIPPED_MUTANTS: Final = (
         "C13b",
         "a snapshot below the present has a lease of its own, which ends that of all who read there",
         "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others[memory]",
-        ("client.session.leases:LeaseKeeper.share", lambda _, keeper, *start, **term: keeper.grant(*start, **term)),
+        (
+            "client.session.lease_keeper:LeaseKeeper.share",
+            lambda _, keeper, *start, **term: keeper.grant(*start, **term),
+        ),
     ),
     _m(
         "C14",
@@ -633,13 +636,13 @@ SHIPPED_MUTANTS: Final = (
         "C14b",
         "a cell that the transaction had written before the savepoint is deleted with what was taken back",
         _TAKEN_BACK,
-        ("client.transaction_steps:WriteBuffer.go_back", _nothing_was_own),
+        ("client.write_buffer:WriteBuffer.go_back", _nothing_was_own),
     ),
     _m(
         "C14c",
         "a cell that is put again after going back is deleted as one that was taken back",
         "tests/client/test_client_savepoints.py::test_a_cell_that_was_taken_back_and_written_again_is_a_write[memory]",
-        ("client.transaction_steps:WriteBuffer.put", _stays_taken_back),
+        ("client.write_buffer:WriteBuffer.put", _stays_taken_back),
     ),
     _m(
         "T17c",
@@ -670,19 +673,19 @@ SHIPPED_MUTANTS: Final = (
         "C15",
         "a scan lacks what left for the store behind the calls that it asked ahead",
         "tests/client/test_client_table.py::test_a_scan_shows_own_writes_that_left_behind_what_was_asked_ahead",
-        ("client.tables.open_reads:OpenRead.note_leaving", answers(set())),
+        ("client.write_buffer:OpenRead.note_leaving", answers(set())),
     ),
     _m(
         "C15b",
         "a scan shows what its transaction buffers after it began",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("client.tables.open_reads:OpenRead.note_write", answers(None)),
+        ("client.write_buffer:OpenRead.note_write", answers(None)),
     ),
     _m(
         "C15c",
         "of a row that was sent, written and sent again a scan shows what was committed",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("client.transaction_steps:WriteBuffer.perhaps_sent", answers([])),
+        ("client.write_buffer:WriteBuffer.perhaps_sent", answers([])),
     ),
     _m(
         "C2b",
@@ -715,7 +718,7 @@ SHIPPED_MUTANTS: Final = (
         "between two levels a commit names the ids of the former one only",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-client.level.fenced]",
         (
-            "client.transaction_steps:_conflict_ids",
+            "client.transaction_steps:conflict_ids",
             _ids_of_the_former_level,
         ),
     ),
@@ -784,7 +787,7 @@ SHIPPED_MUTANTS: Final = (
         "X3",
         "who writes one column of an index does not claim the others: the index keeps rows of both",
         _INDEXES + "test_of_two_who_change_a_rows_indexed_columns_one_aborts[cell]",
-        ("client.tables.table:TableBase._claim", answers(None)),
+        ("client.tables.table:TableSteps._claim", answers(None)),
     ),
     _m(
         "X3b",
@@ -827,7 +830,7 @@ SHIPPED_MUTANTS: Final = (
         "E2b",
         "a longer time to live is told, and a floor is moved by the former one",
         "tests/client/test_client_ttl.py::test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew[memory]",
-        ("client.upkeep.expiry:move_floor", _writes_only_what_moves),
+        ("client.upkeep.expire:move_floor", _writes_only_what_moves),
     ),
     _m(
         "E3",
@@ -857,7 +860,10 @@ SHIPPED_MUTANTS: Final = (
         "F6b",
         "a place that was given is leased when the watch passes it",
         "tests/client/test_client_watch.py::test_f6_a_place_that_was_given_is_leased_at_once[memory]",
-        ("client.session.leases:LeaseKeeper.share", lambda _, keeper, start_ts, term_s: Lease(start_ts, term_s, inf)),
+        (
+            "client.session.lease_keeper:LeaseKeeper.share",
+            lambda _, keeper, start_ts, term_s: Lease(start_ts, term_s, inf),
+        ),
     ),
     _m(
         "F7",
@@ -941,13 +947,13 @@ SHIPPED_MUTANTS: Final = (
         "K7d",
         "one renewal that fails in an unexpected way ends the leases of the process",
         "tests/client/test_client_leases.py::test_an_unexpected_error_of_one_renewal_ends_no_lease",
-        ("client.session.leases:LeaseKeeper._renew", _renewed_or_dead),
+        ("client.session.lease_keeper:LeaseKeeper._renew", _renewed_or_dead),
     ),
     _m(
         "K7e",
         "a renewer that died tells nobody: readers find holes",
         "tests/client/test_client_leases.py::test_a_renewer_that_dies_tells_every_lease_it_held",
-        ("client.session.leases:LeaseKeeper._lose_all", answers(None)),
+        ("client.session.lease_keeper:LeaseKeeper._lose_all", answers(None)),
     ),
     # Large commits
     _m(
@@ -1053,7 +1059,7 @@ SHIPPED_MUTANTS: Final = (
         "F4e",
         "the place of a query is renewed by its looks alone: a batch takes longer than its term",
         "tests/spark/test_streams.py::test_f4_the_place_of_a_query_is_renewed_while_its_batch_runs",
-        ("client.session.leases:LeaseKeeper.grant_lasting", _granted_once),
+        ("client.session.lease_keeper:LeaseKeeper.grant_lasting", _granted_once),
     ),
     _m(
         "X2c",
@@ -1065,7 +1071,7 @@ SHIPPED_MUTANTS: Final = (
         "F5",
         "nobody looks whether what was read was the table to its end",
         "tests/spark/test_streams.py::test_f5_a_batch_of_a_table_that_was_made_anew_is_refused",
-        ("client.changes:check_still_there_steps", lambda original, *_: nothing()),
+        ("client.change_feed:check_still_there_steps", lambda original, *_: nothing()),
     ),
     _m(
         "S4g",

@@ -42,8 +42,9 @@ def play(seed: int, populate: Populate = clients) -> FrontWorld:
     """One universe from an empty disk to the verdict; raises what is wrong with it."""
     choices = Choices(seed)
     cache_s = choices.pick((0.0, 0.0, 5.0))
-    ids_max = 0 if seed % 2 else 4  # a job's four rows fit, its marker no more
-    world = FrontWorld(choices, _plan(choices), catalog_cache_s=cache_s, write_set_ids_max=ids_max)
+    plan = _plan(choices)
+    plan.settings["reported_ids_max"] = 100_000 if seed % 2 else 70  # of one task's ids: then jobs claim their tables
+    world = FrontWorld(choices, plan, catalog_cache_s=cache_s)
     universe, notes, jobs = world.universe, Notes(), Jobs()
     with world.running():
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import pyomid.client.database
+import pyomid.client.open_database
 import pyomid.protocol.commit
 from pyomid.errors import Misuse
 from pyomid.oracle.tables import KnownTables
@@ -23,9 +23,9 @@ def test_every_importer_meets_what_stands_in_its_place() -> None:
     before = pyomid.protocol.commit.may_use_rules
     with installed([HOOK]):
         assert pyomid.protocol.commit.may_use_rules(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
-        assert pyomid.client.database.may_use_rules is pyomid.protocol.commit.may_use_rules
+        assert pyomid.client.open_database.may_use_rules is pyomid.protocol.commit.may_use_rules
         inside = pyomid.protocol.commit.may_use_rules
-    assert pyomid.protocol.commit.may_use_rules is pyomid.client.database.may_use_rules is before
+    assert pyomid.protocol.commit.may_use_rules is pyomid.client.open_database.may_use_rules is before
     assert not [name for name, module in list(sys.modules.items()) if any(x is inside for x in vars(module).values())]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from spark_sessions import local_session, url_of
 
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

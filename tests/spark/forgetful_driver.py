@@ -6,7 +6,7 @@ import os
 import sys
 
 import pyomid.spark
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 
 
 def main(url: str) -> None:

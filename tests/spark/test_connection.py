@@ -15,8 +15,8 @@ import pytest
 import pyomid
 from pyomid.errors import Misuse
 from pyomid.ports import Deployment
-from pyomid.spark import databases
-from pyomid.spark.databases import close_connections, connection
+from pyomid.spark import connections
+from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
 
 pytestmark = pytest.mark.process
@@ -64,7 +64,7 @@ def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
 
 def test_a_child_forked_while_a_database_opens_opens_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening takes as long as the TSO or ZooKeeper does, and the thread that opens is not in the child (C5)."""
-    begun, go_on, real = threading.Event(), threading.Event(), databases.open_deployment
+    begun, go_on, real = threading.Event(), threading.Event(), connections.open_deployment
 
     def slowly(url: str, **options: Any) -> Deployment:
         if "slow" in url:
@@ -72,7 +72,7 @@ def test_a_child_forked_while_a_database_opens_opens_its_own(monkeypatch: pytest
             assert go_on.wait(60.0)
         return real(url, **options)
 
-    monkeypatch.setattr(databases, "open_deployment", slowly)
+    monkeypatch.setattr(connections, "open_deployment", slowly)
     opens = threading.Thread(target=connection, args=("omid-memory:forked-slow",))
     opens.start()
     assert begun.wait(60.0)

@@ -17,7 +17,7 @@ import pyomid.spark
 from pyomid.client.transaction import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
 from pyomid.spark.coded_errors import original_error
-from pyomid.spark.databases import Connection, close_connections, connection
+from pyomid.spark.connections import Connection, close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.planning import OmidReader
 from pyomid.spark.transactions import SparkTransaction

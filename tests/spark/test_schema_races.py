@@ -18,7 +18,7 @@ from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark import frame_schema as schema_module
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import WriteOptions, check_same_columns
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.source.datasource import OmidDataSource

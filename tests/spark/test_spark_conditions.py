@@ -12,7 +12,8 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
 from pyomid.spark import SparkTransaction
-from pyomid.spark.frames.stale_reads import WRITES
+from pyomid.spark.loads import allowed_keys, keys_of
+from pyomid.spark.source.read_task import WRITES
 from pyomid.types import NO_KEYS
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
                 keys = [key for key, _ in other.table("ranged").scan()]
             meets = tx.read("ranged", partitions=1).select(*(f.expr(where) for where in READ)).collect()
             for place, (where, most) in enumerate(READ.items()):
-                found = tx._key_range(info, None, None, None, where)
+                found = keys_of(spark, info, None, None, None, where)
                 assert sum(key in found for key in keys) == most, where
                 assert all(key in found for key, row in zip(keys, meets, strict=True) if row[place]), where
     finally:
@@ -145,7 +146,7 @@ def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
     made(spark, url, table, *STOCK, level=level)
     with db.transaction() as tx:
         info = pyomid_table(url, table)
-        assert {where: tx._allowed_keys(info, where)[1] for where in BY_KEYS} == BY_KEYS
+        assert {where: allowed_keys(spark, info, where)[1] for where in BY_KEYS} == BY_KEYS
         assert tx.delete(table, where="item = 'b' and item = 'c'").rows == 0
         with monkeypatch.context() as patched:
             patched.setattr(SparkTransaction, "reports", None)  # no frame is computed
@@ -164,7 +165,7 @@ def test_contradictory_bounds_read_nothing(spark: SparkSession, url: str, ranged
     reader = spark.read.format("omid").options(url=url, table="ranged")
     with db.transaction() as tx:
         for start, stop, where in (("c", "a", None), ("b", "b", None), ("c", None, "item = 'a'")):
-            assert tx._key_range(info, [start], stop and [stop], None, where) == NO_KEYS
+            assert keys_of(spark, info, [start], stop and [stop], None, where) == NO_KEYS
             assert tx.read("ranged", start=[start], stop=stop and [stop], where=where).count() == 0
     with_option = reader.option("where", "item = 'b' and shop > 3 and shop < 2").load()
     assert with_option.count() == 0
@@ -172,7 +173,7 @@ def test_contradictory_bounds_read_nothing(spark: SparkSession, url: str, ranged
 
 
 def pyomid_table(url: str, name: str) -> Any:
-    from pyomid.spark.databases import connection
+    from pyomid.spark.connections import connection
 
     return connection(url).table(name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -320,23 +321,6 @@ def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, u
     assert load(spark, url, "keys", rowPrefix="EWR", columns="delay").columns == ["delay"]
 
 
-def test_plain_saving_appends_overwrites_and_asks_for_the_table(spark: SparkSession, url: str) -> None:
-    def save(mode: str, *content: tuple[Any, ...], **options: str) -> None:
-        writer = frame(spark, *content).write.format("omid").option("url", url).option("table", "plain")
-        writer.options(**options).mode(mode).save()
-
-    save("append", ("a", 1, None), ("b", 2, "y"), rowKey="name")
-    save("append", ("b", 3, None))
-    assert rows(load(spark, url, "plain")) == [("a", 1, None), ("b", 3, None)]
-    save("overwrite", ("c", 4, "z"))
-    assert rows(load(spark, url, "plain")) == [("c", 4, "z")]
-    save("append", ("d", 5, "z"), ifExists="ignore")
-    assert rows(load(spark, url, "plain")) == [("c", 4, "z")]
-    with pytest.raises(Exception, match=r"OMID-MISUSE.*ifExists=error") as raised:
-        save("append", ("d", 5, "z"), ifExists="error")
-    assert isinstance(pyomid.spark.original_error(raised.value), Misuse)
-
-
 def test_a_plain_write_under_an_id_happens_once(spark: SparkSession, url: str) -> None:
     for count in (1, 2):
         writer = frame(spark, ("a", count, None)).write.format("omid").option("url", url).option("table", "once")
@@ -496,6 +480,14 @@ def test_a_bad_read_is_refused_and_names_the_value(
     assert words in str(found)
 
 
+@pytest.fixture(scope="module")
+def strict(spark: SparkSession, url: str) -> Iterator[str]:
+    """The table of the writes that are refused; none of them changes it."""
+    write(spark, url, "strict", ("kept", 1, None))
+    yield "strict"
+    assert rows(load(spark, url, "strict")) == [("kept", 1, None)]
+
+
 @pytest.mark.parametrize(
     ("content", "ddl", "how", "error", "words"),
     [
@@ -511,13 +503,11 @@ def test_a_bad_read_is_refused_and_names_the_value(
     ],
 )
 def test_a_bad_write_is_refused_and_nothing_is_lost(
-    spark: SparkSession, url: str, content: list[tuple[Any, ...]], ddl: str, how: dict[str, Any],
+    spark: SparkSession, url: str, strict: str, content: list[tuple[Any, ...]], ddl: str, how: dict[str, Any],
     error: type[Exception], words: str,
 ) -> None:  # fmt: skip
-    write(spark, url, "strict", ("kept", 1, None), mode="overwrite")
     with pytest.raises(error, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(frame(spark, *content, ddl=ddl), "strict", **how)
-    assert rows(load(spark, url, "strict")) == [("kept", 1, None)]
+        tx.write(frame(spark, *content, ddl=ddl), strict, **how)
 
 
 def test_types_that_cannot_be_stored_are_refused_by_name(spark: SparkSession, url: str) -> None:
@@ -561,12 +551,3 @@ def test_a_failed_write_leaves_the_transaction_rollback_only(spark: SparkSession
     with pytest.raises(TransactionEnded, match="rollback-only"):
         tx.commit()
     tx.rollback()
-
-
-def test_two_conflict_levels_never_meet_on_one_table(spark: SparkSession, url: str) -> None:
-    db = pyomid.spark.connect(spark, url)
-    with db.transaction(conflict_level="row") as tx:
-        tx.write(frame(spark, ("a", 1, None)), "levels", row_key=["name"])
-    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"):
-        with db.transaction(conflict_level="cell") as tx:
-            tx.write(frame(spark, ("a", 2, None)), "levels")

@@ -99,7 +99,9 @@ def armed_workers(spark: SparkSession, point: str, note: Path) -> Iterator[None]
 # Tasks (S1)
 
 
-@pytest.mark.parametrize("point", ["spark.task.before_write:2", "spark.task.after_write:2", "spark.task.written"])
+@pytest.mark.parametrize(
+    "point", first(1, ["spark.task.after_write:2", "spark.task.before_write:2", "spark.task.written"])
+)
 def test_a_worker_killed_in_the_middle_of_its_writing_is_replaced_and_nothing_counts_twice(
     spark: SparkSession, url: str, tmp_path: Path, point: str
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_worker_killed_in_the_middle_of_its_writing_is_replaced_and_nothing_co
     assert unnamed_cells(spark, url, table) >= 3
 
 
+@pytest.mark.long
 def test_a_worker_of_a_plain_write_killed_in_the_middle_is_replaced_and_nothing_counts_twice(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -125,9 +128,9 @@ def test_a_worker_of_a_plain_write_killed_in_the_middle_is_replaced_and_nothing_
 PADDED = f"{DDL}, pad string"
 
 
-def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) -> Any:
-    """A step of a frame that raises once in all its attempts, after rows that it handed on are in the store; with
-    `changing` each attempt gives its rows other keys and values. The padding is larger than the pipes' buffers, so
+def failing_once(url: str, table: str, flag: Path) -> Any:
+    """A step of a frame that raises once in all its attempts, after rows that it handed on are in the store; each
+    attempt gives its rows other keys and values. The padding is larger than the pipes' buffers, so
     that rows arrive while the step still runs."""
     path = str(flag)
 
@@ -137,13 +140,13 @@ def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) ->
         import pyarrow
         from pyspark import TaskContext
 
-        from pyomid.spark.databases import connection
+        from pyomid.spark.connections import connection
 
         context = TaskContext.get()
-        attempt = context.attemptNumber() if context is not None and changing else 0
+        attempt = context.attemptNumber() if context is not None else 0
         first = ""
         for batch in batches:
-            keys = [f"{key}-{attempt}" if changing else key for key in batch.column("key").to_pylist()]
+            keys = [f"{key}-{attempt}" for key in batch.column("key").to_pylist()]
             values = [value + 100 * attempt for value in batch.column("value").to_pylist()]
             first = first or keys[0]
             columns = [pyarrow.array(column) for column in (keys, values, ["-" * 40_000] * len(keys))]
@@ -163,27 +166,14 @@ def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) ->
     return step
 
 
-def test_a_task_that_fails_after_writing_and_is_tried_again_counts_once(
-    spark: SparkSession, url: str, tmp_path: Path
-) -> None:
-    flag = tmp_path / "failed"
-    content = twenty(spark).mapInArrow(failing_once(url, "failed", flag), PADDED)
-    with small_batches(spark), pyomid.spark.connect(spark, url).transaction() as tx:
-        written = tx.write(content, "failed", row_key=["key"])
-        assert written.rows == 20
-        assert tx.read("failed", columns=["key"]).count() == 20
-    assert flag.exists()
-    assert contents(spark, url, "failed") == TWENTY
-    assert unnamed_cells(spark, url, "failed") >= 3
-
-
 def test_a_source_that_gives_other_rows_at_each_attempt_leaves_those_of_one_attempt_a_task(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     flag = tmp_path / "failed"
-    changing = twenty(spark).mapInArrow(failing_once(url, "changing", flag, changing=True), PADDED)
+    changing = twenty(spark).mapInArrow(failing_once(url, "changing", flag), PADDED)
     with small_batches(spark), pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(changing, "changing", row_key=["key"])
+        assert tx.write(changing, "changing", row_key=["key"]).rows == 20
+        assert tx.read("changing", columns=["key"]).count() == 20
     assert flag.exists()
     assert unnamed_cells(spark, url, "changing") >= 3
     found = contents(spark, url, "changing")
@@ -323,7 +313,7 @@ def kill_and_run_again(
 def test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once(
     spark: SparkSession, url: str, tmp_path: Path, fork_server: ForkServerContext, point: str
 ) -> None:
-    kill_and_run_again(spark, url, tmp_path, fork_server, point, times=3)
+    kill_and_run_again(spark, url, tmp_path, fork_server, point, times=1)
 
 
 @pytest.mark.soak
@@ -336,8 +326,9 @@ def test_fifty_drivers_killed_at_each_step_are_counted_once(
     kill_and_run_again(spark, url, tmp_path, fork_server, point, times=50)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_counted")
-@pytest.mark.parametrize("point", first(1, ["client.commit.answered", "spark.commit.before"]))
+@pytest.mark.parametrize("point", ["client.commit.answered", "spark.commit.before"])
 def test_a_driver_killed_with_its_jvm_and_run_again_under_its_id_is_counted_once(
     spark: SparkSession, url: str, tmp_path: Path, point: str
 ) -> None:

@@ -18,12 +18,12 @@ from spark_sessions import run_driver, url_of
 
 import pyomid
 import pyomid.spark
-from pyomid.errors import ConflictError, Misuse
-from pyomid.spark.databases import close_connections
+from pyomid.errors import ConflictError, Misuse, Unavailable
+from pyomid.spark.connections import close_connections
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.sessions import workers_fault
 from pyomid.spark.source.options import Options
-from pyomid.spark.supported_pyspark import check_pyspark
+from pyomid.spark.source.supported_pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def small_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A TSO that takes 1 000 ids in one commit; who connects next has other settings, and goes by the TSO's."""
+    """A TSO with room for 2 000 reported ids; who connects next has other settings, and goes by the TSO's."""
     plain = f"omid://{tmp_path_factory.mktemp('small')}/db?tsoIdleExitSeconds=60"
-    with pyomid.connect(f"{plain}&conflictMapEntries=4000"):
+    with pyomid.connect(f"{plain}&reportedIdsMax=2000"):
         yield plain
     close_connections()
 
@@ -77,7 +77,7 @@ def test_more_ids_than_the_tso_takes_claim_the_table_with_one_warning(
         tx.write(wide(spark, 3_000), "claimed", row_key="k")
         tx.write(wide(spark, 3_000), "claimed_too", row_key="k")
     (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("pyomid")]
-    assert "more than the 1000 conflict ids that this TSO accepts" in told
+    assert "no room for the conflict ids of transaction" in told
     assert tx.claims_tables
     write(wide(spark, 3_000), small_url, "claimed")
     assert [rows(spark, small_url, table) for table in ("claimed", "claimed_too")] == [3_000, 3_000]
@@ -103,17 +103,17 @@ def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSe
     assert rows(spark, small_url, "beside") == 3_001
 
 
-@pytest.mark.parametrize(("level", "count"), [("cell", 100), ("row", 3_000)])
+@pytest.mark.parametrize(("level", "count"), [("cell", 200), ("row", 3_000)])
 def test_a_given_level_with_too_many_ids_is_refused(
     spark: SparkSession, small_url: str, level: str, count: int
 ) -> None:
     table = f"given_{level}"
     with (
-        pytest.raises(Misuse, match=r"ids, but this TSO accepts at most 1000 .* give 'auto'"),
+        pytest.raises(Unavailable, match="no room for the conflict ids"),
         pyomid.spark.connect(spark, small_url).transaction() as tx,
     ):
         tx.write(wide(spark, count), table, row_key="k", conflict_level=level)
-    with pytest.raises(Exception, match="ids, but this TSO accepts at most 1000"):
+    with pytest.raises(Exception, match="no room for the conflict ids"):
         write(wide(spark, count), small_url, table, conflictLevel=level)
     assert rows(spark, small_url, table) == 0
     write(wide(spark, 1 if level == "cell" else 50), small_url, table)
@@ -153,8 +153,7 @@ def test_what_tasks_do_not_tell_is_looked_up_by_tasks(
     monkeypatch.setattr(LargeTransaction, "reported_max", 3)
     with db.transaction() as tx:
         tx.write(wide(spark, 100), "untold", row_key="k")
-        told = [(len(report.keys), len(report.ids)) for report in tx.writes.reports]
-    assert sorted(told) == [(0, 0), (0, 0), (0, 0), (0, 100)]
+        assert [report.ids_count for report in tx.writes.reports] == [25] * 4
     twice = wide(spark, 100).union(wide(spark, 1))
     with pytest.raises(Misuse, match="two rows have the row key k=0,"), db.transaction() as tx:
         tx.write(twice, "untold")
@@ -211,16 +210,6 @@ def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> Non
         assert tx.read("alone", columns="c1").columns == ["c1"]
     assert [each.table for each in db.compact("alone").tables] == ["alone"]
     assert db.verify("alone").ok
-
-
-def test_the_two_zeros_are_one_key(spark: SparkSession, url: str) -> None:
-    db = pyomid.spark.connect(spark, url)
-    zeros = spark.createDataFrame([(-0.0, 1), (0.0, 2)], "x double, n int").coalesce(1)
-    with pytest.raises(Misuse, match=r"row key x=-?0.0 \(0.0 and -0.0 are one key\)"):
-        db.run(lambda tx: tx.write(zeros, "zeros", row_key="x"))
-    db.run(lambda tx: tx.write(zeros, "zeros", row_key="x", duplicates="last"))
-    (found,) = spark.read.format("omid").option("url", url).option("table", "zeros").load().collect()
-    assert (str(found["x"]), found["n"]) == ("0.0", 2)
 
 
 # Refused by name

@@ -10,9 +10,10 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid.client.upkeep.partitions import Partition
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.maintenance import partitions_for
 from pyomid.types import CellVersion, ShadowWrite
+from waiting import let_compactions_count, until_w_passes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,12 +23,8 @@ pytestmark = pytest.mark.spark
 
 def wait_for_watermark(url: str) -> int:
     """Until W has passed everything begun before now: a start that it has passed."""
-    conn = connection(url)
-    target = conn.deployment.tso.begin().start_ts
-    deadline_s = time.monotonic() + 60
-    while conn.deployment.leader_state.read_watermarks()[0] < target:
-        assert time.monotonic() < deadline_s, f"W never passed {target}"
-        time.sleep(0.1)
+    target = connection(url).deployment.tso.begin().start_ts
+    until_w_passes(connection(url).deployment.leader_state, target)
     return target
 
 
@@ -73,8 +70,8 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     assert (again.cells_healed, again.cells_dropped) == (0, 0)
     held = db.sanitize()
     assert held.horizon == horizon_before, "records younger than the longest retry must not count"
-    time.sleep(10.5)
-    sanitised = db.sanitize()
+    let_compactions_count(connection(url).deployment.catalog)
+    sanitised = pyomid.spark.connect(spark, url).sanitize()
     assert sanitised.entries_deleted >= before.commit_table_entries - sanitised.entries_left
     assert sanitised.horizon == min(table.watermark for table in again.tables)
     assert count("t") == 6

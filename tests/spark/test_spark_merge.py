@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +11,7 @@ from pyspark.sql import functions as f
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
-from pyomid.spark import SparkTransaction
-from pyomid.spark.frames import merge
+from pyomid.spark import SparkTransaction, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -227,8 +226,11 @@ def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url:
 
 
 @pytest.fixture(scope="module")
-def refused(spark: SparkSession, url: str) -> None:
+def refused(spark: SparkSession, url: str) -> Iterator[None]:
+    """The table of the changes that are refused; none of them changes it."""
     made(spark, url, "refused", *STOCK)
+    yield
+    assert content(spark, url, "refused") == list(STOCK)
 
 
 @pytest.mark.parametrize(
@@ -287,4 +289,3 @@ def test_a_merge_that_cannot_be_is_refused(
 def test_a_change_that_cannot_be_is_refused(spark: SparkSession, url: str, refused: None, use: Any, words: str) -> None:
     with pytest.raises(Misuse, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
         use(tx, frame(spark, ("a", 1, 1, "x")))
-    assert content(spark, url, "refused") == list(STOCK)

@@ -13,8 +13,8 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.errors import Misuse
-from pyomid.spark.frames import merge
-from pyomid.spark.frames.merge import Merge
+from pyomid.spark import merge
+from pyomid.spark.merge import Merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

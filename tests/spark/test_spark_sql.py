@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
+from pyomid import crashpoints
 from pyomid.errors import Misuse, OmidError
 
 if TYPE_CHECKING:
@@ -23,18 +25,20 @@ DDL = "item string, shop int, count long, note string"
 STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, "it's"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stock(spark: SparkSession, url: str) -> str:
-    db = pyomid.spark.connect(spark, url)
-    with db.transaction() as tx:
-        tx.sql(
-            """CREATE TABLE IF NOT EXISTS stock
-               (item STRING, shop INT, count BIGINT, note STRING, PRIMARY KEY (item, shop))"""
-        )
-        tx.sql("DELETE FROM stock")
-    with db.transaction() as tx:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        tx.sql("CREATE TABLE stock (item STRING, shop INT, count BIGINT, note STRING, PRIMARY KEY (item, shop))")
         tx.write(spark.createDataFrame(list(STOCK), DDL), "stock")
     return "stock"
+
+
+@pytest.fixture
+def restored(spark: SparkSession, url: str, stock: str) -> Iterator[str]:
+    """For a test that changes the table: its rows are put back."""
+    yield stock
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        tx.write(spark.createDataFrame(list(STOCK), DDL), "stock", mode="overwrite")
 
 
 def rows(spark: SparkSession, url: str) -> list[Row]:
@@ -52,11 +56,18 @@ def changed(spark: SparkSession, url: str, statement: str, *args: Any, **frames:
         return tx.sql(statement, *args, **frames)
 
 
+LITERALS: list[tuple[Any, str]] = [
+    (None, "NULL"), (True, "true"), (7, "7"), (-7, "-7"), (1 << 40, str(1 << 40)), (10**30, str(10**30)),
+    (0.1, "0.1"), (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
+    ("it's \\n", "it's \\n"), ("{x} :y", "{x} :y"), (datetime.date(2013, 1, 1), "2013-01-01"),
+    (datetime.datetime(2013, 1, 1, 5), "2013-01-01 05:00:00"), (b"\x41", "A"),
+]  # fmt: skip
+
+
 class TestQueries:
-    def test_a_query_sees_the_snapshot_and_the_own_writes(self, spark: SparkSession, url: str, stock: str) -> None:
-        db = pyomid.spark.connect(spark, url)
-        with db.transaction() as tx:
-            with db.transaction() as other:
+    def test_a_query_sees_the_snapshot_and_the_own_writes(self, spark: SparkSession, url: str, restored: str) -> None:
+        with pyomid.spark.connect(spark, url).transaction() as tx:
+            with pyomid.spark.connect(spark, url).transaction() as other:
                 other.sql("UPDATE stock SET count = 0 WHERE item = 'b'")
             tx.sql("UPDATE stock SET count = count + 1 WHERE item = 'a'")
             found = tx.sql("SELECT item, count FROM stock WHERE shop = 1 ORDER BY item").collect()
@@ -78,20 +89,11 @@ class TestQueries:
                   WHERE a.count < b.count AND b.count = (SELECT max(count) FROM stock) ORDER BY 1"""
         assert queried(spark, url, text) == [("a", "c"), ("b", "c")]
 
-    @pytest.mark.parametrize(
-        ("value", "shown"),
-        [
-            (None, "NULL"), (True, "true"), (7, "7"), (-7, "-7"), (1 << 40, str(1 << 40)), (10**30, str(10**30)),
-            (0.1, "0.1"), (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
-            ("it's \\n", "it's \\n"), ("{x} :y", "{x} :y"), (datetime.date(2013, 1, 1), "2013-01-01"),
-            (datetime.datetime(2013, 1, 1, 5), "2013-01-01 05:00:00"), (b"\x41", "A"),
-        ],
-    )  # fmt: skip
-    def test_a_parameter_is_a_literal_of_its_type(
-        self, spark: SparkSession, url: str, stock: str, value: Any, shown: str
-    ) -> None:
-        text = "SELECT coalesce(CAST(:v AS STRING), 'NULL') FROM stock WHERE item = 'a'"
-        assert queried(spark, url, text, {"v": value}) == [(shown,)]
+    def test_a_parameter_is_a_literal_of_its_type(self, spark: SparkSession, url: str, stock: str) -> None:
+        columns = ", ".join(f"coalesce(CAST(:p{place} AS STRING), 'NULL')" for place in range(len(LITERALS)))
+        parameters = {f"p{place}": value for place, (value, _) in enumerate(LITERALS)}
+        found = queried(spark, url, f"SELECT {columns} FROM stock WHERE item = 'a'", parameters)
+        assert found == [tuple(shown for _, shown in LITERALS)]
 
     def test_a_condition_on_the_key_bounds_what_is_read(
         self, spark: SparkSession, url: str, stock: str, capsys: pytest.CaptureFixture[str]
@@ -105,7 +107,7 @@ class TestQueries:
 
 
 class TestChanges:
-    def test_insert_maps_by_position_by_columns_and_by_name(self, spark: SparkSession, url: str, stock: str) -> None:
+    def test_insert_maps_by_position_by_columns_and_by_name(self, spark: SparkSession, url: str, restored: str) -> None:
         changed(spark, url, "INSERT INTO stock VALUES ('d', 3, 1, 'new'), ('a', 1, 5, NULL)")
         changed(spark, url, "INSERT INTO stock (shop, item) VALUES (4, 'e')")
         changed(spark, url, "INSERT INTO stock BY NAME SELECT 'x' AS note, 5 AS shop, 'f' AS item")
@@ -116,18 +118,18 @@ class TestChanges:
             ("d", 3, 1, "new"), ("e", 4, None, None), ("f", 5, None, "x"),
         ]  # fmt: skip
 
-    def test_insert_overwrite_replaces_the_rows(self, spark: SparkSession, url: str, stock: str) -> None:
+    def test_insert_overwrite_replaces_the_rows(self, spark: SparkSession, url: str, restored: str) -> None:
         changed(spark, url, "INSERT OVERWRITE stock SELECT item, shop, count * 2, note FROM stock WHERE shop = 1")
         assert rows(spark, url) == [("a", 1, 20, None), ("b", 1, 40, "old")]
 
-    def test_update_and_delete_know_aliases_and_commas(self, spark: SparkSession, url: str, stock: str) -> None:
+    def test_update_and_delete_know_aliases_and_commas(self, spark: SparkSession, url: str, restored: str) -> None:
         text = """UPDATE stock AS s SET s.note = concat('a, b', coalesce(s.note, '-')),
                   count = CASE WHEN s.count = 10 THEN 1 ELSE s.count END WHERE s.shop = :shop"""
         assert changed(spark, url, text, {"shop": 1}).rows == 2
         assert changed(spark, url, "DELETE FROM stock s WHERE s.item BETWEEN 'b' AND 'b'").rows == 1
         assert rows(spark, url) == [("a", 1, 1, "a, b-"), ("c", 2, 30, "it's")]
 
-    def test_merge_has_all_clauses(self, spark: SparkSession, url: str, stock: str) -> None:
+    def test_merge_has_all_clauses(self, spark: SparkSession, url: str, restored: str) -> None:
         news = spark.createDataFrame([("a", 1, 100, "n"), ("b", 1, 0, "n"), ("z", 9, 9, "n"), ("y", 9, None, "n")], DDL)
         text = """MERGE INTO stock AS t USING (SELECT * FROM {news} WHERE shop < 10) AS n
                   ON t.item = n.item AND n.shop = t.shop
@@ -140,7 +142,7 @@ class TestChanges:
         assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
         assert rows(spark, url) == [("a", 1, 110, "merged"), ("c", 2, 30, "left"), ("z", 9, 9, None)]
 
-    def test_merge_takes_every_column_from_a_frame(self, spark: SparkSession, url: str, stock: str) -> None:
+    def test_merge_takes_every_column_from_a_frame(self, spark: SparkSession, url: str, restored: str) -> None:
         news = pd.DataFrame({"item": ["a", "q"], "shop": [1, 1], "count": [1, 2], "note": ["n", None]})
         text = """MERGE INTO stock USING {news} AS n ON stock.item = n.item AND stock.shop = n.shop
                   WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"""
@@ -173,6 +175,66 @@ class TestTables:
         changed(spark, url, "DROP TABLE made")
         changed(spark, url, "DROP TABLE IF EXISTS made")
         assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
+
+
+class TestWithoutATransaction:
+    def test_a_query_reads_all_tables_at_one_snapshot_however_late(
+        self, spark: SparkSession, url: str, restored: str
+    ) -> None:
+        db = pyomid.spark.connect(spark, url)
+        pairs = db.sql("SELECT a.count AS one, b.count AS two FROM stock a JOIN stock b USING (item, shop)")
+        limited = db.sql("SELECT item FROM stock WHERE item >= :least", {"least": "b"})
+        db.sql("UPDATE stock SET count = count + 1")
+        db.sql("DELETE FROM stock WHERE item = 'c'")
+        db.compact("stock")
+        assert sorted(tuple(row) for row in pairs.collect()) == [(10, 10), (20, 20), (30, 30)]
+        assert sorted(row.item for row in limited.collect()) == ["b", "c"]
+        assert [row[0] for row in db.sql("SELECT count FROM stock ORDER BY item").collect()] == [11, 21]
+
+    def test_a_change_that_lost_is_performed_again(self, spark: SparkSession, url: str, restored: str) -> None:
+        db = pyomid.spark.connect(spark, url)
+
+        def other() -> None:
+            crashpoints.disarm()
+            db.sql("UPDATE stock SET count = 100 WHERE item = 'a'")
+
+        crashpoints.arm_action("spark.commit.before", other)
+        try:
+            done = db.sql("UPDATE stock SET count = count + :more WHERE shop = 1", {"more": 5})
+        finally:
+            crashpoints.disarm()
+        assert done.rows == 2
+        assert [row[2] for row in rows(spark, url)] == [105, 25, 30]
+
+    def test_it_answers_as_in_a_transaction(self, spark: SparkSession, url: str, restored: str) -> None:
+        db = pyomid.spark.connect(spark, url)
+        arrivals = spark.createDataFrame([("a", 1, 7), ("d", 1, 1)], "item string, shop int, count long")
+        text = (
+            "MERGE INTO stock USING {db} AS s ON stock.item = s.item AND stock.shop = s.shop WHEN MATCHED THEN UPDATE "
+            "SET count = s.count WHEN NOT MATCHED THEN INSERT (item, shop, count) VALUES (s.item, s.shop, s.count)"
+        )
+        done = db.sql(text, db=arrivals)
+        assert (done.updated, done.inserted) == (1, 1)
+        assert db.sql("CREATE TABLE alone (id INT PRIMARY KEY)") is None
+        assert "alone" in [row.tableName for row in db.sql("SHOW TABLES").collect()]
+        assert [row.col_name for row in db.sql("DESCRIBE alone").collect()] == ["id"]
+        assert db.sql("DROP TABLE alone") is None
+
+    @pytest.mark.parametrize(
+        ("statement", "message"),
+        [
+            ("SELECT 1; SELECT 2", "2 SQL statements were given"),
+            ("SELECT 1", "names no table of the database"),
+            ("SELECT nope FROM stock", "nope"),
+            ("TRUNCATE TABLE stock", "none of the statements"),
+            ("UPDATE stok SET count = 1", "did you mean 'stock'"),
+        ],
+    )
+    def test_what_a_transaction_refuses_is_refused(
+        self, spark: SparkSession, url: str, stock: str, statement: str, message: str
+    ) -> None:
+        with pytest.raises(OmidError, match=message):
+            pyomid.spark.connect(spark, url).sql(statement)
 
 
 MERGE = "MERGE INTO stock t USING stock s ON t.item = s.item AND t.shop = s.shop"
@@ -228,12 +290,11 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("statement", "message"), REFUSED, ids=[statement[:40] for statement, _ in REFUSED])
-def test_what_is_not_supported_is_refused_and_changes_nothing(
-    spark: SparkSession, url: str, stock: str, statement: str, message: str
-) -> None:
-    with pytest.raises(OmidError, match=message), pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.sql(statement)
+def test_what_is_not_supported_is_refused_and_changes_nothing(spark: SparkSession, url: str, stock: str) -> None:
+    for statement, message in REFUSED:
+        print(statement)
+        with pytest.raises(OmidError, match=message), pyomid.spark.connect(spark, url).transaction() as tx:
+            tx.sql(statement)
     assert rows(spark, url) == sorted(STOCK)
 
 
@@ -270,20 +331,17 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("statement", SAME)
-def test_a_query_has_the_rows_that_spark_computes_over_a_view(
-    spark: SparkSession, url: str, stock: str, statement: str
-) -> None:
+def test_queries_have_the_rows_that_spark_computes_over_a_view(spark: SparkSession, url: str, stock: str) -> None:
     spark.conf.set("pyomid.tests", "old")
     spark.createDataFrame(list(STOCK), DDL).coalesce(1).createOrReplaceTempView("stock")
     try:
-        expected = [tuple(row) for row in spark.sql(statement).collect()]
+        expected = {statement: [tuple(row) for row in spark.sql(statement).collect()] for statement in SAME}
     finally:
         spark.catalog.dropTempView("stock")
-    assert queried(spark, url, statement) == expected
+    assert {statement: queried(spark, url, statement) for statement in SAME} == expected
 
 
-def test_strings_and_quoted_names_are_not_keywords(spark: SparkSession, url: str, stock: str) -> None:
+def test_strings_and_quoted_names_are_not_keywords(spark: SparkSession, url: str, restored: str) -> None:
     changed(spark, url, "UPDATE stock SET note = 'where' WHERE note IS NULL; -- WHERE")
     text = """MERGE INTO stock t USING {news} n ON t.item = n.item AND t.shop = n.shop
               WHEN MATCHED AND n.note = 'then' AND t.count BETWEEN 1 AND 10
@@ -297,7 +355,7 @@ def test_strings_and_quoted_names_are_not_keywords(spark: SparkSession, url: str
     assert rows(spark, url) == [("a", 1, 7, "where when"), *STOCK[1:], ("z", 9, None, "values (")]
 
 
-def test_a_parameter_is_never_a_name_nor_a_variable_of_spark(spark: SparkSession, url: str, stock: str) -> None:
+def test_a_parameter_is_never_a_name_nor_a_variable_of_spark(spark: SparkSession, url: str, restored: str) -> None:
     spark.conf.set("pyomid.tests", "old")
     value = "\\' OR 1=1 -- \n{y} ${pyomid.tests} \\u0041 $"
     changed(spark, url, "UPDATE stock SET note = :v WHERE item = 'a'", {"v": value})
@@ -317,6 +375,6 @@ def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession,
         changed(spark, url, "DELETE FROM stock WHERE {note} = 'old'", note=news)
 
 
-def test_insert_names_columns_in_any_case(spark: SparkSession, url: str, stock: str) -> None:
+def test_insert_names_columns_in_any_case(spark: SparkSession, url: str, restored: str) -> None:
     changed(spark, url, "INSERT INTO stock (SHOP, Item, COUNT) VALUES (4, 'e', 1)")
     assert ("e", 4, 1, None) in rows(spark, url)

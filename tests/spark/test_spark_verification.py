@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +10,9 @@ import pyomid
 import pyomid.spark
 from pyomid.client.database import Database
 from pyomid.client.upkeep.verification import TableReport, Verification
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
+from waiting import until, until_w_passes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +29,8 @@ def three_rows(db: Database, table: str) -> tuple[int, int]:
         for row in (b"a", b"b", b"c"):
             tx.table(table).put(row, {b"f:x": b"1"})
     assert db.drain(30)
-    deadline_s = time.monotonic() + 30
-    while db.deployment.commit_table.lookup([tx.start_ts]) != [NOT_FOUND]:
-        assert time.monotonic() < deadline_s, "the commit-table entry stays"
-        time.sleep(0.01)
+    commits = db.deployment.commit_table
+    until(lambda: commits.lookup([tx.start_ts]) == [NOT_FOUND], "the commit-table entry stays")
     assert tx.commit_ts is not None
     return tx.start_ts, tx.commit_ts
 
@@ -41,13 +39,6 @@ def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, T
     found = pyomid.spark.connect(spark, url).verify([table])
     (report,) = found.tables
     return found, report
-
-
-def wait_until_sealed_by_age(url: str, start_ts: int) -> None:
-    deadline_s = time.monotonic() + 60
-    while connection(url).deployment.leader_state.read_watermarks()[0] < start_ts:
-        assert time.monotonic() < deadline_s, f"W never passed {start_ts}"
-        time.sleep(0.1)
 
 
 def test_a_completed_commit_is_sound_and_counted(spark: SparkSession, url: str) -> None:
@@ -70,7 +61,7 @@ def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_pass
     found, report = verified(spark, url, "haunted")
     assert found.ok
     assert (report.open + report.orphans, report.cells) == (2, 5)
-    wait_until_sealed_by_age(url, ghost)
+    until_w_passes(connection(url).deployment.leader_state, ghost)
     found, report = verified(spark, url, "haunted")
     assert found.ok, "an orphan is no damage"
     assert (report.orphans, found.orphan_starts) == (2, {ghost: 2})
@@ -89,8 +80,8 @@ def test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by
     found, report = verified(spark, url, "unhealed")
     assert found.ok, "the commit table still says it"
     assert (report.rows, report.cells, report.missing_shadow_cells) == (5, 10, 10)
-    wait_until_sealed_by_age(url, max(tx.branches))
-    assert db.compact(["unhealed"]).cells_healed == 10
+    until_w_passes(connection(url).deployment.leader_state, max(tx.branches))
+    assert pyomid.spark.connect(spark, url).compact(["unhealed"]).cells_healed == 10
     found, report = verified(spark, url, "unhealed")
     assert (report.cells, report.missing_shadow_cells) == (10, 0)
     assert db.compact(["unhealed"]).cells_healed == 0

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
-from pyomid.spark.databases import close_connections
+from pyomid.spark.connections import close_connections
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.stream_reader import OmidStreamReader
 
@@ -130,7 +130,7 @@ def test_a_callers_lease_is_the_callers_to_end(database: Database, url: str) -> 
     again = reader(url)
     assert batch(again, start, end) == rows
     again.commit(end)
-    assert database.deployment.tso.renew_lease(mark.start_ts) >= 60
+    assert database._core.deployment.tso.renew_lease(mark.start_ts) >= 60
 
 
 def test_f4_a_batch_that_is_planned_has_a_full_term_again(database: Database, url: str) -> None:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.spark.task_urls import TaskUrl, sent_token, user_of
+from pyomid.spark.connections import TaskUrl, sent_token, user_of
 from pyomid.types import TaskToken
 
 SECRET = b"what nobody sees"

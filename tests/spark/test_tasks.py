@@ -16,14 +16,14 @@ import pytest
 
 import pyomid
 from pyomid.client.admin.table_admin import create_table
-from pyomid.client.session.leases import Lease
-from pyomid.errors import ConflictError, Misuse
-from pyomid.oracle.settings import TsoSettings
+from pyomid.client.session.lease_keeper import Lease
+from pyomid.errors import ConflictError, Misuse, Unavailable
+from pyomid.oracle.status_oracle import PART_COST
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.large_transaction import LargeTransaction
@@ -334,21 +334,6 @@ def test_keys_that_were_not_told_are_found_too(conn: Connection) -> None:
         transaction.note(plan, [in_one_task])
 
 
-@pytest.mark.parametrize("level", ["cell", "row"])
-def test_ids_that_were_not_told_are_the_same_ids(level: str) -> None:
-    conn, info = small(level)
-    told, untold = begun_by(conn, "auto"), begun_by(conn, "auto")
-    for transaction, reported_max in ((told, 1 << 20), (untold, 3)):
-        plan = replace(transaction.plan(info, ("name", "count", "note")), reported_max=reported_max)
-        reports = [written(conn, plan, many(info, 4, first=first)) for first in (0, 4)]
-        assert [report.all_ids_reported for report in reports] == [reported_max > 3] * 2
-        transaction.note(plan, reports)
-        assert [len(report.keys) for report in transaction.writes.reports] == [0, 0], "they were looked at"
-    names = [transaction.writes.commit_request() for transaction in (told, untold)]
-    assert names[0].cell_ids == names[1].cell_ids
-    assert len(names[0].cell_ids) == (16 if level == "cell" else 8)
-
-
 @pytest.mark.parametrize("tasks", [1, 2, 10_000])
 def test_what_tasks_tell_is_bounded_by_their_number(tasks: int) -> None:
     shares = [reported_by_task(1 << 21, number) for number in range(tasks)]
@@ -386,9 +371,9 @@ def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connect
 
 
 def small(level: str | None = None, **options: int) -> tuple[Connection, TableInfo]:
-    """A database whose TSO takes 16 ids in one commit, and a table in it."""
+    """A database whose TSO has room for one part of 16 ids, and a table in it."""
     told = "".join(f"&{name}={value}" for name, value in options.items())
-    conn = connection(f"omid-memory:spark-ids-{next(_numbers)}?conflictMapEntries=64{told}")
+    conn = connection(f"omid-memory:spark-ids-{next(_numbers)}?reportedIdsMax={PART_COST + 16}{told}")
     return conn, table(conn, level=level)
 
 
@@ -419,68 +404,64 @@ def test_a_table_that_a_frame_makes_conflicts_by_row() -> None:
 
 
 @pytest.mark.parametrize("transaction_id", [None, "load"])
-def test_ids_that_fit_the_limit_are_named_and_one_more_is_not(
+def test_ids_are_reported_to_the_tso_while_it_has_room(
     transaction_id: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     conn, info = small()
-    fits = 16 if transaction_id is None else 15
     transaction = begun_by(conn, "auto", transaction_id)
-    write(transaction, info, many(info, fits))
+    write(transaction, info, many(info, 16))
     request = transaction.writes.commit_request()
-    assert (len(request.cell_ids), request.level.name, caplog.records) == (16, "IDS", [])
-    one_more = write(transaction, info, many(info, 1, first=fits))
+    assert (len(request.cell_ids), request.reported_ids) == (0 if transaction_id is None else 1, 16)
+    assert (request.level.name, caplog.records) == ("IDS", [])
+    one_more = write(transaction, info, many(info, 1, first=16))
     request = transaction.writes.commit_request()
-    assert (one_more.ids_count, request.level.name, len(request.table_ids)) == (1, "TABLE", 1)
-    assert not any(len(report.ids) for report in transaction.writes.reports)
+    assert (one_more.ids_count, request.level.name, len(request.table_ids)) == (None, "TABLE", 1)
+    assert request.reported_ids == 0
     write(transaction, info, many(info, 100, first=100))
     (told,) = caplog.records
     assert "claims every table that it writes (t) as a whole" in told.getMessage()
     transaction.commit()
-    assert len(rows_at(conn, info, begin(conn))) == fits + 101
+    assert len(rows_at(conn, info, begin(conn))) == 117
 
 
-def test_while_a_level_changes_a_commit_names_the_ids_of_both() -> None:
+def test_while_a_level_changes_the_ids_of_both_are_reported() -> None:
     conn, info = small()
     changing = replace(info, next_level=ConflictLevel.CELL)
     transaction = begun_by(conn, "auto")
     report = write(transaction, changing, many(changing, 4))
-    assert report.ids_count == len(transaction.writes.commit_request().cell_ids) == report.rows + report.cells
+    assert report.ids_count == transaction.writes.commit_request().reported_ids == report.rows + report.cells
 
 
 @pytest.mark.usefixtures("batches_alone")
-def test_a_task_tells_no_more_ids_than_the_tso_takes() -> None:
-    conn, info = small()
-    batches = [many(info, 10, first=10 * batch) for batch in range(50)]
-    plan = begun_by(conn, "auto").plan(info, tuple(field.name for field in FIELDS))
-    report = written(conn, plan, *batches)
-    assert (report.rows, report.ids_count, len(report.ids)) == (500, 20, 0)
+@pytest.mark.parametrize("rows", [8, 9, 20])
+def test_ids_are_reported_in_parts(conn: Connection, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(write_task, "IDS_A_PART", 4)
+    info = table(conn)
+    load, point = begun_by(conn, None), begun_by(conn, None)
+    report = write(load, info, *[many(info, 1, first=row) for row in range(rows)])
+    assert report.ids_count == rows
+    load.commit()
+    write(point, info, many(info, 1, first=rows - 1))
+    with pytest.raises(ConflictError):
+        point.commit()
 
 
 @pytest.mark.usefixtures("batches_alone")
-@pytest.mark.parametrize(("level", "rows"), [("cell", 9), ("row", 17)])
-def test_a_given_level_is_refused_by_the_first_task_that_has_too_many(level: str, rows: int) -> None:
+@pytest.mark.parametrize("level", ["cell", "row"])
+def test_a_given_level_is_refused_by_the_first_task_without_room(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_task, "IDS_A_PART", 17)
     conn, info = small(level)
     transaction = begun_by(conn, level)
     never: list[int] = []
 
     def batches() -> Any:
-        yield many(info, rows - 1)
-        yield many(info, 1, first=100)
+        yield many(info, 17)
         never.append(1)
 
     plan = transaction.plan(info, tuple(field.name for field in FIELDS))
-    with pytest.raises(Misuse, match=r"at least 1[78] ids, but this TSO accepts at most 16 .* give 'auto'"):
+    with pytest.raises(Unavailable, match="no room for the conflict ids"):
         write_rows(plan, batches())
     assert not never
-
-
-def test_a_given_level_is_refused_by_the_sum_of_the_tasks() -> None:
-    conn, info = small("row")
-    transaction = begun_by(conn, "row")
-    plan = transaction.plan(info, tuple(field.name for field in FIELDS))
-    reports = [write_rows(plan, [many(info, 9, first=at)]) for at in (0, 50)]
-    with pytest.raises(Misuse, match="18 ids, but this TSO accepts at most 16"):
-        transaction.note(plan, [report for report in reports if report is not None])
 
 
 @pytest.mark.parametrize("point_level", ["cell", "row"])
@@ -499,11 +480,25 @@ def test_a_load_that_claims_its_table_meets_writers_by_id(point_level: str, poin
     assert len(rows_at(conn, info, begin(conn))) == (1 if point_first else 40)
 
 
-def test_the_limit_is_the_one_that_the_tso_tells() -> None:
-    conn, _ = small()
-    assert conn.write_set_ids_max == 16
-    conn.deployment.tso.machine.settings = TsoSettings(conflict_map_entries=400)  # type: ignore[attr-defined]
-    assert conn.write_set_ids_max == 100
+def test_loads_beside_point_writers_of_other_rows_commit() -> None:
+    """Two loads, and points that committed before and after them; of what both wrote, the first commit counts."""
+    conn = connection(f"omid-memory:spark-beside-{next(_numbers)}")
+    info = table(conn)
+    loads = [begun_by(conn, None) for _ in range(3)]
+    late, lost = begun_by(conn, None), begun_by(conn, None)
+    for at, load in enumerate(loads):
+        write(load, info, many(info, 100, first=1000 * min(at, 1)))
+    put(conn, info, ("elsewhere", 1, None))
+    loads[0].commit()
+    loads[1].commit()
+    with pytest.raises(ConflictError):
+        loads[2].commit()
+    write(late, info, frame(info, ("late", 1, None)))
+    write(lost, info, many(info, 1, first=1050))
+    late.commit()
+    with pytest.raises(ConflictError):
+        lost.commit()
+    assert len(rows_at(conn, info, begin(conn))) == 202
 
 
 def test_two_conflict_levels_on_one_table_are_refused(conn: Connection) -> None:

@@ -14,7 +14,7 @@ from pyomid.client import idempotency
 from pyomid.client.upkeep.jobs import verify as verify_here
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.verification import Verification, look, verified
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.types import (
     TIMESTAMP_STEP,
     CellVersion,

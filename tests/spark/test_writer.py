@@ -19,7 +19,7 @@ from pyomid.protocol.effects import WriteShadowCells
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, outcome_of
 from pyomid.spark.source.datasource import OmidDataSource

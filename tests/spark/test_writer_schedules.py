@@ -14,7 +14,7 @@ from test_writer import compact, leases, prepared, push_watermark_past, rows_of,
 
 from pyomid import crashpoints
 from pyomid.errors import ConflictError, OmidError, OutcomeUnknown, UnknownTable
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.run_outcome import RunState, outcome_of
 from pyomid.spark.source.writer import BranchMessage, OmidWriter
 

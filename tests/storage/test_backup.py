@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import open_data, open_folder
 from pyomid.types import SEALED, LeaderStateChanges
 from pyomid.wiring import open_tso_stores
+from waiting import until
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
@@ -302,10 +302,7 @@ FILES = ["LAYOUT", "files.json", "data/data.mdb"]
 
 
 def at_rest(folder: Path) -> None:
-    deadline_s = time.monotonic() + 30
-    while is_held(folder):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    until(lambda: not is_held(folder), "the folder is still in use")
 
 
 @pytest.mark.parametrize("order", first(1, [FILES, FILES[::-1]]), ids=["data last", "data first"])
@@ -314,7 +311,7 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
     folder = tmp_path / "db"
     with pyomid.connect(url_of(folder)) as db:
         db.create_table("t", ["f"])
-        first = db.deployment.leader_state.database_id()
+        first = db._core.deployment.leader_state.database_id()
         count = itertools.count()
 
         def write() -> None:
@@ -334,10 +331,10 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
     for _ in range(2):
         with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
             assert len(list(tx.table("t").scan())) == 2
-            assert db.deployment.leader_state.database_id() != first
+            assert db._core.deployment.leader_state.database_id() != first
         at_rest(copy)
     with pyomid.connect(url_of(folder)) as db:
-        assert db.deployment.leader_state.database_id() == first
+        assert db._core.deployment.leader_state.database_id() == first
 
 
 def test_files_that_the_note_does_not_name_are_refused(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from embedded_images import image_after_kill
 
 from pyomid.errors import Deposed, Misuse, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, commit_table
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.writer_turns import WriterTurn
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
+from waiting import until
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
 
@@ -42,10 +43,7 @@ def test_a_completed_entry_goes_without_another_write(tmp_path: Path, monkeypatc
     table.put([(50, 60)])
     for _ in range(2):
         table.delete_at_once(starts_of(50))
-        give_up_s = time.monotonic() + 30
-        while table.count():
-            assert time.monotonic() < give_up_s
-            time.sleep(0.01)
+        until(lambda: not table.count(), "the entry stays")
         table.put([(50, 60)])
     table.close()
 

@@ -26,7 +26,7 @@ from pyomid.types import Cell, KeyRange, TableInfo
 
 pytestmark = pytest.mark.process
 
-KILLS = 8
+KILLS = 4
 
 
 @contextmanager

@@ -188,7 +188,7 @@ def others_go_on(db: Database, table: str, number: int) -> dict[int, Any] | None
 
 def nothing_is_left(db: Database) -> None:
     assert db.verify().ok
-    entries = db.deployment.catalog.entries()
+    entries = db._core.deployment.catalog.entries()
     named = {index.table for entry in entries for index in entry.info.indexes}
     assert {entry.info.name for entry in entries if entry.info.name.startswith("PYOMID_INDEX_")} == named
     for entry in entries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyomid import Bookmark, RowChange
-from pyomid.client.changes import ChangeScan, shown
+from pyomid.client.change_feed import ChangeScan, shown
 from pyomid.client.database import Database
 from pyomid.protocol.reading import CommitCache, Snapshot
 from pyomid.types import KeyRange
@@ -11,10 +11,10 @@ from pyomid.types import KeyRange
 
 def told_in_batches(db: Database, table: str, since: Bookmark, until: int) -> tuple[list[RowChange], int]:
     """In the order of `Database.changes`, each start looked up anew; and how many came as inserts of batches."""
-    scan = ChangeScan(db.deployment, table, KeyRange(), since, Snapshot(until + 1, 0), CommitCache())
+    scan = ChangeScan(db._core.deployment, table, KeyRange(), since, Snapshot(until + 1, 0), CommitCache())
     found: list[RowChange] = []
     inserted = 0
-    while (told := db.driver.run(scan.next_batch_steps())) is not None:
+    while (told := db._core.driver.run(scan.next_batch_steps())) is not None:
         if told.inserts is not None:
             batch, seen, commits = told.inserts
             inserted += len(commits)

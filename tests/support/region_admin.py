@@ -22,6 +22,11 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
 )
 
 
+def encoded_name(region: Region) -> bytes:
+    """The hash between the last two dots of the region's name."""
+    return region.name.rstrip(b".").rpartition(b".")[2]
+
+
 class OperatorsAdmin(Admin):
     """`Admin`, with operations that only tests need."""
 
@@ -44,7 +49,7 @@ class OperatorsAdmin(Admin):
         index = next(i for i, region in enumerate(regions) if region.key_range.start == row and i)
         request = MergeTableRegionsRequest(forcible=True)
         for region in regions[index - 1 : index + 1]:
-            request.region.add(type=RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded_name)
+            request.region.add(type=RegionSpecifier.ENCODED_REGION_NAME, value=encoded_name(region))
         self._procedure("MergeTableRegions", request, f"merging regions of {table} at {row!r}")
 
     def unassign(self, region: Region) -> None:
@@ -78,7 +83,7 @@ class OperatorsAdmin(Admin):
     def move(self, region: Region, server: Address, start_code: int) -> None:
         """Move a region. `start_code` distinguishes two lives of a server at one address (`servers` lists them)."""
         request = MoveRegionRequest()
-        request.region.type, request.region.value = RegionSpecifier.ENCODED_REGION_NAME, region.encoded_name
+        request.region.type, request.region.value = RegionSpecifier.ENCODED_REGION_NAME, encoded_name(region)
         request.dest_server_name.host_name, request.dest_server_name.port = server
         request.dest_server_name.start_code = start_code
         self._master("MoveRegion", request, ProcedureStarted, f"moving a region of {region.table} to {server}")

@@ -148,7 +148,7 @@ class GoldenClient:
                 raise AssertionError(f"the client never reached {point}")
         finally:
             crashpoints.disarm()
-        self.database.abandon()
+        self.database._core.abandon()
 
     def settle(self) -> None:
         if not self.life.dead.is_set():
@@ -304,7 +304,7 @@ class UrlStage:
             client.settle()
 
     def count_cells(self, table: str) -> tuple[int, int]:
-        store = self._admin.deployment.store
+        store = self._admin._core.deployment.store
         cells = [cell for batch in store.scan(self._names[table], KeyRange()) for cell in batch.all_cells()]
         return len(cells), sum(1 for cell in cells if cell.commit_ts)
 
@@ -321,7 +321,7 @@ class UrlStage:
         return []
 
     def count_commit_entries(self) -> int:
-        return sum(1 for _, state in self._admin.deployment.commit_table.entries() if state > 0)
+        return sum(1 for _, state in self._admin._core.deployment.commit_table.entries() if state > 0)
 
     def close(self) -> None:
         """Drops or empties the script's tables, so that the next script finds an empty database."""

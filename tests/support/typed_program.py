@@ -6,11 +6,15 @@ Each `type: ignore` is a fault that a type checker finds: mypy complains of one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import pyomid
 import pyomid.aio
+import pyomid.spark
 from pyomid import AlreadyDone, ConflictLevel, Page, Table, Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass
@@ -71,3 +75,18 @@ async def asynchronous(url: str) -> bytes:
             begun.commit()  # type: ignore[unused-coroutine]
         assert left
         return (await table.get(b"alice"))[b"f:x"]
+
+
+def distributed(spark: SparkSession, url: str) -> DataFrame:
+    db = pyomid.spark.connect(spark, url)
+
+    def load(tx: pyomid.spark.SparkTransaction) -> int:
+        return tx.write(tx.read("arrivals"), "flights").rows
+
+    rows: int | AlreadyDone = db.run(load, transaction_id="load-1")
+    restored: pyomid.spark.RestoreResult = db.restore("flights", 100)
+    assert rows or restored
+    db.read(17)  # type: ignore[arg-type]
+    db.sanitize("flights")  # type: ignore[call-arg]
+    db.verfy()  # type: ignore[attr-defined]
+    return db.read("flights", at=100)

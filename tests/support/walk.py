@@ -146,12 +146,13 @@ def spark(folder: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     frame = session.createDataFrame([("alice", 100), ("bob", 50)], "name string, balance long")
+    db = connect(session, f"omid:///{folder.lstrip('/')}")
     walk = Walk()
     for phase in ("", WRITE):
         walk.phase = phase
         if phase:
             walk.start()
-        with connect(session, f"omid:///{folder.lstrip('/')}").transaction() as tx:
+        with db.transaction() as tx:
             tx.write(frame, "accounts", row_key=["name"])
         walk.stop()
     print(walk.report(WRITE))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server.service import TsoService

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from changed_tso import changed_tso
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.server.leadership import holder
-from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake
+from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake
 from pyomid.wire.frames import FrameCutter
 
 COMMAND = [sys.executable, "-m", "pyomid", "tso"]
@@ -66,16 +65,16 @@ class RawPeer:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._cutter = FrameCutter()
-        self._answers: list[Outgoing] = []
+        self._answers: list[ReceivedAnswer] = []
 
-    def greet(self, handshake: Handshake | None = None) -> Outgoing:
+    def greet(self, handshake: Handshake | None = None) -> ReceivedAnswer:
         self.sock.sendall(encode_handshake(handshake or Handshake(1)))
         return self.answer()
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
 
-    def answer(self) -> Outgoing:
+    def answer(self) -> ReceivedAnswer:
         while not self._answers:
             chunk = self.sock.recv(1 << 16)
             if not chunk:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from service_process import served
 
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.blocking import tcp_connector
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.types import CommitRequest, SealOutcome, Status
 from pyomid.wire.messages import (

@@ -11,7 +11,7 @@ from checked_workload import cell
 from service_process import served
 
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.writer_turns import WriterTurn
 from pyomid.types import BeginReply, Column, CommitReply, CommitRequest, RowWrite, TableInfo
 from pyomid.wire.codec import encode_request
 from pyomid.wire.messages import Begin

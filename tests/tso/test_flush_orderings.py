@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from served_folder import DEADLINE_S, SETTINGS, Run, Served, cell, served, transact
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.errors import Corruption, OmidError
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.types import CommitReply, CommitRequest

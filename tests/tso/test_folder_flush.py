@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from served_folder import DEADLINE_S, SESSIONS, Run, Served, served, together, transact
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import OmidError, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.writer_turns import WriterTurn
 from pyomid.types import SealOutcome
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]

@@ -38,7 +38,7 @@ from pyomid.oracle.takeover import TakenOver
 from pyomid.server.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import Incoming, decode_answer, decode_request, encode_answer, encode_request
+from pyomid.wire.codec import ReceivedRequest, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
 
@@ -373,7 +373,7 @@ def test_many_cells_at_once_are_the_same_cells_one_by_one(seed: int) -> None:
 # ── the parser ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def parsed_by_kernel(payload: bytes) -> Incoming | None:
+def parsed_by_kernel(payload: bytes) -> ReceivedRequest | None:
     """What the kernel made of it; None where it hands the frame back."""
     data = np.frombuffer(bytearray(payload) or bytearray(1), dtype=np.uint8)
     ops = Op.array(1)
@@ -382,13 +382,13 @@ def parsed_by_kernel(payload: bytes) -> Incoming | None:
     op = ops[0]
     tag = int(op["tag"]) & 0xFFFF_FFFF_FFFF_FFFF
     if kind == BEGIN:
-        return Incoming(tag, Begin(int(op["ts"])))
+        return ReceivedRequest(tag, Begin(int(op["ts"])))
     ids = tuple(cells[op["cell_begin"] : op["cell_end"]].tolist())
     if kind == COMPLETE:
-        return Incoming(tag, Complete(ids))
+        return ReceivedRequest(tag, Complete(ids))
     if kind != COMMIT:
         return None
-    return Incoming(
+    return ReceivedRequest(
         tag,
         CommitRequest(
             int(op["ts"]),
@@ -419,6 +419,22 @@ def varint(value: int) -> bytes:
 
 def field_of(number: int, wire_type: int, body: bytes) -> bytes:
     return varint(number << 3 | wire_type) + body
+
+
+@pytest.mark.parametrize("padding", range(9))
+def test_a_padded_tag_or_length_is_parsed_as_the_reference_decodes_it(padding: int) -> None:
+    """Protobuf refuses tags and lengths of more than five bytes; numbers may have ten."""
+    begin = encode_request(Begin(700), request_id=9)[4:]
+    commit = encode_request(CommitRequest(50, (3, 4), (5,)), request_id=9)[4:]
+    for payload in (begin, commit):
+        for place, byte in enumerate(payload):
+            if byte < 0x80:
+                padded = payload[:place] + bytes([byte | 0x80]) + b"\x80" * padding + b"\0" + payload[place + 1 :]
+                try:
+                    expected = decode_request(padded)
+                except ProtocolError:
+                    expected = None
+                assert parsed_by_kernel(padded) in (None, expected), padded.hex()
 
 
 int64s = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([0, -1, -(1 << 63), (1 << 63) - 1])

@@ -16,8 +16,7 @@ import pytest
 from served_folder import served as served_here
 from service_process import RawPeer, served
 
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.errors import Unavailable
 from pyomid.server.peer import Connection
 from pyomid.server.unauthenticated import UnauthenticatedPeers

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from service_process import Service, served
 
-from pyomid.client.session import aio as aio_module
+from pyomid.client.session import async_session as async_session
 from pyomid.client.session import blocking as session_module
-from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.client.session.request_retry import LOG_AFTER_S
 from pyomid.types import CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
@@ -80,7 +79,7 @@ def _one_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (session_module, aio_module):
+    for module in (session_module, async_session):
         monkeypatch.setattr(module, "LOOK_S", 0.05)
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.blocking import TsoSession, tcp_connector
 from pyomid.errors import Unavailable
 from pyomid.server.launcher import connect_to_folder
 

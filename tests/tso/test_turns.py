@@ -24,7 +24,7 @@ from pyomid.server.startup import Watched, take_over_and_build
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
-from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake, encode_request
+from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import AskStatus, Begin, Complete, Fence, Request, Seal
 
@@ -40,13 +40,13 @@ class Peer:
         self._reader = reader
         self.writer = writer
         self._cutter = FrameCutter(1 << 30)
-        self._answers: list[Outgoing] = []
+        self._answers: list[ReceivedAnswer] = []
 
     async def send(self, *requests: Request) -> None:
         self.writer.write(b"".join(encode_request(request, request_id=1) for request in requests))
         await self.writer.drain()
 
-    async def answer(self) -> Outgoing:
+    async def answer(self) -> ReceivedAnswer:
         while not self._answers:
             chunk = await asyncio.wait_for(self._reader.read(1 << 16), 60)
             assert chunk, "closed by the TSO"

@@ -21,8 +21,8 @@ from pyomid.wire.codec import (
     CommitPart,
     Handshake,
     HandshakeReply,
-    Incoming,
-    Outgoing,
+    ReceivedAnswer,
+    ReceivedRequest,
     decode_answer,
     decode_request,
     encode_answer,
@@ -90,7 +90,9 @@ def one_payload(frames: bytes) -> bytes:
 @given(requests, request_ids)
 @example(CommitRequest(50, (-(1 << 63),), (-1,)), 1)
 def test_a_request_comes_back_as_it_was_sent(request: Request, request_id: int) -> None:
-    assert decode_request(one_payload(encode_request(request, request_id=request_id))) == Incoming(request_id, request)
+    assert decode_request(one_payload(encode_request(request, request_id=request_id))) == ReceivedRequest(
+        request_id, request
+    )
 
 
 @given(request_ids)
@@ -105,7 +107,7 @@ def test_a_plain_begin_has_the_bytes_of_protobuf(request_id: int) -> None:
 def test_an_answer_comes_back_as_it_was_sent(answer: object, request_id: int) -> None:
     frames = encode_answer(answer, request_id=request_id)  # type: ignore[arg-type]
     assert frames is not None
-    assert decode_answer(one_payload(frames)) == Outgoing(request_id, answer)  # type: ignore[arg-type]
+    assert decode_answer(one_payload(frames)) == ReceivedAnswer(request_id, answer)  # type: ignore[arg-type]
 
 
 def test_an_error_crosses_the_wire_as_the_same_error() -> None:

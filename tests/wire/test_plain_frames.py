@@ -10,7 +10,7 @@ from pyomid.errors import MisuseType
 from pyomid.protocol.native import hashing
 from pyomid.types import BeginReply, Column, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import Outgoing, decode_answer, encode_answer, encode_request
+from pyomid.wire.codec import ReceivedAnswer, decode_answer, encode_answer, encode_request
 from pyomid.wire.frames import FRAME_BYTES_MAX, FrameCutter, ProtocolError
 from pyomid.wire.native import plain_frames
 
@@ -66,7 +66,7 @@ def test_what_protobuf_rejects_is_rejected() -> None:
     assert encode_request(CommitRequest(50, branches=(100,), level=WriteSetLevel.TABLE), request_id=1)
 
 
-def by_protobuf(payload: bytes) -> Outgoing | None:
+def by_protobuf(payload: bytes) -> ReceivedAnswer | None:
     """The answer that protobuf reads, of a begin or a commit that is not aborted; None for everything else."""
     message = pb.Response()
     try:
@@ -75,10 +75,12 @@ def by_protobuf(payload: bytes) -> Outgoing | None:
         return None
     if message.HasField("timestamp_response"):
         begun = message.timestamp_response
-        return Outgoing(message.request_id, BeginReply(begun.start_timestamp, begun.epoch, begun.fenced_timestamp))
+        return ReceivedAnswer(
+            message.request_id, BeginReply(begun.start_timestamp, begun.epoch, begun.fenced_timestamp)
+        )
     if message.HasField("commit_response") and not message.commit_response.aborted:
         reply = message.commit_response
-        return Outgoing(message.request_id, CommitReply(reply.start_timestamp, reply.commit_timestamp))
+        return ReceivedAnswer(message.request_id, CommitReply(reply.start_timestamp, reply.commit_timestamp))
     return None
 
 
@@ -112,8 +114,8 @@ def test_an_answer_is_read_as_protobuf_reads_it(seed: int) -> None:
         body = (
             BeginReply(start_ts, second, third) if kind == plain_frames.BEGIN_REPLY else CommitReply(start_ts, second)
         )
-        assert by_protobuf(payload) == Outgoing(request_id, body), payload
-        assert decode_answer(payload) == Outgoing(request_id, body)
+        assert by_protobuf(payload) == ReceivedAnswer(request_id, body), payload
+        assert decode_answer(payload) == ReceivedAnswer(request_id, body)
     assert read > 5
 
 

@@ -54,7 +54,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from pyomid.protocol.import_table import import_range_steps
 
     with open_existing(arguments.url) as database:
-        deployment, table = database.deployment, arguments.table
+        deployment, table = database._core.deployment, arguments.table
         regions: list[KeyRange] = []
 
         def check(newest_ts: int) -> Iterator[Refusals]:

@@ -127,27 +127,30 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             case "register":
                 level = arguments.conflict_level
-                register_table(database.deployment, arguments.name, arguments.families, conflict_level=level)
+                register_table(database._core.deployment, arguments.name, arguments.families, conflict_level=level)
             case "unregister":
-                unregister_table(database.deployment, arguments.name)
+                unregister_table(database._core.deployment, arguments.name)
             case "alter":
                 _alter(database, arguments)
             case "drop":
-                if arguments.name not in [info.name for info in _half_dropped(database.deployment)]:
+                if arguments.name not in [info.name for info in _half_dropped(database._core.deployment)]:
                     database.table_info(arguments.name)
                 if not arguments.yes and not _is_confirmed(arguments.name):
                     print("nothing was dropped")
                     return 1
                 database.drop_table(arguments.name)
             case "discover":
-                found = _found(database.deployment, discover(database.deployment), arguments.url)
+                found = _found(database._core.deployment, discover(database._core.deployment), arguments.url)
                 print("\n".join(found) or "every table is registered")
             case "confirm":
-                return _confirm(database.deployment, arguments.url, anyway=arguments.yes)
+                return _confirm(database._core.deployment, arguments.url, anyway=arguments.yes)
             case "forget":
-                forget(database.deployment, arguments.name)
+                forget(database._core.deployment, arguments.name)
             case _:
-                lines = [*table_lines(database.tables()), *_half_dropped_lines(database.deployment, arguments.url)]
+                lines = [
+                    *table_lines(database.tables()),
+                    *_half_dropped_lines(database._core.deployment, arguments.url),
+                ]
                 print("\n".join(lines) or "no tables")
     return 0
 

@@ -42,12 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(address.folder) if isinstance(address, EmbeddedAddress) else None
     shown = 0
     with open_existing(arguments.url) as database:
-        tso = database.deployment.tso
+        tso = database._core.deployment.tso
         before, before_s = tso.status(), time.monotonic()
         while not arguments.pages or shown < arguments.pages:
             time.sleep(arguments.every)
             now, now_s = tso.status(), time.monotonic()
-            tables = database.deployment.catalog.tables()
+            tables = database._core.deployment.catalog.tables()
             lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s, tables)]
             lines += [f"space {_folder_bytes(folder) / 1e6:>19,.1f} MB   {folder}"] if folder is not None else []
             print((_CLEAR if sys.stdout.isatty() else "") + "\n".join(lines), flush=True)

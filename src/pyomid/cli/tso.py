@@ -302,7 +302,7 @@ def _become_service(
 
 
 def _service_options(options: dict[str, Any], settings: Settings, base: ServiceOptions | None) -> ServiceOptions:
-    from pyomid.client.session.connecting import read_token
+    from pyomid.client.session.blocking import read_token
     from pyomid.server.startup import ServiceOptions
     from pyomid.wiring import tso_settings
 

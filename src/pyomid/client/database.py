@@ -5,16 +5,10 @@ Thread-safe: threads share a database, each with transactions of its own. A fork
 
 from __future__ import annotations
 
-import _thread
-import atexit
-import contextlib
 import functools
 import logging
 import os
-import random
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,34 +16,24 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
-from pyomid import platforms
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.client.admin import table_admin, unregistered_tables
-from pyomid.client.background import Background, BackgroundCounters
-from pyomid.client.changes import RowChange
-from pyomid.client.drive import Blocking, Driver
+from pyomid.client.background import BackgroundCounters
+from pyomid.client.change_feed import RowChange
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.observers import Observer, reports_to
-from pyomid.client.past_snapshot import past_steps
-from pyomid.client.public_names import DATABASE, Handle, shows
-from pyomid.client.retry import Backoff, check_function, check_result, run_steps
-from pyomid.client.session.leases import Lease, LeaseKeeper
-from pyomid.client.transaction import Transaction
-from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules, check_table_name, find_table
+from pyomid.client.observers import Observer
+from pyomid.client.open_database import OpenDatabase
+from pyomid.client.retry import check_function, check_result, run_steps
+from pyomid.client.transaction import RowTransaction, Transaction
+from pyomid.client.validation import Handle, check_table_name, find_table
 from pyomid.client.watch import POLL_SECONDS, Watch, Watching
 from pyomid.config import Settings
-from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Deployment
-from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
-from pyomid.protocol.effects import Begin, Steps
-from pyomid.protocol.reading import CommitCache
 from pyomid.types import (
     TABLES_UNCONFIRMED,
     Backup,
     BackupMoment,
-    BeginReply,
     Bookmark,
     ConflictLevel,
     Status,
@@ -78,10 +62,6 @@ class Transactional(Protocol[P, R]):
     def __call__(self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-CLOSE_TIMEOUT_S: Final = 10.0
-"""`close` waits this long for background completion; readers and compaction do the rest."""
-
-
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
     """The state of TSO, tables and background work, as `pyomid status` prints it."""
@@ -97,15 +77,6 @@ class DatabaseStatus:
     """A Java TSO led, and no operator has confirmed the tables since. This blocks `sanitize` too."""
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownRules:
-    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_use_rules`)."""
-
-    rules: TableRules
-    read_after: int
-    until_s: float
-
-
 class Database(Handle):
     """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
 
@@ -117,27 +88,17 @@ class Database(Handle):
         sleep: Callable[[float], None] = time.sleep,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.url: Final = url
-        self.settings: Final[Settings] = deployment.settings
-        self.commit_cache: Final = CommitCache(deployment.settings.commit_cache_entries)
-        self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
-        self.settled_reads: Final = deployment.store.capabilities.settled_reads
-        self.packs_cells: Final = deployment.store.capabilities.one_step
-        self.reports: Final = reports_to(observers)
-        self.deployment: Final = deployment
-        self._pid, self._made_in = os.getpid(), platforms.here
-        self._random = random.Random()
-        self.background: Final = Background(
-            Driver(deployment).perform,
-            linger_s=deployment.settings.completion_linger_ms / 1000,
-            cells_max=deployment.settings.completion_cells_max,
-        )
-        self.driver: Final = Driver(deployment, self.background, sleep=sleep)
-        self._tables: dict[str, _KnownRules] = {}
-        self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock, deployment.settings.lease_seconds)
-        self._ending = _Ending(deployment, self.background, self.leases)
-        self._forgotten = weakref.finalize(self, _forgotten, self._ending)
-        self._forgotten.atexit = False
+        self._core: Final = OpenDatabase(deployment, url=url, sleep=sleep, observers=observers)
+
+    @property
+    def url(self) -> str:
+        """The URL that `connect` was given."""
+        return self._core.url
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the URL and of the deployment."""
+        return self._core.settings
 
     # Transactions
 
@@ -155,8 +116,9 @@ class Database(Handle):
         that of the first known moment at or after it, which `moment` returns. If history is no longer kept,
         `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the snapshot.
         """
-        made = partial(self._made, read_only=read_only)
-        return self.driver.run(self.begin_steps(made, not_before, lease=lease, at=at))
+        core = self._core
+        made = partial(RowTransaction, core, read_only=read_only)
+        return Transaction(core.driver.run(core.begin_steps(made, not_before, lease=lease, at=at)))
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
         """Begin a read-only transaction: `begin(read_only=True)`."""
@@ -205,12 +167,11 @@ class Database(Handle):
     ) -> R | AlreadyDone:
         check_function(function)
 
-        def body(transaction: Transaction) -> R:
-            return check_result(function(transaction, *args, **kwargs), function)
+        def body(transaction: RowTransaction) -> R:
+            return check_result(function(Transaction(transaction), *args, **kwargs), function)
 
-        result: R | AlreadyDone = self.driver.run(
-            run_steps(self, partial(self.begin_steps, self._made), transaction_id, body)
-        )
+        begin = partial(self._core.begin_steps, partial(RowTransaction, self._core))
+        result: R | AlreadyDone = self._core.driver.run(run_steps(self._core, begin, transaction_id, body))
         return result
 
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
@@ -233,16 +194,16 @@ class Database(Handle):
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
         durable lease keeps the history after it for that long, or until `release_bookmark`."""
-        self.check_usable()
-        mark, lease = self.driver.run(changes.bookmark_steps(self.leases, keep_seconds))
+        self._core.check_usable()
+        mark, lease = self._core.driver.run(change_feed.bookmark_steps(self._core.leases, keep_seconds))
         if lease is not None:
-            self.leases.keep(lease)
+            self._core.leases.keep(lease)
         return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
         """End the bookmark's lease: changes after it need not be kept."""
-        self.check_usable()
-        self.leases.end_of(changes.place(bookmark, "bookmark").start_ts)
+        self._core.check_usable()
+        self._core.leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
     def changes(
         self,
@@ -259,9 +220,9 @@ class Database(Handle):
         Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
         the changes are no longer kept.
         """
-        run = self.driver.run
-        scan = run(changes.begin_changes_steps(self, table, starting, ending, prefix))
-        return changes.Changes(lambda: run(changes.shown_steps(self, scan)))
+        run = self._core.driver.run
+        scan = run(change_feed.begin_changes_steps(self._core, table, starting, ending, prefix))
+        return change_feed.Changes(lambda: run(change_feed.shown_steps(self._core, scan)))
 
     def watch(
         self,
@@ -286,9 +247,9 @@ class Database(Handle):
 
         Any error, Ctrl-C included, ends the watch; every further step raises it again.
         """
-        self.check_usable()
+        self._core.check_usable()
         watching = Watching(
-            self,
+            self._core,
             table,
             key=key,
             prefix=prefix,
@@ -297,7 +258,7 @@ class Database(Handle):
             max_wait_seconds=max_wait_seconds,
             poll_seconds=poll_seconds,
         )
-        return Watch(watching, self.driver)
+        return Watch(watching, self._core.driver)
 
     # Tables
 
@@ -320,9 +281,9 @@ class Database(Handle):
         `ttl_seconds`: a value expires this long after its commit, at most 1 % + 1 s late: later snapshots do not see
         it, and compaction drops it. None: values are kept.
         """
-        self.check_usable()
+        self._core.check_usable()
         return table_admin.create_table(
-            self.deployment,
+            self._core.deployment,
             name,
             families,
             conflict_level=conflict_level,
@@ -340,41 +301,41 @@ class Database(Handle):
         `ttl_seconds`: as of `create_table`; the age of existing values counts from now at the latest. 0: values no
         longer expire. Expired values stay expired.
         """
-        self.check_usable()
+        self._core.check_usable()
         if conflict_level is None and ttl_seconds is None:
             raise Misuse(f"table {name!r}: nothing to change; give conflict_level or ttl_seconds", table=name)
         if conflict_level is not None:
-            table_admin.new_level(self.deployment, name, conflict_level)  # refuses before anything changes
-        self._tables.pop(name, None)
+            table_admin.new_level(self._core.deployment, name, conflict_level)  # refuses before anything changes
+        self._core.forget_rules(name)
         if ttl_seconds is not None:
-            from pyomid.client.upkeep.expiry import move_floor
+            from pyomid.client.upkeep.expire import move_floor
 
-            found = table_admin.alter_ttl(self.deployment, name, ttl_seconds)
+            found = table_admin.alter_ttl(self._core.deployment, name, ttl_seconds)
             move_floor(self, name, always_writes=True)
         if conflict_level is not None:
-            found = table_admin.alter_level(self.deployment, name, conflict_level)
+            found = table_admin.alter_level(self._core.deployment, name, conflict_level)
         return found
 
     def drop_table(self, name: str) -> None:
         """Drop the table with its rows. Open transactions that wrote to it abort."""
-        self.check_usable()
-        self._tables.pop(check_table_name(name), None)
-        found = self.deployment.catalog.entry(name)
-        table_admin.drop_table(self.deployment, name)
+        self._core.check_usable()
+        self._core.forget_rules(check_table_name(name))
+        found = self._core.deployment.catalog.entry(name)
+        table_admin.drop_table(self._core.deployment, name)
         if found is not None and found.info.ttl_seconds is not None:
-            from pyomid.client.upkeep.expiry import forget
+            from pyomid.client.upkeep.expire import forget
 
             forget(self, found.info)
 
     def tables(self) -> list[TableInfo]:
         """Return every table of the catalog, system tables included, sorted by name."""
-        self.check_usable()
-        return self.deployment.catalog.tables()
+        self._core.check_usable()
+        return self._core.deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
         """Return a table's catalog entry; `UnknownTable` names the nearest existing table."""
-        self.check_usable()
-        return find_table(self.deployment.catalog, name)
+        self._core.check_usable()
+        return find_table(self._core.deployment.catalog, name)
 
     def table_schema(
         self,
@@ -393,13 +354,13 @@ class Database(Handle):
         larger values come first; it never changes. `mapping`: "family:qualifier" of columns that are not stored under
         their name in the table's first family.
         """
-        self.check_usable()
+        self._core.check_usable()
         if columns is None:
-            return find_table(self.deployment.catalog, name).schema
+            return find_table(self._core.deployment.catalog, name).schema
         from pyomid.client.admin import table_schema
 
-        self._tables.pop(name, None)
-        return table_schema.give_schema(self.deployment, name, columns, row_key, mapping)
+        self._core.forget_rules(name)
+        return table_schema.give_schema(self._core.deployment, name, columns, row_key, mapping)
 
     def alter_columns(
         self,
@@ -419,12 +380,12 @@ class Database(Handle):
         `mapping`): as of `table_schema`. `order`: new names in order; the others follow. Columns of the row key can
         only be renamed and ordered. Transactions that began before and write the table abort.
         """
-        self.check_usable()
+        self._core.check_usable()
         from pyomid.client.admin import table_schema
 
-        self._tables.pop(name, None)
+        self._core.forget_rules(name)
         return table_schema.alter_columns(
-            self.deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
+            self._core.deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
@@ -436,32 +397,32 @@ class Database(Handle):
         put into the index. A row without a value in one of the columns is not in the index. Spark's writes to the table
         are refused.
         """
-        self.check_usable()
+        self._core.check_usable()
         from pyomid.client.admin import index_admin
 
-        self._tables.pop(table, None)
-        return index_admin.create_index(self.deployment, self.run, table, name, columns)
+        self._core.forget_rules(table)
+        return index_admin.create_index(self._core.deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
         """Drop an index with its rows. Also finishes an interrupted drop."""
-        self.check_usable()
+        self._core.check_usable()
         from pyomid.client.admin import index_admin
 
-        self._tables.pop(table, None)
-        index_admin.drop_index(self.deployment, table, name)
+        self._core.forget_rules(table)
+        index_admin.drop_index(self._core.deployment, table, name)
 
     # The whole
 
     def status(self) -> DatabaseStatus:
         """Return the state of TSO, tables and background work."""
-        self.check_usable()
+        self._core.check_usable()
         return DatabaseStatus(
-            tso=self.deployment.tso.status(),
-            tables=tuple(self.deployment.catalog.tables()),
-            commit_table_entries=self.deployment.commit_table.count(),
-            background=self.background.counters,
-            unregistered=unregistered_tables.named_marks(self.deployment),
-            tables_unconfirmed=TABLES_UNCONFIRMED in self.deployment.catalog.unknown_tables(),
+            tso=self._core.deployment.tso.status(),
+            tables=tuple(self._core.deployment.catalog.tables()),
+            commit_table_entries=self._core.deployment.commit_table.count(),
+            background=self._core.background.counters,
+            unregistered=unregistered_tables.named_marks(self._core.deployment),
+            tables_unconfirmed=TABLES_UNCONFIRMED in self._core.deployment.catalog.unknown_tables(),
         )
 
     def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
@@ -476,20 +437,20 @@ class Database(Handle):
         from pyomid.client.upkeep import jobs as upkeep
 
         self.expire(tables)
-        run, cache = self.driver.run, self.commit_cache
-        return upkeep.compact(self.deployment, run, cache, tables, grace_seconds=grace_seconds)
+        run, cache = self._core.driver.run, self._core.commit_cache
+        return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds)
 
     def expire(self, tables: str | Sequence[str] | None = None) -> None:
         """Expire the values in these tables (all) that are older than their table's `ttl_seconds`, for all later
         snapshots. Without `tables`, idempotency keys older than `transactionIdDays` also shrink to hashes; their ids
         stay used. A folder's TSO does both by itself. Over HBase call this or `compact` at least a hundred times within
         the shortest of these times. Age is measured by this process's clock."""
-        from pyomid.client.upkeep import expired_keys, expiry
+        from pyomid.client.upkeep import expire
 
-        self.check_usable()
-        expiry.expire(self, tables)
-        if tables is None and (days := self.deployment.settings.transaction_id_days):
-            expired_keys.expire_keys(self, 86_400 * days)
+        self._core.check_usable()
+        expire.expire(self, tables)
+        if tables is None and (days := self._core.deployment.settings.transaction_id_days):
+            expire.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
         """Delete commit-table entries that no reader needs, up to the watermark to which every table is compacted; only
@@ -500,8 +461,8 @@ class Database(Handle):
         """
         from pyomid.client.upkeep import jobs as upkeep
 
-        self.check_usable()
-        return upkeep.sanitize(self.deployment, self.driver.run)
+        self._core.check_usable()
+        return upkeep.sanitize(self._core.deployment, self._core.driver.run)
 
     def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """Read every stored cell of these tables (all) and every commit-table entry, and report violated invariants;
@@ -509,9 +470,9 @@ class Database(Handle):
         from pyomid.client.upkeep import jobs as upkeep
         from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 
-        self.check_usable()
-        catalog = self.deployment.catalog
-        report = upkeep.verify(self.deployment, tables)
+        self._core.check_usable()
+        catalog = self._core.deployment.catalog
+        report = upkeep.verify(self._core.deployment, tables)
         for info in chosen_tables(catalog, tables):
             with unless_dropped(catalog, info.name, info.generation, tables):
                 report.violations += self._wrong_index_rows(info.name)
@@ -519,14 +480,15 @@ class Database(Handle):
 
     def _wrong_index_rows(self, table: str) -> list[str]:
         """If an index is dropped meanwhile, check the remaining indexes again."""
-        catalog = self.deployment.catalog
+        catalog = self._core.deployment.catalog
         while True:
             indexes = find_table(catalog, table).indexes
             if not indexes:
                 return []
             try:
-                with self.snapshot(lease=self.deployment.tso.extended) as tx:
-                    return tx.table(table).wrong_index_rows()
+                with self.snapshot(lease=self._core.deployment.tso.extended) as tx:
+                    steps = tx.table(table)._table.wrong_index_rows_steps()
+                    return self._core.driver.run(steps)
             except (UnknownTable, ConflictError):
                 if find_table(catalog, table).indexes == indexes:
                     raise
@@ -542,22 +504,22 @@ class Database(Handle):
         everything or nothing (over HBase nothing). Only `pyomid.restore` reads a backup. In a folder, a thread that
         forks meanwhile waits up to 5 s, as all calls then do, and the child cannot open the folder.
         """
-        self.check_usable()
-        if self.deployment.back_up is None:
+        self._core.check_usable()
+        if self._core.deployment.back_up is None:
             raise Misuse("only a database in a folder or over HBase can be backed up")
-        if not self.deployment.store.capabilities.foreign_tables:
+        if not self._core.deployment.store.capabilities.foreign_tables:
             before = self.begin(read_only=True)
             before.rollback()
-            return self.deployment.back_up(destination, BackupMoment(before.start_ts), since)
+            return self._core.deployment.back_up(destination, BackupMoment(before.start_ts), since)
         from pyomid.client.upkeep.backups import moment_of
 
-        begun = self.deployment.tso.begin()
+        begun = self._core.deployment.tso.begin()
         try:
-            lease = self.leases.grant(begun.start_ts, self.settings.lease_seconds)
+            lease = self._core.leases.grant(begun.start_ts, self.settings.lease_seconds)
             try:
-                return self.deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
+                return self._core.deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
             finally:
-                self.leases.end(lease)
+                self._core.leases.end(lease)
         finally:
             begun.end()
 
@@ -573,8 +535,8 @@ class Database(Handle):
         from pyomid.client.tables.parquet import export_tables
         from pyomid.client.upkeep.partitions import chosen_tables
 
-        self.check_usable()
-        infos = chosen_tables(self.deployment.catalog, tables)
+        self._core.check_usable()
+        infos = chosen_tables(self._core.deployment.catalog, tables)
         if tables is None:
             infos = [info for info in infos if not table_admin.is_system(info.name)]
         return export_tables(self, destination, infos)
@@ -591,22 +553,21 @@ class Database(Handle):
         """
         from pyomid.client.tables.parquet import import_tables
 
-        self.check_usable()
+        self._core.check_usable()
         return import_tables(self, source, [tables] if isinstance(tables, str) else tables, over=over)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until every finished transaction is completed. False on timeout."""
-        self.check_usable()
-        return self.background.drain(timeout_s)
+        self._core.check_usable()
+        return self._core.background.drain(timeout_s)
 
     def close(self) -> None:
         """Complete finished transactions and close the connection. A second call does nothing, or finishes an
         interrupted first call."""
-        self._ending.close()
-        self._forgotten.detach()
+        self._core.close()
 
     def __enter__(self) -> Database:
-        self.check_usable()
+        self._core.check_usable()
         return self
 
     def __exit__(
@@ -614,188 +575,5 @@ class Database(Handle):
     ) -> None:
         self.close()
 
-    __dir__ = shows(DATABASE)
-
     def __repr__(self) -> str:
-        return f"<Database {self.url}{' closed' if self._ending.has_begun else ''}>"
-
-    # For pyomid's own use
-
-    def begin_steps(
-        self,
-        made: Callable[[BeginReply, Lease | None], T],
-        not_before: int = 0,
-        *,
-        lease: bool = False,
-        at: int | datetime | None = None,
-    ) -> Steps[T]:
-        """The steps of a begin, for both front ends. `made` creates the front end's transaction."""
-        steps = self._begin_steps(made, not_before, lease=lease, at=at)
-        return steps if self.reports is None else self.reports.begin_steps(steps)
-
-    def _begin_steps(
-        self,
-        made: Callable[[BeginReply, Lease | None], T],
-        not_before: int,
-        *,
-        lease: bool,
-        at: int | datetime | None,
-    ) -> Steps[T]:
-        self.check_usable()
-        if at is not None:
-            found = yield from past_steps(self.deployment, self.leases, at, not_before)
-            return made(*found)
-        begun: BeginReply = yield Begin(not_before)
-        held: Lease | None = None
-        try:
-            crash_point("client.begin.after")
-            if lease:
-                held = yield Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
-            return made(begun, held)
-        except BaseException:
-            begun.end()
-            if held is not None:
-                self.leases.give_back(held)
-            raise
-
-    def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> Transaction:
-        return Transaction(self, begun, lease, read_only=read_only)
-
-    def abandon(self) -> None:
-        """Forget the connection as if the process had died: nothing is completed or closed. For tests."""
-        self._ending.forget()
-
-    def check_usable(self) -> None:
-        if platforms.here is not self._made_in:
-            raise Misuse(
-                f"this database was opened by process {self._pid} and is used in its forked child {os.getpid()}: "
-                "connect again in the child",
-                owner=self._pid,
-            )
-        if self._ending.has_begun:
-            raise Misuse(f"database {self.url} is closed")
-
-    def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """Return a table's rules for the transaction of `begun`, which `known_rules` does not know. `leased`: it is
-        under a lease; `Misuse` if the store would not keep its snapshot of this table.
-        """
-        if not leased:
-            return self._read_rules(name, begun)
-        rules = self.known_rules(name, begun) or self._read_rules(name, begun)
-        self.deployment.store.check_leases(name)
-        return rules
-
-    def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
-        """As `table_rules` without a lease, from the cache; None if the rules must be read."""
-        found = self._tables.get(name) if isinstance(name, str) else None
-        if found is not None and self.deployment.clock() < found.until_s and may_use_rules(found.read_after, begun):
-            return found.rules
-        return None
-
-    def _read_rules(self, name: str, begun: BeginReply) -> TableRules:
-        now = self.deployment.clock()
-        found = self._tables.get(name) if isinstance(name, str) else None
-        info = find_table(self.deployment.catalog, name)
-        if found is not None and found.rules.info == info:
-            rules = found.rules
-        else:
-            rules = TableRules(info, self.deployment.store.limits)
-        if may_cache_rules(info):
-            self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
-        return rules
-
-    def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Start completion after the reply. An error is not the commit's; readers repair what is left."""
-        try:
-            self.commit_cache.put(start_ts, commit_ts)
-            self.background.complete(start_ts, commit_ts, written)
-        except Exception as error:
-            self.background.failed(error)
-
-    def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
-        """As `end_committed`, if it need not wait for room; otherwise return False."""
-        try:
-            self.commit_cache.put(start_ts, commit_ts)
-            return self.background.complete_at_once(start_ts, commit_ts, written)
-        except Exception as error:
-            self.background.failed(error)
-            return True
-
-    def end_rolled_back(self, writes: TransactionSteps) -> None:
-        """Start the deletes of a rollback. As of `end_committed`; compaction deletes what is left."""
-        try:
-            written = writes.write_set()
-            if written:
-                self.background.roll_back(written, writes.abandoned_writes())
-        except Exception as error:
-            self.background.failed(error)
-
-    def backoff(self) -> Backoff:
-        return Backoff.of(self.settings, self._random.uniform)
-
-
-class _Ending:
-    """Closes a database: at `close`, at exit, or in a thread of its own when the database becomes garbage. Never in a
-    forked child: the parent still uses all of it."""
-
-    def __init__(self, deployment: Deployment, background: Background, leases: LeaseKeeper) -> None:
-        self._deployment = deployment
-        self._background = background
-        self._leases = leases
-        self._pid = os.getpid()
-        self._alone = threading.RLock()
-        self.has_begun = False
-        _OPEN.add(self)
-
-    @property
-    def is_ours(self) -> bool:
-        return os.getpid() == self._pid
-
-    def close(self) -> None:
-        """Close every part, even if one of them raises. A concurrent call waits."""
-        self.has_begun = True
-        if not self.is_ours:
-            return
-        with self._alone:
-            if self not in _OPEN:
-                return
-            try:
-                self._leases.close()
-            finally:
-                try:
-                    if not self._background.close(CLOSE_TIMEOUT_S):
-                        logger.warning(
-                            "closed with completion unfinished after %g s; readers and compaction finish it",
-                            CLOSE_TIMEOUT_S,
-                        )
-                finally:
-                    self._deployment.close()
-            self.forget()
-
-    def forget(self) -> None:
-        """Close nothing from now on."""
-        self.has_begun = True
-        _OPEN.discard(self)
-
-
-_OPEN: Final[set[_Ending]] = set()
-"""The open databases of this process."""
-
-
-def _forgotten(ending: _Ending) -> None:
-    """Close a database that became garbage, in a new thread. Python calls this in any thread at any point: in the
-    database's own background thread, which closing waits for, or within a write transaction of the store. So it neither
-    closes anything nor takes a lock (a `threading.Thread` takes some). If the system cannot start a thread, the
-    database is closed at exit."""
-    if ending.is_ours and not ending.has_begun:
-        with contextlib.suppress(RuntimeError, MemoryError):
-            _thread.start_new_thread(ending.close, ())
-
-
-@atexit.register
-def _close_all() -> None:
-    for ending in list(_OPEN):
-        try:
-            ending.close()
-        except Exception as error:
-            logger.warning("closing a database at exit failed: %r", error)
+        return f"<Database {self.url}{' closed' if self._core.is_closed else ''}>"

@@ -1,4 +1,4 @@
-"""The two drivers of steps: `drive` blocks, `adrive` awaits.
+"""The blocking driver of steps, `drive`. The asyncio driver is `adrive` (`async_driver`).
 
 A generator yields an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
 it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the steps at that effect, and
@@ -11,12 +11,11 @@ the steps decide what to report or undo.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
@@ -54,9 +53,6 @@ class CallProgram(Effect):
     call: Callable[[], Any]
 
 
-# The two loops
-
-
 def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
     """Return the result of the steps. Effects are performed in the calling thread; their errors are raised unless the
     steps catch them."""
@@ -83,31 +79,6 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
         steps.close()
 
 
-async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
-    """As `drive`, for a task of an event loop. A cancellation is thrown into the steps."""
-    resume: Callable[[Any], Effect] = steps.send
-    value: Any = None
-    thrown: BaseException | None = None
-    try:
-        while True:
-            try:
-                while True:
-                    effect = resume(value)
-                    resume, value = steps.send, await perform(effect)
-            except BaseException as error:
-                if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
-                    resume, value, thrown = steps.throw, error, error
-                elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
-                    return error.value  # type: ignore[no-any-return]
-                elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
-                    raise thrown from None  # a generator must not raise StopIteration: Python replaced it
-                else:
-                    raise
-    finally:
-        del value, thrown
-        steps.close()
-
-
 # Over a deployment
 
 
@@ -118,7 +89,7 @@ class Driver:
         self, deployment: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep
     ) -> None:
         self.handlers: Final = port_handlers(deployment)
-        self.handlers[Blocking] = self.handlers[CallProgram] = lambda e: e.call()
+        self.handlers[Blocking] = self.handlers[CallProgram] = methodcaller("call")
         self.handlers[Pause] = lambda e: sleep(e.pause_s)
         if background is not None:
             self.handlers[effects.Heal] = self.handlers[effects.DeleteOrphans] = background.offer
@@ -129,64 +100,10 @@ class Driver:
         return self.handlers[type(effect)](effect)
 
 
-AsyncHandler = Callable[[Any], Awaitable[Any]]
-
-
 class Run(Protocol):
     """`Driver.run`."""
 
     def __call__(self, steps: Steps[T], /) -> T: ...
-
-
-class AsyncRun(Protocol):
-    """`AsyncDriver.run`."""
-
-    async def __call__(self, steps: Steps[T], /) -> T: ...
-
-
-class AsyncDriver:
-    """Runs steps in the event loop. Effects with a handler in `awaited` are awaited. Other effects block on a disk or a
-    socket and run in a thread, one at a time for each transaction: requests to the TSO in `tso_threads`, so that no
-    begin waits for a disk, other calls in `store_threads`.
-    """
-
-    def __init__(
-        self,
-        blocking: Driver,
-        awaited: Mapping[type[Effect], AsyncHandler],
-        *,
-        tso_threads: Executor,
-        store_threads: Executor,
-    ) -> None:
-        self._blocking = blocking
-        self._awaited: dict[type[Effect], AsyncHandler] = {
-            CallProgram: lambda e: e.call(),
-            Pause: lambda e: asyncio.sleep(e.pause_s),
-            **awaited,
-        }
-        self._tso_threads = tso_threads
-        self._store_threads = store_threads
-
-    def perform(self, effect: Effect) -> Awaitable[Any]:
-        awaited = self._awaited.get(type(effect))
-        return self._in_thread(effect) if awaited is None else awaited(effect)
-
-    async def _in_thread(self, effect: Effect) -> Any:
-        kind = type(effect)
-        if kind is effects.Heal or kind is effects.DeleteOrphans:
-            return self._blocking.perform(effect)  # does not block: it only queues for the background
-        threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
-        return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
-
-    async def run(self, steps: Steps[T]) -> T:
-        return await adrive(steps, self.perform)
-
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        result: T = await self.perform(Blocking(call))
-        return result
-
-
-ASKS_TSO: Final = frozenset({effects.Begin, effects.SendCommit, effects.SealStarts})
 
 
 # Effect handlers over the ports
@@ -203,18 +120,18 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
     return {
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadSettled: lambda e: store.read_settled(e.table, e.rows, e.columns, e.bounds, e.expired_to),
-        effects.ReadRange: lambda e: _read_range(deployment, e),
-        effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(deployment, e),
+        effects.ReadRange: partial(_read_range, deployment),
+        effects.LookupThenWatermarks: partial(_look_up_then_watermarks, deployment),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
         effects.PackCells: lambda e: store.pack_cells(e.version, e.writes),
-        effects.WriteCells: lambda e: _write_cells(deployment, e),
-        effects.BeginWrite: lambda e: _begin_write(deployment, e),
-        effects.EndWrites: lambda e: _end_writes(deployment, e),
-        effects.WriteShadowBatches: lambda e: _write_shadow_batches(deployment, e),
-        effects.WriteShadowCells: lambda e: _write_shadow_cells(deployment, e),
-        effects.Heal: lambda e: _heal(deployment, e),
+        effects.WriteCells: partial(_write_cells, deployment),
+        effects.BeginWrite: partial(_begin_write, deployment),
+        effects.EndWrites: partial(_end_writes, deployment),
+        effects.WriteShadowBatches: partial(_write_shadow_batches, deployment),
+        effects.WriteShadowCells: partial(_write_shadow_cells, deployment),
+        effects.Heal: partial(_heal, deployment),
         effects.DeleteOrphans: lambda e: store.delete_versions(e.table, e.cells),
-        effects.DeleteVersions: lambda e: _delete_versions(deployment, e),
+        effects.DeleteVersions: partial(_delete_versions, deployment),
         effects.CleanBatch: lambda e: store.clean_batch(e.table, e.batch, e.heals, e.drops),
         effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
         effects.RecordWatermark: lambda e: catalog.put_region_watermark(e.record),
@@ -229,10 +146,10 @@ def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
     """Return handlers of the requests to the TSO."""
     tso = deployment.tso
     return {
-        effects.Begin: lambda e: _begin(tso, e),
+        effects.Begin: partial(_begin, tso),
         effects.SealStarts: lambda e: tso.seal(e.starts),
-        effects.SendCommit: lambda e: _send_commit(deployment, e),
-        effects.DeleteCommitEntries: lambda e: _complete(deployment, e),
+        effects.SendCommit: partial(_send_commit, deployment),
+        effects.DeleteCommitEntries: partial(_complete, deployment),
         effects.AdvanceHorizon: lambda e: tso.advance_horizon(e.horizon),
     }
 

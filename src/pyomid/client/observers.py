@@ -44,7 +44,7 @@ class Operation:
     """An operation that ended, successfully or with `error`."""
 
     kind: Kind
-    transaction: RowTransaction[Any] | None
+    transaction: RowTransaction | None
     """None: the begin failed. Observers must keep only weak references: a transaction ends when it is garbage."""
     table: str
     """The table of a read or scan; otherwise empty."""
@@ -72,7 +72,7 @@ class Reports:
         self._observers: Final = tuple(observers)
         self._failed: set[int] = set()
 
-    def steps(self, kind: Kind, transaction: RowTransaction[Any], table: str, steps: Steps[T]) -> Steps[T]:
+    def steps(self, kind: Kind, transaction: RowTransaction, table: str, steps: Steps[T]) -> Steps[T]:
         """Return the same steps, reported when they end."""
         began_s, clock_s = time.time(), time.perf_counter()
         error: BaseException | None = None
@@ -107,7 +107,7 @@ class Reports:
     def _report(
         self,
         kind: Kind,
-        transaction: RowTransaction[Any] | None,
+        transaction: RowTransaction | None,
         table: str,
         began_s: float,
         clock_s: float,

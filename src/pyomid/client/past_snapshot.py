@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from pyomid.client.drive import Blocking
-from pyomid.client.session.leases import Lease, LeaseKeeper
+from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.ports import Deployment
 from pyomid.protocol.effects import Begin, Steps

@@ -19,7 +19,7 @@ from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
 from pyomid.protocol.effects import Steps
 
 if TYPE_CHECKING:
-    from pyomid.client.database import Database
+    from pyomid.client.open_database import OpenDatabase
     from pyomid.client.transaction import RowTransaction
     from pyomid.config import Settings
 
@@ -184,8 +184,8 @@ def _named(function: object) -> str:
 
 
 def run_steps(
-    database: Database,
-    begin: Callable[[int], Steps[RowTransaction[Any]]],
+    database: OpenDatabase,
+    begin: Callable[[int], Steps[RowTransaction]],
     transaction_id: str | None,
     body: Callable[[Any], object],
 ) -> Steps[Any]:
@@ -217,9 +217,7 @@ def attempts_steps(attempts: Attempts, one_attempt_steps: Callable[[int], Steps[
         yield Pause(pause_s)
 
 
-def _try_steps(
-    transaction: RowTransaction[Any], transaction_id: str | None, body: Callable[[Any], object]
-) -> Steps[Any]:
+def _try_steps(transaction: RowTransaction, transaction_id: str | None, body: Callable[[Any], object]) -> Steps[Any]:
     if transaction_id is not None:
         done = yield from claim_key_steps(transaction, transaction_id)
         if done is not None:
@@ -230,7 +228,7 @@ def _try_steps(
     return result
 
 
-def _keep_result_steps(transaction: RowTransaction[Any], transaction_id: str, result: object) -> Steps[None]:
+def _keep_result_steps(transaction: RowTransaction, transaction_id: str, result: object) -> Steps[None]:
     """Store the result with the key, in the same transaction, unless the program ended it or made it rollback-only."""
     cells = idempotency.kept_result(result)
     if cells and transaction.can_write:
@@ -239,7 +237,7 @@ def _keep_result_steps(transaction: RowTransaction[Any], transaction_id: str, re
             yield from transaction.send_steps()
 
 
-def claim_key_steps(transaction: RowTransaction[Any], transaction_id: str) -> Steps[AlreadyDone | None]:
+def claim_key_steps(transaction: RowTransaction, transaction_id: str) -> Steps[AlreadyDone | None]:
     """Read the idempotency key in the transaction's snapshot; if it does not exist, write it in the transaction."""
     keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
     row, expired = idempotency.key_rows(transaction_id)

@@ -15,14 +15,15 @@ asyncio and the Spark transaction share `TransactionBase`, with its states:
 
 An event without a transition from the current state raises and changes nothing. A rollback-only transaction can still
 read; writes and commit raise.
+
+A program holds a handle, `Transaction` or `AsyncTransaction`. Its `_core` is the transaction itself, `RowTransaction`,
+whose steps both front ends run. Tables and databases have the same two parts.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,13 +37,13 @@ from pyomid import platforms
 from pyomid.client.drive import Blocking
 from pyomid.client.observers import Kind
 from pyomid.client.past_snapshot import requested_moment
-from pyomid.client.public_names import TRANSACTION, Handle, shows
-from pyomid.client.session.leases import Lease
-from pyomid.client.tables.open_reads import remember, remembered
-from pyomid.client.tables.table import RowScan, Table, TableBase
-from pyomid.client.tables.typed import RowT, TypedTable
+from pyomid.client.session.lease_keeper import Lease
+from pyomid.client.tables.scans import RowScan
+from pyomid.client.tables.table import Table, TableSteps
+from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
 from pyomid.client.transaction_steps import SavedWrites, TransactionSteps, unless_index_dropped
-from pyomid.client.validation import TableRules, check_was_there
+from pyomid.client.validation import Handle, check_was_there
+from pyomid.client.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Effect, Steps
@@ -51,7 +52,7 @@ from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, Comm
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyomid.client.database import Database
+    from pyomid.client.open_database import OpenDatabase
     from pyomid.ports import AsyncTso, Tso
 
 
@@ -167,7 +168,7 @@ class TransactionBase(Handle, Generic[W]):
         end_lease: Callable[[Lease], None] | None = None,
     ) -> None:
         self.writes: Final = writes
-        """For pyomid's own use."""
+        self.start_ts: Final = writes.start_ts
         self._lease = lease
         self._end_lease = end_lease
         self._begun = begun
@@ -176,28 +177,18 @@ class TransactionBase(Handle, Generic[W]):
         self._why_rollback_only = ""
         self._commit_ts: int | None = None
         self._thread = threading.get_ident()
-        self._pid, self._made_in = os.getpid(), platforms.here
-
-    @property
-    def start_ts(self) -> int:
-        """The start timestamp: the transaction sees everything committed before it."""
-        return self.writes.start_ts
+        self._made_in = platforms.here
 
     @property
     def commit_ts(self) -> int | None:
-        """The commit timestamp; None before the commit, and for a transaction that neither wrote nor claimed."""
         return self._commit_ts
 
     @property
     def state(self) -> State:
-        """The current state."""
         return self._state
 
-    def mark_rollback_only(self, reason: str = "marked by the program") -> None:
-        """Make the transaction rollback-only: it can still read, but neither write nor commit."""
+    def mark_rollback_only(self, reason: str) -> None:
         self.make_rollback_only(Event.MARK, reason)
-
-    __dir__ = shows(TRANSACTION)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
@@ -243,8 +234,6 @@ class TransactionBase(Handle, Generic[W]):
             if self._state is State.ROLLBACK_ONLY:
                 yield from self.rollback_steps()
             raise
-
-    # For pyomid's own use
 
     @property
     def has_ended(self) -> bool:
@@ -370,8 +359,8 @@ class TransactionBase(Handle, Generic[W]):
     def check_owner(self) -> None:
         if platforms.here is not self._made_in:
             raise Misuse(
-                f"transaction {self.start_ts} began in process {self._pid} and is used in its forked child "
-                f"{os.getpid()}: connect and begin again in the child",
+                f"transaction {self.start_ts} began in process {self._made_in.pid} and is used in its forked child "
+                f"{platforms.here.pid}: connect and begin again in the child",
                 start_ts=self.start_ts,
             )
         if threading.get_ident() != self._thread:
@@ -454,22 +443,21 @@ _REASONS: Final = {
 }
 
 
-TableT = TypeVar("TableT", bound=TableBase)
-
-
-class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
+class RowTransaction(TransactionBase[TransactionSteps]):
     """A transaction on rows, as steps for the blocking and the asyncio front end."""
 
     def __init__(
         self,
-        database: Database,
+        database: OpenDatabase,
         begun: BeginReply,
-        lease: Lease | None,
-        end_lease: Callable[[Lease], None],
+        lease: Lease | None = None,
         *,
-        read_only: bool,
-        tso: Tso | AsyncTso,
+        read_only: bool = False,
+        end_lease: Callable[[Lease], None] | None = None,
+        tso: Tso | AsyncTso | None = None,
     ) -> None:
+        """`end_lease`, `tso`: instead of the database's."""
+        tso = tso or database.deployment.tso
         writes = TransactionSteps(
             begun,
             database.commit_cache,
@@ -479,26 +467,18 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
             one_step_bytes_max=tso.one_step_bytes_max if database.packs_cells else 0,
             settled_reads=database.settled_reads,
         )
-        super().__init__(writes, begun, lease=lease, end_lease=end_lease)
+        super().__init__(writes, begun, lease=lease, end_lease=end_lease or database.leases.end)
         self.database: Final = database
-        """For pyomid's own use."""
-        self._read_only = read_only or bool(begun.read_at)
-        self._tables: dict[str, TableT] = {}
+        self.read_only: Final = read_only or bool(begun.read_at)
+        self._tables: dict[str, TableSteps] = {}
         self._scans: set[ref[RowScan]] = set()
         """Scans that returned rows. Only their iterators keep them alive."""
 
     @property
-    def read_only(self) -> bool:
-        """Whether writes and claims raise `Misuse`."""
-        return self._read_only
-
-    @property
     def moment(self) -> datetime | None:
-        """The moment of a snapshot requested by a time: it holds exactly what was acknowledged at or before this
-        moment. At or after the requested time by the TSO's clock, or now. None for any other transaction."""
         return requested_moment(self._begun)
 
-    def table_steps(self, name: str) -> Steps[TableT]:
+    def table_steps(self, name: str) -> Steps[TableSteps]:
         self.step(Event.READ)
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
@@ -507,25 +487,14 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
                 rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=self.is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
-            yield from self.writes.expiry_steps(rules.info)
-            table = self._tables[name] = self._new_table(rules)
+            if rules.info.ttl_seconds is not None:
+                yield from self.writes.expiry_steps(rules.info)
+            table = self._tables[name] = TableSteps(self, rules)
         return table
 
     def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         table = yield from self.table_steps(name)
         yield from self.alone(table.claim_steps(keys, columns))
-
-    def savepoint(self) -> Savepoint:
-        """Return a savepoint: the transaction's writes as they are now, to return to later.
-
-            with tx.savepoint():              # rolls back to it on an exception, and re-raises
-                accounts.put(...)
-
-        Later claims stay. Later writes count as never made: they conflict with no other transaction's write and hide
-        none (C14).
-        """
-        self.begin_write()
-        return Savepoint(self, self.writes.save())
 
     def commit_steps(self) -> Steps[None]:
         return self.alone(self.observed(Kind.COMMIT, "", self._commit_steps()))
@@ -536,15 +505,10 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     def flush_steps(self) -> Steps[None]:
         return self.alone(self.flushed_steps())
 
-    # For pyomid's own use
-
     def observed(self, kind: Kind, table: str, steps: Steps[T]) -> Steps[T]:
         """Return the same steps, reported to the database's observers."""
         reports = self.database.reports
         return steps if reports is None else reports.steps(kind, self, table, steps)
-
-    @abstractmethod
-    def _new_table(self, rules: TableRules) -> TableT: ...
 
     def check_read(self) -> None:
         """Raise if the state does not allow a read."""
@@ -555,14 +519,14 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         """Raise if the state does not allow a write, or if the transaction is read-only."""
         if not self.needs_no_check:
             self.step(Event.WRITE)
-        if self._read_only:
+        if self.read_only:
             raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)
 
     def note_scan(self, scan: RowScan) -> None:
         remember(scan, self._scans)
 
     def end_scans(self) -> None:
-        for scan in remembered(self._scans):
+        for scan in remembered(self._scans) if self._scans else ():
             scan.cut()
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
@@ -622,7 +586,7 @@ class Savepoint(Handle):
     """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. It never
     waits."""
 
-    def __init__(self, transaction: RowTransaction[Any], saved: SavedWrites) -> None:
+    def __init__(self, transaction: RowTransaction, saved: SavedWrites) -> None:
         self._transaction = transaction
         self._saved = saved
 
@@ -655,16 +619,65 @@ class Savepoint(Handle):
         self.__exit__(kind, error, traceback)
 
 
-class Transaction(RowTransaction[Table]):
+class TransactionHandle(Handle):
+    """What blocking and asyncio transactions have in common."""
+
+    def __init__(self, core: RowTransaction) -> None:
+        self._core = core
+
+    @property
+    def start_ts(self) -> int:
+        """The start timestamp: the transaction sees everything committed before it."""
+        return self._core.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        """The commit timestamp; None before the commit, and for a transaction that neither wrote nor claimed."""
+        return self._core.commit_ts
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self._core.state
+
+    @property
+    def read_only(self) -> bool:
+        """Whether writes and claims raise `Misuse`."""
+        return self._core.read_only
+
+    @property
+    def moment(self) -> datetime | None:
+        """The moment of a snapshot requested by a time: it holds exactly what was acknowledged at or before this
+        moment. At or after the requested time by the TSO's clock, or now. None for any other transaction."""
+        return self._core.moment
+
+    def mark_rollback_only(self, reason: str = "marked by the program") -> None:
+        """Make the transaction rollback-only: it can still read, but neither write nor commit."""
+        self._core.mark_rollback_only(reason)
+
+    def savepoint(self) -> Savepoint:
+        """Return a savepoint: the transaction's writes as they are now, to return to later.
+
+            with tx.savepoint():              # rolls back to it on an exception, and re-raises
+                accounts.put(...)
+
+        Later claims stay. Later writes count as never made: they conflict with no other transaction's write and hide
+        none (C14).
+        """
+        self._core.begin_write()
+        return Savepoint(self._core, self._core.writes.save())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.start_ts} {self.state.value}>"
+
+
+class Transaction(TransactionHandle):
     """A transaction: one snapshot, its own writes, one commit. Returned by `Database.begin`; a context manager that
     commits at the end."""
 
-    def __init__(
-        self, database: Database, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
-    ) -> None:
-        tso = database.deployment.tso
-        super().__init__(database, begun, lease, database.leases.end, read_only=read_only, tso=tso)
-        self._run = database.driver.run
+    def __init__(self, core: RowTransaction) -> None:
+        super().__init__(core)
+        self._run = core.database.driver.run
 
     @overload
     def table(self, name: str, codec: None = None) -> Table: ...
@@ -681,8 +694,8 @@ class Transaction(RowTransaction[Table]):
         With a `codec`, rows have the types of the schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
         (Python values by column name), or "json" (JSON values by column name).
         """
-        table = self._run(self.table_steps(name))
-        return table if codec is None else TypedTable(table, self, codec, self._run)
+        table = self._run(self._core.table_steps(name))
+        return Table(table, self._run) if codec is None else TypedTable(TypedSteps(table, codec), self._run)
 
     def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """Claim rows, or columns of rows: the commit checks them as if they were written. Nothing is written.
@@ -694,7 +707,7 @@ class Transaction(RowTransaction[Table]):
         not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict
         with a column that another transaction adds, only with another claim of the whole row.
         """
-        return self._run(self.claim_steps(table, keys, columns))
+        return self._run(self._core.claim_steps(table, keys, columns))
 
     def commit(self) -> None:
         """Commit. Durable and visible to every later begin on return.
@@ -703,28 +716,25 @@ class Transaction(RowTransaction[Table]):
         already, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
         nothing was committed, and the transaction is rollback-only.
         """
-        return self._run(self.commit_steps())
+        return self._run(self._core.commit_steps())
 
     def rollback(self) -> None:
         """Roll back. Its writes never become visible and are deleted in the background. A second rollback does nothing;
         after a commit it raises `TransactionEnded`.
         """
-        return self._run(self.rollback_steps())
+        return self._run(self._core.rollback_steps())
 
     def flush(self) -> None:
         """Send the buffered writes to the store; `commit` does so anyway. After an error the transaction is
         rollback-only, because some of the writes may be stored (C1).
         """
-        return self._run(self.flush_steps())
+        return self._run(self._core.flush_steps())
 
     def __enter__(self) -> Transaction:
-        self.step(Event.READ)
+        self._core.step(Event.READ)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._run(self.exit_steps(kind))
-
-    def _new_table(self, rules: TableRules) -> Table:
-        return Table(self, rules, self._run)
+        self._run(self._core.exit_steps(kind))

@@ -3,7 +3,7 @@ clocks.
 
 Writes are buffered and flushed in batches under the start timestamp. Reads find flushed writes in the store as own
 versions, and buffered writes as an overlay (C2). A later write of a flushed cell replaces it under the same version. An
-open read sees own writes as of its begin (C15; `tables.open_reads`).
+open read sees own writes as of its begin (C15; `write_buffer`).
 
 If the store has pipelined writes, a batch is sent while the caller continues to write:
 
@@ -17,7 +17,6 @@ batches in flight. A failure is raised there, and makes the transaction rollback
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,17 +25,29 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
+from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.client.native import puts
 from pyomid.client.native import shown_rows as kernels
-from pyomid.client.tables.open_reads import NO_CELLS, OpenRead, OpenReads, RowOverlay
 from pyomid.client.validation import TableRules
+from pyomid.client.write_buffer import (
+    NO_CELLS,
+    BufferedRows,
+    OpenRead,
+    OpenReads,
+    OwnCell,
+    RowOverlay,
+    WriteBuffer,
+    batch_ids,
+    conflict_ids,
+    overlaid,
+    row_ids,
+    too_many_ids,
+)
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.protocol.commit import WriteSet, rollback_steps
 from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, Steps, WriteCells
 from pyomid.protocol.expiry import seen_steps
-from pyomid.protocol.hashing import row_id, table_id
-from pyomid.protocol.native import hashing
+from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import (
     ROWS_AT_ONCE,
     CommitCache,
@@ -53,10 +64,8 @@ from pyomid.types import (
     CellVersion,
     Column,
     CommitRequest,
-    ConflictLevel,
     KeyRange,
     ReadBounds,
-    RowWrite,
     TableInfo,
 )
 
@@ -184,8 +193,8 @@ class TransactionSteps(puts.Counts):
     def put_known(self, rules: TableRules, key: object, cells: object) -> bool:
         """Check and buffer an ordinary put of valid cells in known columns. False, and nothing is buffered, if the put
         needs the full checks, or if an open read, a savepoint or the choice of ids depends on it."""
-        buffer = self._buffers.get(rules.info.name)
-        if buffer is None or buffer.taken_back or buffer.reads.open or buffer.checked is not None:
+        buffer = self._buffers.get(rules.info.name) or self._buffer_of(rules.info)
+        if buffer.taken_back or buffer.reads.open or buffer.checked is not None:
             return False
         return puts.put_known(self, buffer, rules, key, cells)
 
@@ -200,7 +209,7 @@ class TransactionSteps(puts.Counts):
         if conflict:
             self._ids_noted += buffer.ids_of(len(cells))
             if self._ids_noted > self._ids_max:
-                self._note_ids(buffer, _row_ids(buffer, row, cells))
+                self._note_ids(buffer, row_ids(buffer, row, cells))
         if not conflict or buffer.checked is not None:
             buffer.note_checked(row, cells, conflict=conflict)
         self._buffered_bytes += buffer.put(row, cells)
@@ -212,21 +221,21 @@ class TransactionSteps(puts.Counts):
         buffer, claimed = self._buffer_of(info), list(columns)
         self._ids_noted += buffer.ids_of(len(claimed))
         if self._ids_noted > self._ids_max:
-            self._note_ids(buffer, _row_ids(buffer, row, claimed))
+            self._note_ids(buffer, row_ids(buffer, row, claimed))
         buffer.claims.update(((row, column), None) for column in claimed)
 
     def check_room(self, info: TableInfo, rows: Sequence[tuple[bytes, Collection[Column]]]) -> None:
         """Raise `Misuse` if the commit would have too many ids with these cells. Called before the first is written."""
         buffer = self._buffer_of(info)
         if self._ids_noted + sum(buffer.ids_of(len(cells)) for _, cells in rows) > self._ids_max:
-            self._more_ids(buffer, chain.from_iterable(_row_ids(buffer, row, cells) for row, cells in rows))
+            self._more_ids(buffer, chain.from_iterable(row_ids(buffer, row, cells) for row, cells in rows))
 
     def note_ids_of(self, info: TableInfo, batch: CellBatch) -> None:
         """Count the ids of a batch before it is written. `Misuse` if the commit would have too many."""
         buffer = self._buffer_of(info)
         self._ids_noted += buffer.ids_of(batch.cells, batch.rows)
         if self._ids_noted > self._ids_max:
-            ids = (_batch_ids(buffer, level, batch) for level in info.id_levels)
+            ids = (batch_ids(buffer, level, batch) for level in info.id_levels)
             self._note_ids(buffer, chain.from_iterable(ids))
 
     def _note_ids(self, buffer: WriteBuffer, ids: Iterable[int]) -> None:
@@ -239,7 +248,7 @@ class TransactionSteps(puts.Counts):
     def _more_ids(self, buffer: WriteBuffer, ids: Iterable[int]) -> tuple[set[int], set[int]]:
         """Return the ids that the commit names so far, and the new ids in `ids`."""
         if self._ids is None:
-            self._ids = set(chain.from_iterable(map(_conflict_ids, self._buffers.values())))
+            self._ids = set(chain.from_iterable(map(conflict_ids, self._buffers.values())))
         more = set(ids) - self._ids
         if len(self._ids) + len(more) > self._ids_max:
             raise too_many_ids(buffer.info, self._ids_max)
@@ -413,8 +422,8 @@ class TransactionSteps(puts.Counts):
         """Whether the buffer is sent as a batch. A table whose writes are all in batches is best: ids and shadow cells
         are then computed from batches."""
         if self._pipelined:
-            return buffer.buffered_rows >= BATCH_ROWS_MIN or bool(buffer.sent_batches)
-        return buffer.buffered_rows >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)
+            return len(buffer.rows) >= BATCH_ROWS_MIN or bool(buffer.sent_batches)
+        return len(buffer.rows) >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)
 
     def send_steps(self) -> Steps[None]:
         """Send the buffered writes: durable on return, or in flight. Errors as of `flush_steps`."""
@@ -486,9 +495,8 @@ class TransactionSteps(puts.Counts):
     # Reading
 
     def expiry_steps(self, info: TableInfo) -> Steps[None]:
-        """Before the first read of a table: read its expiry floor for this snapshot."""
-        if info.ttl_seconds is not None:
-            self._expiring[info.name] = yield from seen_steps(info, self._snapshot, self._cache)
+        """Before the first read of a table with a time to live: read its expiry floor for this snapshot."""
+        self._expiring[info.name] = yield from seen_steps(info, self._snapshot, self._cache)
 
     def _snapshot_of(self, table: str) -> Snapshot:
         return self._expiring.get(table, self._snapshot)
@@ -602,8 +610,8 @@ class TransactionSteps(puts.Counts):
 
     def write_set(self) -> WriteSet:
         """Return every version that may be in the store before the commit."""
-        sent = {name: buffer.sent_versions(self.start_ts) for name, buffer in self._buffers.items()}
-        return {name: versions for name, versions in sent.items() if versions}
+        sent = ((name, buffer) for name, buffer in self._buffers.items() if buffer.has_sent)
+        return {name: buffer.sent_versions(self.start_ts) for name, buffer in sent}
 
     def commit_request(self) -> CommitRequest:
         """Return the commit request, after `settle_steps`: the ids of everything written and claimed, at each table's
@@ -611,67 +619,10 @@ class TransactionSteps(puts.Counts):
         written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,
-            cell_ids=tuple(cell for buffer in written for cell in _conflict_ids(buffer)),
+            cell_ids=tuple(cell for buffer in written for cell in conflict_ids(buffer)),
             table_ids=tuple(table_id(buffer.info.name.encode()) for buffer in written),
             cells=self._packed,
         )
-
-
-def _conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
-    return chain.from_iterable(_ids_at(buffer, level) for level in buffer.info.id_levels)
-
-
-def _ids_at(buffer: WriteBuffer, level: ConflictLevel) -> Iterable[int]:
-    table = buffer.info.name.encode()
-    if buffer.is_only_buffered:
-        return hashing.ids_of_rows(table, buffer.rows, level is ConflictLevel.CELL)
-    batches = buffer.sent_batches
-    if batches is not None and buffer.checked is None and not buffer.claims and not buffer.buffered_rows:
-        return dict.fromkeys(chain.from_iterable(_batch_ids(buffer, level, batch) for batch in batches))
-    if level is ConflictLevel.ROW:
-        written = buffer.written_rows() if buffer.checked is None else (row for row, _ in buffer.checked)
-        claimed = (row for row, _ in buffer.claims)
-    else:
-        cells = buffer.written_cells() if buffer.checked is None else buffer.checked
-        written = (_cell_name(row, column) for row, column in cells)
-        claimed = (row if column is None else _cell_name(row, column) for row, column in buffer.claims)
-    return hashing.name_ids(table, dict.fromkeys(chain(written, claimed)))
-
-
-def _batch_ids(buffer: WriteBuffer, level: ConflictLevel, batch: CellBatch) -> list[int]:
-    ids = hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids
-    named: list[int] = ids(buffer.info.name.encode(), batch).tolist()
-    return named
-
-
-def _row_ids(buffer: WriteBuffer, row: bytes, columns: Iterable[Column | None]) -> Iterator[int]:
-    """Yield the ids of a row's cells; None among the columns is the row itself."""
-    table = buffer.info.name.encode()
-    for level in buffer.info.id_levels:
-        names = {row if level is ConflictLevel.ROW or column is None else _cell_name(row, column) for column in columns}
-        yield from (row_id(table, name) for name in names)
-
-
-def too_many_ids(info: TableInfo, ids_max: int) -> Misuse:
-    """Return the error for a commit with too many ids."""
-    by_row = (
-        ""
-        if info.id_levels == (ConflictLevel.ROW,)
-        else (
-            ", or give the table the conflict level 'row' (`alter_table`), which needs one id per row instead of one "
-            "per cell"
-        )
-    )
-    return Misuse(
-        f"with this write of table {info.name!r} the transaction has more than {ids_max} conflict ids, the "
-        f"maximum of its TSO for a commit: commit smaller transactions{by_row}",
-        table=info.name,
-        limit=ids_max,
-    )
-
-
-def _cell_name(row: bytes, column: Column) -> bytes:
-    return row + column.family + column.qualifier
 
 
 SeenBatch = tuple[CellBatch, VisibleCells]
@@ -751,230 +702,3 @@ def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
 @lru_cache(maxsize=10_000)
 def full_name(column: Column) -> bytes:
     return b"%b:%b" % column
-
-
-# The buffer of one table
-
-BufferedRows = dict[bytes, dict[Column, bytes | None]]
-
-OwnCell = tuple[bytes, Column]
-
-
-class WriteBuffer(puts.Buffered):
-    """A transaction's writes to one table: the unsent cells, and the names of all sent cells.
-
-    The names stay until the end: the commit needs them for ids, completion for shadow cells, a rollback for exact
-    deletes. Batches that were sent are kept without values, which avoids an object per cell.
-    """
-
-    __slots__ = (
-        *("_batches", "_keys", "_sent"),
-        *("checked", "claims", "info", "reads", "taken_back"),
-    )
-
-    def __init__(self, info: TableInfo, reads: OpenReads) -> None:
-        self.info = info
-        self.reads = reads
-        self._by_cell, self._by_row = ConflictLevel.CELL in info.id_levels, ConflictLevel.ROW in info.id_levels
-        self.buffered_bytes = 0
-        self.claims: dict[tuple[bytes, Column | None], None] = {}
-        """Cells, and rows (None), that the commit names in addition to the writes."""
-        self.checked: dict[OwnCell, None] | None = None
-        """The written cells that the commit names; None: all."""
-        self.taken_back: set[OwnCell] = set()
-        """Cells that were sent and then taken back: the transaction sees its snapshot's value again and does not write
-        them (C14). Until the commit they are buffered or stored with that value, so all reads find it."""
-        self._rows = {}
-        self._keys: list[bytes] = []
-        """The keys of `_rows`, sorted; computed on demand."""
-        self._sent: dict[bytes, set[Column]] = {}
-        self._batches: list[CellBatch] = []
-
-    def ids_of(self, cells: int, rows: int = 1) -> int:
-        """Return how many ids a commit has for this many cells in this many rows."""
-        return cells * self._by_cell + rows * self._by_row
-
-    def put(self, row: bytes, cells: dict[Column, bytes | None]) -> int:
-        """Buffer `cells` over earlier writes; it may keep the dict. Return the added size in bytes."""
-        if self.taken_back:
-            self.taken_back.difference_update((row, column) for column in cells)
-        if self.reads.open:
-            self.reads.note_write(row, self.overlay(row))
-        added = len(row) + puts.CELL_OVERHEAD_BYTES * len(cells)
-        for value in cells.values():
-            if value is not None:
-                added += len(value)
-        self.buffered_bytes += added  # first: after an interrupt, every buffered row must be counted
-        buffered = self._rows.setdefault(row, cells)
-        if buffered is not cells:
-            buffered.update(cells)
-        return added
-
-    def copied_rows(self) -> BufferedRows:
-        """Return a copy of the buffered rows."""
-        return {row: dict(cells) for row, cells in self._rows.items()}
-
-    def go_back(self, buffered: BufferedRows, left: BufferedRows, not_own: Iterable[OwnCell]) -> None:
-        """Replace the buffered rows. `left`: former values of cells that were sent since."""
-        for row, cells in self._rows.items() if self.reads.open else ():
-            self.reads.note_write(row, cells)
-        self._rows, self._keys, self.buffered_bytes = {}, [], 0
-        for row, cells in chain(left.items(), buffered.items()):
-            self.put(row, dict(cells))
-        self.taken_back = set(not_own)
-
-    def forget_taken_back(self) -> None:
-        """Note that the store holds no version that was taken back."""
-        sent = self.sent_by_row()
-        for row, column in self.taken_back:
-            sent[row].discard(column)
-            if not sent[row]:
-                del sent[row]
-        self.taken_back = set()
-
-    def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
-        """Before a put: record the cells that the commit names, once there are cells that it does not name."""
-        if self.checked is None:
-            self.checked = dict.fromkeys(self.written_cells())
-        if conflict:
-            self.checked.update(((row, column), None) for column in cells)
-
-    def overlay(self, row: bytes) -> RowOverlay:
-        return self._rows.get(row, NO_CELLS)
-
-    def buffered_keys(self, key_range: KeyRange) -> Sequence[bytes]:
-        """Return the rows with buffered cells in the range, ascending."""
-        if len(self._keys) != len(self._rows):  # rows are added one by one, and removed all at once
-            self._keys = sorted(self._rows)
-        first = bisect_left(self._keys, key_range.start)
-        last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
-        return self._keys[first:last]
-
-    @property
-    def rows(self) -> BufferedRows:
-        return self._rows
-
-    @property
-    def buffered_rows(self) -> int:
-        return len(self._rows)
-
-    def overlaps(self, rows: BufferedRows) -> bool:
-        """Whether any of these rows is buffered."""
-        return not self._rows.keys().isdisjoint(rows)
-
-    @property
-    def has_sent(self) -> bool:
-        """Whether anything may be in the store."""
-        return bool(self._sent or self._batches)
-
-    def row_writes(self) -> list[RowWrite]:
-        """Return everything buffered, ascending by row."""
-        rows = self._rows
-        return [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
-
-    def take_rows(self) -> tuple[BufferedRows, list[RowWrite]]:
-        """Take `row_writes` out of the buffer to send them: from now on any of these cells may be stored, whatever the
-        reply. Later writes are buffered for the next flush.
-        """
-        rows, writes = self._rows, self.row_writes()  # first: it may raise MemoryError
-        for row, cells in rows.items():
-            self._sent.setdefault(row, set()).update(cells)
-        self._clear()
-        return rows, writes
-
-    def take_batch(self) -> tuple[BufferedRows, CellBatch]:
-        """As `take_rows`, but as a batch."""
-        rows = self._rows
-        batch = batch_of_rows(rows)
-        self._batches.append(without_values(batch))
-        self._clear()
-        return rows, batch
-
-    def note_batch(self, batch: CellBatch) -> None:
-        """Note that these cells, which were not buffered, may be in the store from now on."""
-        self._batches.append(without_values(batch))
-
-    def _clear(self) -> None:
-        self._rows, self._keys = {}, []
-        self.buffered_bytes = 0
-
-    def restore(self, rows: BufferedRows) -> None:
-        """After a failed write: buffer these rows again, below later writes."""
-        for row, cells in rows.items():
-            self.put(row, {**cells, **self._rows.get(row, {})})
-
-    @property
-    def sent_batches(self) -> Sequence[CellBatch] | None:
-        """The batches of all sent cells; None if some cells were not sent in batches, or none were sent."""
-        return None if self._sent or not self._batches else self._batches
-
-    def sent_by_row(self) -> dict[bytes, set[Column]]:
-        """Return the columns of every row that may be in the store. Converts names in batches to objects."""
-        for cell in CellNames(self._batches, 0):
-            self._sent.setdefault(cell.row, set()).add(Column(cell.family, cell.qualifier))
-        self._batches = []
-        return self._sent
-
-    def perhaps_sent(self, rows: Iterable[bytes]) -> list[bytes]:
-        """Return a superset of the rows that have cells in the store."""
-        ascending = sorted(rows)
-        found = {row for row in ascending if row in self._sent}
-        for batch in self._batches:
-            first = bisect_left(ascending, batch.row_key(0))
-            found.update(ascending[first : bisect_right(ascending, batch.row_key(batch.rows - 1))])
-        return list(found)
-
-    def sent_cells(self) -> Iterator[tuple[bytes, Column]]:
-        """Yield every cell that may be in the store, by row and column; a cell that was written twice perhaps twice."""
-        for row, columns in self._sent.items():
-            for column in columns:
-                yield row, column
-        for cell in CellNames(self._batches, 0):
-            yield cell.row, Column(cell.family, cell.qualifier)
-
-    def sent_versions(self, version: int) -> Sequence[CellVersion]:
-        if self.sent_batches is not None:
-            return CellNames(self._batches, version)
-        return tuple(CellVersion(row, column.family, column.qualifier, version) for row, column in self.sent_cells())
-
-    def written_cells(self) -> Iterator[OwnCell]:
-        """Yield every written cell, sent or not; a cell that was written twice perhaps twice."""
-        buffered = ((row, column) for row, columns in self._rows.items() for column in columns)
-        return (cell for cell in chain(self.sent_cells(), buffered) if cell not in self.taken_back)
-
-    def written_rows(self) -> Iterator[bytes]:
-        if self.taken_back:
-            yield from (row for row, _ in self.written_cells())
-            return
-        yield from self._rows
-        yield from self._sent
-        for batch in self._batches:
-            yield from map(batch.row_key, range(batch.rows))
-
-    @property
-    def is_only_buffered(self) -> bool:
-        """Whether the commit names the buffered cells and nothing else."""
-        return not (self._sent or self._batches or self.claims or self.taken_back) and self.checked is None
-
-    @property
-    def touched(self) -> bool:
-        """Whether anything is written or claimed: then the commit names the table."""
-        return self.is_written or bool(self.claims)
-
-    @property
-    def is_written(self) -> bool:
-        """Whether anything is written, sent or not."""
-        return bool(self._rows or self._sent or self._batches)
-
-
-def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> dict[Column, bytes]:
-    """Return `row` with the buffered writes over it, in the selected columns only."""
-    result = dict(row)
-    for column, value in overlay.items():
-        if columns is not None and column not in columns and Column(column.family, b"") not in columns:
-            continue
-        if value is None:
-            result.pop(column, None)
-        else:
-            result[column] = value
-    return result

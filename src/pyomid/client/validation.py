@@ -1,17 +1,31 @@
-"""Checks of user input: names, keys and values, before anything is written."""
+"""Checks of user input: names, keys and values, before anything is written; and of the use of objects (`Handle`)."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
 from pyomid.row_codec.exact import full_name
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
+
+
+class Handle:
+    """An object that belongs to its process and cannot be copied: a copy would end its resources a second time."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Called by `pickle`, and by `copy.copy` and `copy.deepcopy`."""
+        raise MisuseType(
+            f"{type(self).__name__} cannot be pickled or copied, because it belongs to the process that opened it: "
+            "pass on the database's URL (`Database.url`) and connect there"
+        )
+
 
 SYSTEM_PREFIXES: Final = ("PYOMID_", "OMID_")
 """Prefixes of pyomid's and Apache Omid's own tables, which users may not create."""
@@ -27,7 +41,7 @@ def shown(data: bytes) -> str:
     return f"{text}… ({len(data)} bytes)" if len(data) > _SHOWN_MAX else text
 
 
-def plain(data: bytes) -> bytes:
+def exact_bytes(data: bytes) -> bytes:
     """Return `data` as `bytes`: a subclass, such as numpy's, may compare, hash or measure differently."""
     return data if type(data) is bytes else bytes(data)
 
@@ -137,7 +151,7 @@ class TableRules(puts.KnownColumns):
             return key  # fast path of nearly all keys; the checks below have the same result
         if not isinstance(key, bytes):
             raise self._not_bytes("row key", key)
-        key = plain(key)
+        key = exact_bytes(key)
         if not key:
             raise Misuse(f"table {self.info.name!r}: a row key must not be empty")
         if len(key) > self._surely_fits and (why := self._limits.why_too_long(key)):
@@ -150,7 +164,7 @@ class TableRules(puts.KnownColumns):
         """Return a range bound, which may be any bytes."""
         if not isinstance(key, bytes):
             raise self._not_bytes(what, key)
-        return plain(key)
+        return exact_bytes(key)
 
     def column(self, name: object) -> Column:
         """Return a column by its full name, b"family:qualifier"."""
@@ -186,7 +200,7 @@ class TableRules(puts.KnownColumns):
     def value(self, key: bytes, name: object, value: object) -> bytes:
         if not isinstance(value, bytes):
             raise self._not_bytes(f"row {shown(key)}: value of {name!r}", value)
-        value = plain(value)
+        value = exact_bytes(value)
         if not value:
             raise Misuse(
                 f"table {self.info.name!r}, row {shown(key)}: the value of {name!r} is empty, which is how a deleted "
@@ -206,7 +220,7 @@ class TableRules(puts.KnownColumns):
     def _parsed(self, name: object) -> Column:
         if not isinstance(name, bytes):
             raise self._not_bytes("column", name)
-        name = plain(name)
+        name = exact_bytes(name)
         family, colon, qualifier = name.partition(b":")
         if not colon:
             raise Misuse(

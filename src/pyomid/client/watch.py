@@ -26,20 +26,19 @@ from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyomid.client import changes
-from pyomid.client.changes import ChangeScan, RowChange
+from pyomid.client import change_feed
+from pyomid.client.change_feed import ChangeScan, RowChange
 from pyomid.client.drive import Blocking, Driver, Pause
-from pyomid.client.public_names import Handle
-from pyomid.client.tables.table import scan_range
-from pyomid.client.validation import TableRules, find_table
+from pyomid.client.tables.scans import scan_range
+from pyomid.client.validation import Handle, TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
 from pyomid.protocol.reading import Snapshot
 from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo, python_scalar
 
 if TYPE_CHECKING:
-    from pyomid.client.database import Database
-    from pyomid.client.session.leases import Lease
+    from pyomid.client.open_database import OpenDatabase
+    from pyomid.client.session.lease_keeper import Lease
 
 POLL_SECONDS: Final = 0.2
 
@@ -64,7 +63,7 @@ class Watching:
 
     def __init__(
         self,
-        database: Database,
+        database: OpenDatabase,
         table: str,
         *,
         key: bytes | None,
@@ -76,7 +75,7 @@ class Watching:
     ) -> None:
         if key is not None and prefix is not None:
             raise Misuse("give key or prefix, not both")
-        changes.check_keep(keep_seconds)
+        change_feed.check_keep(keep_seconds)
         _check_seconds("poll_seconds", poll_seconds)
         if max_wait_seconds is not None:
             _check_seconds("max_wait_seconds", max_wait_seconds)
@@ -89,7 +88,7 @@ class Watching:
             )
         self._page: Final = deque[RowChange]()
         """The changes to return next."""
-        self._place: Bookmark | None = None if after is None else changes.place(after, "after")
+        self._place: Bookmark | None = None if after is None else change_feed.place(after, "after")
         """The position up to which all changes were returned."""
         self._database, self._table = database, table
         self._key, self._prefix = key, prefix
@@ -204,12 +203,12 @@ class Watching:
             found = KeyRange(rules.row_key(self._key), self._key + b"\0")
         leases = self._database.leases
         if self._place is not None:
-            changes.check_table(info, self._place)
+            change_feed.check_table(info, self._place)
             if self._keep_s is not None:  # shared, because another lease on it may have another owner
                 yield from self._lease_steps(self._place, leases.share)
         else:
             place, self._open = yield from self._draw_steps()
-            changes.check_table(info, place)
+            change_feed.check_table(info, place)
             if self._keep_s is not None:
                 yield from self._lease_steps(place, leases.grant_lasting)
                 self._open.end()
@@ -231,7 +230,7 @@ class Watching:
             while (found := (yield from scan.next_steps())) is not None:
                 if found:
                     self._has_changes = True
-                    self._page.extend(map(changes.shown, found))
+                    self._page.extend(map(change_feed.shown, found))
                     self._check_open()
                     return True
             yield from self._pass_steps()
@@ -255,7 +254,7 @@ class Watching:
                 raise leased.lease.lost
         self._until = until, held = yield from self._draw_steps()
         snapshot = Snapshot(until.start_ts + 1, held.epoch)
-        changes.check_order(self._place, snapshot)
+        change_feed.check_order(self._place, snapshot)
         database = self._database
         return ChangeScan(database.deployment, self._table, self._range, self._place, snapshot, database.commit_cache)
 

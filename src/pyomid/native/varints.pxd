@@ -8,6 +8,7 @@ cdef extern from *:
 
 cdef enum:
     VARINT_BYTES_MAX = 10
+    SHORT_BYTES_MAX = 5  # of a tag or a length: protobuf refuses longer ones, even if they are padded
 
 
 cdef inline int64_t read_varint_at_end(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
@@ -56,3 +57,8 @@ cdef inline int64_t read_varint(const uint8_t *data, int64_t at, int64_t end, in
         return -1
     number[0] = <int64_t> (value | byte << 63)
     return at + 10
+
+
+cdef inline int64_t read_short(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
+    """`read_varint`, for a tag or a length."""
+    return read_varint(data, at, min(end, at + SHORT_BYTES_MAX), number)

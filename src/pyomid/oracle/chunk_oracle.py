@@ -25,7 +25,7 @@ from pyomid.oracle.commits import flushed_reply
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.outcomes import STARTS_A_REQUEST
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitReply, CommitRequest, WriteSetLevel
-from pyomid.wire.codec import CommitPart, Handshake, Incoming, decode_answer, decode_request, encode_answer
+from pyomid.wire.codec import CommitPart, Handshake, ReceivedRequest, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError
 from pyomid.wire.messages import Begin, Complete, Request
 
@@ -104,7 +104,7 @@ class ChunkOracle(ABC):
     def fold_counters(self) -> None:
         """Add the oracle's counters to the machine's."""
 
-    def decode(self, payload: bytes) -> Incoming:
+    def decode(self, payload: bytes) -> ReceivedRequest:
         """Return one request that is too long for a chunk. Raises as `decode_request`."""
         return decode_request(payload)
 
@@ -176,6 +176,7 @@ class ReferenceOracle(ChunkOracle):
             or len(request.cell_ids) > machine.settings.write_set_ids_max
             or machine.commits.malformed(request) is not None
             or machine.large.knows(request.start_ts)
+            or machine.oracle.low_watermark < request.start_ts < machine.oracle.reported.newest_ts
             or request.start_ts in machine.oracle.refused_starts
             or not machine.tables.decidable.issuperset(request.table_ids)
             or machine.clock.next_ts + TIMESTAMP_STEP > machine.clock.ceiling

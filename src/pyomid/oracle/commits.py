@@ -12,7 +12,8 @@ Large commits are transactions whose rows were written under branches, extra sta
                                                                            └► record and lease removed
 
 Each of these is durable before the next. A new TSO finishes the pending commits that it finds (`oracle.takeover`). A
-large commit holds W back from its decision until its record is gone (T12).
+large commit holds W back from its decision until its record is gone (T12). Its ids may be reported before, by branch
+(T20, `status_oracle.ReportedIds`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pyomid.errors import Misuse, OmidError
+from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.oracle.begins import Batch, BatchState
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, PutBranches, PutDecision, Reply, SendEncoded
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
-from pyomid.oracle.status_oracle import Conflict
+from pyomid.oracle.status_oracle import Conflict, Ids
 from pyomid.oracle.takeover import TakenOver
 from pyomid.types import (
     TIMESTAMP_STEP,
@@ -40,13 +41,15 @@ from pyomid.types import (
     PendingCommit,
     WriteSetLevel,
 )
-from pyomid.wire.messages import TABLE_IDS_MAX, Refused
+from pyomid.wire.messages import TABLE_IDS_MAX, Done, Refused, ReportIds
 
 if TYPE_CHECKING:
     from pyomid.oracle.machine import TsoMachine
 
 BRANCHES_A_CALL: Final = 2048
 """Branch entries put per call: a flush waits for the call before it."""
+
+ID_BYTES: Final = 8
 
 REMEMBERED_MAX: Final = 10_000
 """Finished large commits whose branches are remembered, to compare a retry's branches with. For older ones a retry is
@@ -98,8 +101,7 @@ class Commits:
             return Misuse(
                 f"a write set of {len(request.cell_ids)} ids is over the limit of "
                 f"{self._tso.settings.write_set_ids_max}, a quarter of conflictMapEntries: commit smaller "
-                "transactions, or give the tables the conflict level 'row', which needs one id per row; from Spark, "
-                "the conflict level 'auto' or 'table' needs none",
+                "transactions, or give the tables the conflict level 'row', which needs one id per row",
                 start_ts=start_ts,
             )
         if len(request.table_ids) > TABLE_IDS_MAX:
@@ -115,8 +117,11 @@ class Commits:
                 "cells to the store first",
                 start_ts=start_ts,
             )
-        if request.level is WriteSetLevel.TABLE and not request.table_ids:
-            return Misuse(f"a table-level commit of start_ts {start_ts} names no table", start_ts=start_ts)
+        if (request.level is WriteSetLevel.TABLE or request.reported_ids) and not request.table_ids:
+            return Misuse(
+                f"the commit of start_ts {start_ts}, at table level or with reported ids, names no table",
+                start_ts=start_ts,
+            )
         return self._malformed_branches(request) if request.branches else None
 
     def _malformed_branches(self, request: CommitRequest) -> Misuse | None:
@@ -320,6 +325,41 @@ class LargeCommits:
         finished = self.finished.get(request.start_ts)
         return finished is not None and finished[0] != frozenset(request.branches)
 
+    # ── reported ids ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def report_ids(self, peer: Hashable, tag: int, request: ReportIds) -> None:
+        start_ts = request.start_ts
+        ids = _ascending(request.ids)
+        error: OmidError | None = None
+        if ids is None or request.part < 0 or not self._tso.begins.is_issued(request.branch):
+            error = Misuse(
+                f"the ids reported for branch {request.branch} of start_ts {start_ts} are malformed: ids ascend, in "
+                "8 bytes each, for a branch that was handed out",
+                start_ts=start_ts,
+            )
+        elif start_ts not in self._tso.leases:
+            error = SnapshotTooOld(f"start_ts {start_ts} has no lease, so its ids are not kept", start_ts=start_ts)
+        elif not self._tso.oracle.report(start_ts, request.branch, request.part, ids):
+            self._tso.step.counters["reports_refused"] += 1
+            error = Unavailable(
+                f"the TSO has no room for the conflict ids of start_ts {start_ts}: it keeps at most "
+                f"{self._tso.settings.reported_ids_max} (option reportedIdsMax), of all undecided Spark transactions",
+                start_ts=start_ts,
+            )
+        if error is not None:
+            self._tso.step.refuse(peer, tag, error)
+        else:
+            self._tso.step.counters["ids_reported"] += len(request.ids) // ID_BYTES
+            self._tso.step.reply(peer, tag, Done())
+
+    def forget_unleased(self) -> None:
+        """Forget the undecided ids of starts whose lease is gone."""
+        reported = self._tso.oracle.reported
+        for start_ts in [start for start in reported.undecided if start not in self._tso.leases]:
+            reported.forget(start_ts)
+
+    # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
     def commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
         conflict = self._tso.commits.conflict(request)
         if conflict is not None:
@@ -396,3 +436,11 @@ class LargeCommits:
             assert not batch.large or batch.entries[0][0] in self._tso.pending, (
                 "a large commit stays pending until its batch is released"
             )
+
+
+def _ascending(packed: bytes) -> Ids | None:
+    """Return reported ids. None if they are none, or do not ascend."""
+    if not packed or len(packed) % ID_BYTES:
+        return None
+    ids = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
+    return ids if bool((ids[:-1] <= ids[1:]).all()) else None

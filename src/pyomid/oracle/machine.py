@@ -8,7 +8,7 @@ order, and any number of store calls at once. Each call passes the time; `handle
     begin ───────────► `begins`         answered from the window of the oldest batch
     commit ──────────► `commits`        `status_oracle` ─► open batch ─► Flush, then epoch ─► released ─► answered
       unknown table    `tables`         catalog read, a durable mark, then decided; fences too
-      of branches      `commits`        a batch of its own, and a record for the next TSO
+      of branches      `commits`        a batch of its own, and a record for the next TSO; ids reported before
       retry, seal      `outcomes`       refused from now on ─► after its batch ─► look up, seal ─► answered
     lease ───────────► `leases`         holds W back ─► row durable ─► answered
     complete ────────► `outcomes`       entries are deleted
@@ -65,6 +65,7 @@ from pyomid.wire.messages import (
     FindMoment,
     GrantLease,
     RenewLease,
+    ReportIds,
     ReportOpenStarts,
     Request,
     Seal,
@@ -115,7 +116,8 @@ class TsoMachine:
             max(settings.ceiling_step, 4 * window),
             max(settings.ceiling_renew_remaining, 2 * window),
         )
-        self.oracle = StatusOracle(conflict_map or BucketMap(settings.conflict_map_entries), epoch=epoch)
+        conflict_map = conflict_map or BucketMap(settings.conflict_map_entries)
+        self.oracle = StatusOracle(conflict_map, epoch=epoch, reported_ids_max=settings.reported_ids_max)
         self.windows = BeginWindows(self.clock, window_starts=settings.window_starts)
         self.rare_starts = RareStarts(self._all_rare_starts)
         """Starts whose commits compiled code must leave to `handle`: refused starts, and starts of large commits."""
@@ -198,6 +200,8 @@ class TsoMachine:
                 self.lease_requests.end(peer, tag, start_ts, shared)
             case Seal(starts):
                 self.retries.seal(peer, tag, starts)
+            case ReportIds():
+                self.large.report_ids(peer, tag, request)
             case Complete(starts):
                 self.completions.add(starts)
             case ReportOpenStarts():
@@ -255,6 +259,7 @@ class TsoMachine:
         if step.now_s >= self._timers_due_s:
             self._timers_due_s = step.now_s + TIMERS_S
             self.lease_requests.expire()
+            self.large.forget_unleased()
             self.watermarks.run_timers()
             self.table_requests.read_if_due()
 

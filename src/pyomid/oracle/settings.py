@@ -43,6 +43,8 @@ class TsoSettings:
     ceiling_elsewhere: bool = False
     write_set_fraction_max: float = 0.25
     """The largest write set, as a fraction of the conflict map: a larger one would evict the entries of all others."""
+    reported_ids_max: int = 16_000_000
+    """Reported ids that are kept beside the conflict map, 8 bytes each."""
     unknown_tables_max: int = 1000
     """Tables missing from the catalog that the TSO remembers. Each is durably marked when a commit names it (K6)."""
     leases_max: int = 10_000
@@ -70,7 +72,7 @@ class TsoSettings:
             self._check(name, 0.001)
         for name in (
             *("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max"),
-            "one_step_bytes_max",
+            *("one_step_bytes_max", "reported_ids_max"),
         ):
             self._check(name, 0)
         for name in (

@@ -4,12 +4,15 @@
                  start > LWM
                  no fence of a written table is later than start
                  no cell of the write set was last committed later than start
+                 exactly as many ids are known of its branches as it says were reported (`ReportedIds`)
 
 and at table level, which is checked against D instead of LWM:
 
     commit iff   start > D, and start > epoch (a TSO does not know the table commits of earlier TSOs)
                  no fence and no commit of another transaction on those tables is later than start
     if it also names cells, of tables that it does not claim (an idempotency key): start > LWM, and the cell rule
+
+A commit with reported ids and start ≤ LWM is checked as at table level, and fences nothing.
 
 `check` decides, `record` remembers. This module allocates no timestamps and knows no batches.
 
@@ -22,6 +25,7 @@ Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -29,13 +33,23 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.native import search
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 BUCKET_SLOTS: Final = 28
 """Slots of a bucket: as many (id, commit timestamp) as fit into seven cache lines; the compiled map has one more line
 of tags."""
 
+Ids = NDArray[np.int64]
+"""Ids in ascending order."""
+
+PART_COST: Final = 64
+"""What a reported part costs beside its ids, in ids."""
+
 _WORD: Final = (1 << 64) - 1
+
+LOOKUP_COST: Final = 8
+"""A look-up of one id takes as long as going by this many entries of the map."""
 
 FIRST_SLOTS_MAX: Final = 100_000
 
@@ -55,10 +69,11 @@ class Conflict:
 class StatusOracle:
     """Reference implementation. A commit is `check`ed and `record`ed in one step of the machine."""
 
-    def __init__(self, conflict_map: ConflictMap, *, epoch: int) -> None:
+    def __init__(self, conflict_map: ConflictMap, *, epoch: int, reported_ids_max: int = 0) -> None:
         self.epoch = epoch
         self.low_watermark = epoch
         self.conflict_map = conflict_map
+        self.reported = ReportedIds(reported_ids_max)
         self.fences: MutableMapping[int, int] = {}
         self.table_commits: MutableMapping[int, int] = {}
         self.table_conflicts: MutableMapping[int, int] = {}
@@ -74,7 +89,10 @@ class StatusOracle:
         start_ts = request.start_ts
         if start_ts in self.refused_starts:
             return Conflict(AbortReason.SEALED, 0)
-        if request.level is WriteSetLevel.TABLE:
+        parts = self.reported.parts_of(request)
+        if sum(map(len, parts)) != request.reported_ids:
+            return Conflict(AbortReason.LEASE_LOST, 0)
+        if request.level is WriteSetLevel.TABLE or (parts and start_ts <= self.low_watermark):
             return (
                 self._table_history_conflict(start_ts, decided)
                 or self._fence_conflict(start_ts, request.table_ids)
@@ -85,6 +103,7 @@ class StatusOracle:
             self._low_watermark_conflict(start_ts)
             or self._fence_conflict(start_ts, request.table_ids)
             or self._cell_conflict(start_ts, request.cell_ids)
+            or (self._reported_conflict(start_ts, parts) if parts else None)
         )
 
     def _checked_cells_conflict(self, start_ts: int, cell_ids: tuple[int, ...]) -> Conflict | None:
@@ -98,9 +117,27 @@ class StatusOracle:
         if request.level is WriteSetLevel.TABLE:
             for table_id in request.table_ids:
                 self.fence(table_id, commit_ts)
-        evicted = self.conflict_map.record_all(request.cell_ids, commit_ts)
-        if evicted > self.low_watermark:
-            self.low_watermark = evicted
+        if request.reported_ids:
+            self.reported.commit(request, commit_ts)
+        self.raise_low_watermark(self.conflict_map.record_all(request.cell_ids, commit_ts))
+
+    def report(self, start_ts: int, branch: int, part: int, ids: Ids) -> bool:
+        """Keep reported ids. False if there is no room for them: then all ids of the start go, and later ones too."""
+        if self.reported.is_refused(start_ts) or not self.make_room(len(ids)):
+            self.reported.refuse(start_ts)
+            return False
+        self.reported.add(start_ts, branch, part, ids)
+        return True
+
+    def make_room(self, count: int) -> bool:
+        """Whether there is room for a part of `count` ids. If it helps, committed parts go, the oldest first, as from a
+        full conflict map: LWM rises to their commit."""
+        reported = self.reported
+        if not reported.has_room(count - sum(_cost(parts) for _, parts in reported.committed)):
+            return False
+        while not reported.has_room(count):
+            self.raise_low_watermark(reported.committed[0][0])
+        return True
 
     def count_conflict(self, table_ids: Iterable[int]) -> None:
         """Count a transaction that aborted because of a cell, for all its tables: a cell's id does not say which table
@@ -128,8 +165,10 @@ class StatusOracle:
         return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
-        """Raise LWM, which never goes back."""
-        self.low_watermark = max(self.low_watermark, low_watermark)
+        """Raise LWM, which never goes back. Parts of commits at or below it conflict with nobody any more."""
+        if low_watermark > self.low_watermark:
+            self.low_watermark = low_watermark
+            self.reported.forget_committed(low_watermark)
 
     def _low_watermark_conflict(self, start_ts: int) -> Conflict | None:
         if start_ts <= self.low_watermark:
@@ -145,7 +184,22 @@ class StatusOracle:
 
     def _cell_conflict(self, start_ts: int, cell_ids: tuple[int, ...]) -> Conflict | None:
         commit_ts = self.conflict_map.first_conflict(cell_ids, start_ts)
+        if not commit_ts and self.reported.newest_ts > start_ts:
+            commit_ts = self.reported.first_conflict([np.sort(np.array(cell_ids, dtype=np.int64))], start_ts)
         return Conflict(AbortReason.CONFLICT, commit_ts) if commit_ts else None
+
+    def _reported_conflict(self, start_ts: int, parts: list[Ids]) -> Conflict | None:
+        commit_ts = self._conflict_in_map(start_ts, parts) or self.reported.first_conflict(parts, start_ts)
+        return Conflict(AbortReason.CONFLICT, commit_ts) if commit_ts else None
+
+    def _conflict_in_map(self, start_ts: int, parts: list[Ids]) -> int:
+        """Look up each id; if they are many, search for all later ids of the map instead."""
+        conflict_map = self.conflict_map
+        if sum(map(len, parts)) < conflict_map.entries_max // LOOKUP_COST:
+            return next((found for part in parts if (found := conflict_map.first_conflict(part, start_ts))), 0)
+        later = np.sort(conflict_map.ids_after(start_ts))
+        common = (search.first_common(part, later) for part in parts)
+        return next((conflict_map.last_commit(cell_id) for cell_id in common if cell_id is not None), 0)
 
     def _table_history_conflict(self, start_ts: int, decided: int) -> Conflict | None:
         if start_ts <= self.epoch:
@@ -160,6 +214,78 @@ class StatusOracle:
             if commit_ts > start_ts:
                 return Conflict(AbortReason.TABLE, commit_ts)
         return None
+
+
+class ReportedIds:
+    """The ids that tasks reported for branches of large transactions: in memory, beside the conflict map.
+
+    undecided   by start, until its lease is gone (`commits.LargeCommits`)
+    committed   those of the branches that counted, until LWM reaches the commit: no transaction that began before it
+                can commit by ids then
+    """
+
+    def __init__(self, ids_max: int) -> None:
+        self.count = 0
+        """All ids, and `PART_COST` for each part."""
+        self.undecided: dict[int, dict[tuple[int, int], Ids] | None] = {}
+        """start → (branch, part) → ids; None once a part of the start was refused."""
+        self.committed: deque[tuple[int, list[Ids]]] = deque()
+        self._ids_max = ids_max
+
+    @property
+    def newest_ts(self) -> int:
+        """The newest commit; commits of later starts need not compare. 0: none."""
+        return self.committed[-1][0] if self.committed else 0
+
+    def has_room(self, count: int) -> bool:
+        return self.count + count + PART_COST <= self._ids_max
+
+    def add(self, start_ts: int, branch: int, part: int, ids: Ids) -> None:
+        parts = self.undecided.get(start_ts) or {}
+        self.undecided[start_ts] = parts
+        self.count += _cost([ids]) - _cost([parts[branch, part]] if (branch, part) in parts else [])
+        parts[branch, part] = ids
+
+    def refuse(self, start_ts: int) -> None:
+        self.forget(start_ts)
+        self.undecided[start_ts] = None
+
+    def is_refused(self, start_ts: int) -> bool:
+        return self.undecided.get(start_ts, {}) is None
+
+    def forget(self, start_ts: int) -> None:
+        self.count -= _cost((self.undecided.pop(start_ts, None) or {}).values())
+
+    def parts_of(self, request: CommitRequest) -> list[Ids]:
+        """Return the parts of the branches that the commit names."""
+        if not request.reported_ids:
+            return []
+        branches = frozenset(request.branches)
+        reported = self.undecided.get(request.start_ts) or {}
+        return [ids for (branch, _), ids in reported.items() if branch in branches]
+
+    def commit(self, request: CommitRequest, commit_ts: int) -> None:
+        parts = self.parts_of(request)
+        self.forget(request.start_ts)
+        self.count += _cost(parts)
+        self.committed.append((commit_ts, parts))
+
+    def forget_committed(self, low_watermark: int) -> None:
+        while self.committed and self.committed[0][0] <= low_watermark:
+            self.count -= _cost(self.committed.popleft()[1])
+
+    def first_conflict(self, parts: list[Ids], start_ts: int) -> int:
+        """Return the newest commit later than `start_ts` that has one of these ids; 0: none."""
+        for commit_ts, committed in reversed(self.committed):
+            if commit_ts <= start_ts:
+                break
+            if any(search.first_common(ids, part) is not None for ids in committed for part in parts):
+                return commit_ts
+        return 0
+
+
+def _cost(parts: Iterable[Ids]) -> int:
+    return sum(len(part) + PART_COST for part in parts)
 
 
 class ConflictMap(Protocol):
@@ -178,7 +304,10 @@ class ConflictMap(Protocol):
     def record(self, cell_id: int, commit_ts: int) -> int:
         """Keep the entry. Return the commit timestamp of the entry evicted for it; 0 if a slot was free."""
 
-    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
+    def ids_after(self, start_ts: int) -> Ids:
+        """Return the cells whose last commit is later than `start_ts`, in any order."""
+
+    def first_conflict(self, cell_ids: Sequence[int] | Ids, start_ts: int) -> int:
         """Return the last commit of the first of these cells that was committed later than `start_ts`; 0 if none
         was."""
 
@@ -225,8 +354,11 @@ class BucketMap:
         self.commits[first + slot] = commit_ts
         return evicted
 
-    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
-        return next((found for each in cell_ids if (found := self.last_commit(each)) > start_ts), 0)
+    def ids_after(self, start_ts: int) -> Ids:
+        return self.ids[self.commits > start_ts]
+
+    def first_conflict(self, cell_ids: Sequence[int] | Ids, start_ts: int) -> int:
+        return next((found for each in cell_ids if (found := self.last_commit(int(each))) > start_ts), 0)
 
     def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
         return max((self.record(each, commit_ts) for each in cell_ids), default=0)

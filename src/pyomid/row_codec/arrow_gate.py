@@ -32,9 +32,8 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from pyomid.errors import MisuseType
-from pyomid.row_codec.arrow_arrays import fixed_values, int64_array, validity_bits
+from pyomid.row_codec.arrow_arrays import fixed_values, int64_array, validity, validity_bits
 from pyomid.row_codec.column_types import DECIMAL_DIGITS_MAX
-from pyomid.row_codec.fixed_width import validity
 
 Convert = Callable[[pa.Array], pa.Array]
 """Converts an array to the column's type without changing values; `Misfit` if that is impossible."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.arrow_arrays import fixed_array, from_ordered, number_type, text_array
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.fixed_width import fixed_array, from_ordered, number_type, text_array
 from pyomid.row_codec.native import columns as column_kernels
 from pyomid.row_codec.native import row_keys as key_kernels
 from pyomid.row_codec.nested import from_json

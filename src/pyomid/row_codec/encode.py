@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.errors import Corruption, Misuse
-from pyomid.row_codec.arrow_arrays import fixed_values
+from pyomid.row_codec.arrow_arrays import fixed_values, ordered_block, text_parts, unscaled_block, validity, value_block
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
 from pyomid.row_codec.native import columns as column_kernels
 from pyomid.row_codec.native import row_keys as key_kernels
 from pyomid.row_codec.nested import to_json

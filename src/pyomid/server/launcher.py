@@ -73,7 +73,10 @@ def connect_to_folder(
         if connected is not None:
             return connected
         if clock() >= deadline_s:
-            raise Unavailable(_no_reply_text(folder, timeout_s), folder=str(folder))
+            raise Unavailable(
+                f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}",
+                folder=str(folder),
+            )
         with _start_lock(folder) as (starts, is_mine):
             if is_mine or clock() >= patience_s:
                 connected = _try_connect(folder, deadline_s - clock())
@@ -215,10 +218,6 @@ def _start_error(folder: Path, output: str, code: int) -> OmidError:
 def error_line(error: OmidError) -> str:
     """Return the line that the started process prints and `_start_error` parses."""
     return json.dumps({"code": error.code, "message": error.message, "values": error.values}, default=str)
-
-
-def _no_reply_text(folder: Path, timeout_s: float) -> str:
-    return f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}"
 
 
 def _last_holder(folder: Path) -> str:

@@ -16,13 +16,12 @@ from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
-from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import Clock, Sleep
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
-from pyomid.wire.open_starts import OpenStarts
+from pyomid.wire.session_starts import OpenStarts
 
 T = TypeVar("T")
 
@@ -57,16 +56,9 @@ class LocalTso(TsoCalls):
         self.machine = self._new_machine()
 
     def _new_machine(self) -> TsoMachine:
-        settings = self._settings
-        steps = take_over_steps(
-            ceiling_step=settings.ceiling_step,
-            ceiling_elsewhere=settings.ceiling_elsewhere,
-            retention_s=settings.retention_s,
-            wall_ms=time.time_ns() // 1_000_000,
-            changed_ms=self._stores.changed_ms,
-        )
-        machine = TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
-        self._open_starts.connected(settings.max_transaction_age_s, machine.epoch)
+        taken_over = take_over(self._stores, self._settings, wall_ms=time.time_ns() // 1_000_000)
+        machine = TsoMachine(self._settings, taken_over, now_s=self._clock())
+        self._open_starts.connected(self._settings.max_transaction_age_s, machine.epoch)
         return machine
 
     @property

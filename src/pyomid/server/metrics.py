@@ -38,7 +38,8 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise Misuse(f"--metrics {address!r} is not HOST:PORT")
-    registry = registry_of(watched)
+    registry = CollectorRegistry()
+    registry.register(MachineCollector(watched))
     open_connections: dict[asyncio.StreamWriter, None] = {}
     one_at_a_time = asyncio.Lock()
 
@@ -107,12 +108,6 @@ def _http(status: str, kind: str, body: bytes) -> bytes:
 PREFIX: Final = "pyomid_tso_"
 
 
-def registry_of(watched: Watched) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(MachineCollector(watched))
-    return registry
-
-
 class MachineCollector(Collector):
     """Collects the metrics from the machine's report at each scrape, so that no counter exists twice."""
 
@@ -143,6 +138,8 @@ COUNTERS: Final = {
     "flushes": "Flushes of the commit table",
     "fences": "Fences",
     "seals": "Starts sealed through the TSO",
+    "ids_reported": "Conflict ids that tasks reported",
+    "reports_refused": "Reports of conflict ids for which there was no room",
     "completions": "Entries deleted because their transactions are complete",
     "completions_left": "Entries of complete transactions left to the sanitizer",
     "stalls": "Stalls after which the leader state was read",

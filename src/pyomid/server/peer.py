@@ -336,7 +336,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         except Exception as error:  # T11: only this peer's bytes were decoded, so no other peer is affected
             self._service.feed(events)
-            self._service.peer_log.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
+            text = "".join(traceback.format_exception(error))
+            self._service.peer_log.warning("unforeseen", f"cut off a peer: {text}", peer=self.name)
             self.abort()
             return
         self._is_cut_short = self._is_spent and self._cutter.holds_frame
@@ -523,10 +524,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._paused and is_drained and self._transport is not None and not self._is_in_turn:
             self._paused = False
             self._transport.resume_reading()
-
-
-def _traceback(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
 
 
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:

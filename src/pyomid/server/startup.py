@@ -22,7 +22,6 @@ from pyomid.oracle.native.memory import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
-from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
 from pyomid.server.peer import PeerLimits
@@ -97,14 +96,7 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
         flushes_in_flight_max=flushes_in_flight_max,
         one_step_bytes_max=stores.commit_table.one_step_bytes_max,
     )
-    steps = take_over_steps(
-        ceiling_step=settings.ceiling_step,
-        ceiling_elsewhere=settings.ceiling_elsewhere,
-        retention_s=settings.retention_s,
-        wall_ms=time.time_ns() // 1_000_000,
-        changed_ms=stores.changed_ms,
-    )
-    taken_over = take_over(stores, steps)
+    taken_over = take_over(stores, settings, wall_ms=time.time_ns() // 1_000_000)
     stores.commit_table.serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
     machine.database_id = stores.leader_state.database_id()

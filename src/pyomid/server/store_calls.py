@@ -28,7 +28,8 @@ from pyomid.oracle.instructions import (
     TakeOverEpoch,
     UpdateLeaderState,
 )
-from pyomid.oracle.takeover import TakenOver, TakeOverSteps
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.takeover import TakenOver, take_over_steps
 from pyomid.ports import Catalog, CeilingStore, CommitTable, LeaderState
 from pyomid.protocol.hashing import table_id
 from pyomid.server.flush import rows_of
@@ -111,8 +112,15 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     return None
 
 
-def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
-    """Run a takeover to its end and return its result; `Deposed` if another TSO is faster."""
+def take_over(stores: TsoStores, settings: TsoSettings, *, wall_ms: int) -> TakenOver:
+    """Take over as the leader of the stores and return what the machine needs; `Deposed` if another TSO is faster."""
+    steps = take_over_steps(
+        ceiling_step=settings.ceiling_step,
+        ceiling_elsewhere=settings.ceiling_elsewhere,
+        retention_s=settings.retention_s,
+        wall_ms=wall_ms,
+        changed_ms=stores.changed_ms,
+    )
     result: object = None
     try:
         while True:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyomid.spark.coded_errors import original_error, original_errors
     from pyomid.spark.database import SparkDatabase, connect
-    from pyomid.spark.frames.merge import Merge, MergeResult
     from pyomid.spark.loads import MomentOf, RestoreResult
+    from pyomid.spark.merge import Merge, MergeResult
     from pyomid.spark.run_outcome import RunOutcome, RunState
     from pyomid.spark.transactions import SparkTransaction, WriteResult
 
@@ -37,8 +37,8 @@ _MODULES: Final = {
     "original_errors": "coded_errors",
     "SparkDatabase": "database",
     "connect": "database",
-    "Merge": "frames.merge",
-    "MergeResult": "frames.merge",
+    "Merge": "merge",
+    "MergeResult": "merge",
     "MomentOf": "loads",
     "RestoreResult": "loads",
     "RunOutcome": "run_outcome",

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyomid.client import changes
+from pyomid.client import change_feed
 from pyomid.config import parse_url
 from pyomid.errors import MisuseType
 from pyomid.spark import frame_schema, loads, maintenance, run_outcome, streaming, transactions
-from pyomid.spark.databases import Connection, close_connections, connection
+from pyomid.spark.connections import Connection, close_connections, connection
 from pyomid.spark.sessions import check_same_machine, register
 from pyomid.types import Bookmark, TableInfo
 
@@ -47,6 +47,7 @@ class SparkDatabase:
     look_up_run = run_outcome.look_up_run
     stream_sink = streaming.stream_sink
 
+    sql = loads.sql
     read = loads.read
     changes = loads.changes
     views = loads.views
@@ -73,14 +74,14 @@ class SparkDatabase:
         """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
         durable lease keeps the history after it for that long, or until `release_bookmark`."""
         conn = self.opened(create=False)
-        mark, lease = conn.driver.run(changes.bookmark_steps(conn.leases, keep_seconds))
+        mark, lease = conn.driver.run(change_feed.bookmark_steps(conn.leases, keep_seconds))
         if lease is not None:
             conn.leases.keep(lease)
         return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
         """End the bookmark's lease: changes after it need not be kept."""
-        self.opened(create=False).leases.end_of(changes.place(bookmark, "bookmark").start_ts)
+        self.opened(create=False).leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
     def tables(self) -> list[TableInfo]:
         """Return every table of the catalog, system tables included, sorted by name."""

@@ -32,7 +32,7 @@ from pyomid.row_codec.schema import (
     select_columns,
     type_name,
 )
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL, checked_choice
 from pyomid.types import ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 

@@ -23,7 +23,7 @@ from typing import Final
 
 from pyomid.client.past_snapshot import moment_of, past_begin
 from pyomid.errors import Misuse
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply
 
 

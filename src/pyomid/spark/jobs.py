@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from pyomid.row_codec.arrow_arrays import binary_array_of
 from pyomid.spark.coded_errors import coded_errors, original_errors
-from pyomid.spark.frames.stale_reads import WRITES, write_text
 from pyomid.spark.sessions import is_connect
+from pyomid.spark.source.read_task import WRITES, write_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,13 +4,13 @@
     start, lease → earlier run under its id? → table created or fitted → tasks write branches → `note` → `commit`
 
     commit   the written tables still exist → idempotency key durable under the start
-             → request (start, branches, write set) → reply → lease ends, the key's shadow cell
+             → request (start, branches, how many ids they reported) → reply → lease ends, the key's shadow cell
 
 After the reply only repair follows. Its failure is not raised, because the caller would take it for a failed commit:
 readers find the key's commit in the commit table, and compaction writes the shadow cell.
 
-level    the ids of each table's own level, up to as many as the TSO accepts; with more, the written tables as a whole,
-         or, if the caller gave a level, the write is refused as soon as that is known (decision 0048)
+level    tasks report the ids of each table's own level to the TSO. If it has no room for them, the commit claims the
+         written tables as a whole; if the caller gave a level, the write fails (decision 0048)
 
 A commit is decided once. A transaction that lost is not decided again with the cells that its tasks wrote: the work
 starts again under a new snapshot (decision 0030).
@@ -28,14 +28,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
@@ -47,14 +44,14 @@ from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.frame_schema import WriteOptions, extended, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.run_outcome import find_run, is_committed
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, sees_rows
-from pyomid.spark.source.write_task import NO_IDS, REPORTED_MAX, BranchReport, WritePlan, too_many_ids
-from pyomid.spark.source.written_rows import Found, Lookup, check_distinct_keys, combined, look_up, span_of
+from pyomid.spark.source.write_task import NO_IDS, REPORTED_MAX, BranchReport, WritePlan
+from pyomid.spark.source.written_rows import Lookup, check_distinct_keys, look_up, span_of
 from pyomid.types import (
     BeginReply,
     CellVersion,
@@ -70,11 +67,11 @@ from pyomid.types import (
 logger = logging.getLogger(__name__)
 
 _CLAIMS: Final = (
-    "transaction %d writes more than the %d conflict ids that this TSO accepts in one commit, so it claims every table "
-    "that it writes (%s) as a whole: it commits only if no other transaction commits to them first, and every other "
-    "writer that began before its commit aborts. Against steady writers it may abort every time (the TSO counts that "
-    'in pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a '
-    "larger conflictMapEntries"
+    "the TSO has no room for the conflict ids of transaction %d, so it claims every table that it writes (%s) as a "
+    "whole: it commits only if no other transaction commits to them first, and every other writer that began before "
+    "its commit aborts. Against steady writers it may abort every time (the TSO counts that in "
+    'pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a larger '
+    "reportedIdsMax"
 )
 
 
@@ -95,7 +92,7 @@ class BranchWrites:
         self.claims_tables = False
         """The commit claims the written tables as a whole and names no ids."""
         self.may_claim_tables = True
-        """No level was given: with more ids than the TSO accepts, the commit claims the tables."""
+        """No level was given: if the TSO has no room for the ids, the commit claims the tables."""
         self.transaction_id = transaction_id
         self.checkpoint: RowWrite | None = None
         """Written with the idempotency key: the checkpoint that a stream's sink belongs to from this commit on."""
@@ -120,15 +117,6 @@ class BranchWrites:
                 f"conflict level {level!r} is not possible: an earlier write of this transaction claims the written "
                 "tables as a whole, and a commit has one level; write this frame first, or in a separate transaction"
             )
-
-    @property
-    def ids_count(self) -> int:
-        """A lower bound on the number of ids that the commit would name, including the idempotency key's."""
-        return (
-            (self.transaction_id is not None)
-            + (self.checkpoint is not None)
-            + sum(report.ids_count for report in self.reports)
-        )
 
     @property
     def reports(self) -> list[BranchReport]:
@@ -161,21 +149,18 @@ class BranchWrites:
         """Return the commit request; valid after `settle_steps`."""
         written = self._written()
         tables = [table_id(table.info.name.encode()) for table in written]
-        ids: list[int] = []
-        if not self.claims_tables:
-            ids = _distinct([report.ids for report in self.reports]).tolist()
         key_ids = [] if self.transaction_id is None else [idempotency.key_cell_id(self.transaction_id)]
         if self.checkpoint is not None:
             key_ids.append(idempotency.checkpoint_cell_id(self.checkpoint.row))
         if key_ids and not self.claims_tables:
             tables.append(idempotency.KEYS_TABLE_ID)
-        ids += key_ids
         return CommitRequest(
             self.start_ts,
-            cell_ids=tuple(ids),
+            cell_ids=tuple(key_ids),
             table_ids=tuple(tables),
             branches=tuple(report.branch for report in self.reports),
             level=WriteSetLevel.TABLE if self.claims_tables and written else WriteSetLevel.IDS,
+            reported_ids=0 if self.claims_tables else sum(report.ids_count or 0 for report in self.reports),
         )
 
     def write_set(self) -> WriteSet:
@@ -190,17 +175,10 @@ class BranchWrites:
         return self.write_set()
 
     def fix_level(self) -> None:
-        """After a write, choose ids or whole tables. A commit with more ids would evict the history of all other
-        transactions from the conflict map (`TsoSettings.write_set_fraction_max`). `Misuse` if the level was given."""
-        most = self._conn.write_set_ids_max
-        if not self.claims_tables and self.ids_count > most:
-            if not self.may_claim_tables:
-                raise too_many_ids(self.ids_count, most)
+        """After a write, claim the tables if the TSO had no room for the ids."""
+        if not self.claims_tables and any(report.ids_count is None for report in self.reports):
             self.claims_tables = True
-            logger.warning(_CLAIMS, self.start_ts, most, ", ".join(table.info.name for table in self._written()))
-        if self.claims_tables:
-            for table in self.tables.values():
-                table.reports = [replace(report, ids=NO_IDS) for report in table.reports]
+            logger.warning(_CLAIMS, self.start_ts, ", ".join(table.info.name for table in self._written()))
 
     def repair_key(self, commit_ts: int) -> None:
         """Write the key's shadow cells after the reply; an error here is logged, because the commit has succeeded."""
@@ -220,8 +198,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     """The driver's side of a transaction whose cells Spark's tasks write.
 
     `lease`: None under a TSO that grants none; there the transaction can only read. `level`: "table" claims the
-    written tables as a whole; "auto" does so once there are more ids than the TSO accepts; "cell" and "row" must equal
-    the tables' level, and never change to a claim of the tables.
+    written tables as a whole; "auto" does so if the TSO has no room for the ids; "cell" and "row" must equal the
+    tables' level, and never change to a claim of the tables.
     """
 
     reported_max: int = REPORTED_MAX
@@ -322,8 +300,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             options.duplicates,
             options.nulls,
             () if work.claims_tables else info.id_levels,
-            self._conn.write_set_ids_max,
-            work.ids_count,
             work.may_claim_tables,
             self._conn.database_id,
             self.reported_max,
@@ -347,36 +323,26 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # After the tasks
 
     def note(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-        """Add these branches, one attempt's for each task, to the commit. `Misuse` if two rows have one key, or the
-        write set is too large for its level."""
+        """Add these branches, one attempt's for each task, to the commit. `Misuse` if two rows have one key."""
         check_distinct_keys(self._conn, plan, reports)
-        reports = self._with_unreported(plan, reports)
+        self._check_unreported_keys(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += [replace(report, keys=NO_IDS) for report in reports]
         self.writes.fix_level()
         crash_point("spark.write.noted")
 
-    def _with_unreported(self, plan: WritePlan, reports: Sequence[BranchReport]) -> Sequence[BranchReport]:
-        """Return the reports, after looking up what tasks had too many of to report: keys, and ids that the commit
-        will name."""
+    def _check_unreported_keys(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
         keyed = [report for report in reports if report.keys_count]
-        known = all(report.all_keys_reported for report in keyed)
-        ids_count = self.writes.ids_count + sum(report.ids_count for report in reports)
-        named = not self.writes.claims_tables and ids_count <= self._conn.write_set_ids_max
-        unreported = [report for report in reports if named and not report.all_ids_reported]
-        if known and not unreported:
-            return reports
-        branches, missing = (tuple(report.branch for report in each) for each in (() if known else keyed, unreported))
-        lookup = Lookup(plan.url, plan.info.name, plan.database_id, branches, missing, plan.ids, plan.start_ts)
-        seen = combined(self._look_up(lookup, span_of(unreported if known else reports)))
-        if seen.doubled is not None:
-            raise duplicate_key(seen.doubled, key_layout(plan.schema), plan.duplicates)
-        if not unreported:
-            return reports
-        return [replace(each, ids=seen.ids) if each is unreported[0] else each for each in reports]
+        if all(report.all_keys_reported for report in keyed):
+            return
+        branches = tuple(report.branch for report in keyed)
+        lookup = Lookup(plan.url, plan.info.name, plan.database_id, branches, plan.start_ts)
+        for doubled in self._look_up(lookup, span_of(reports)):
+            if doubled is not None:
+                raise duplicate_key(doubled, key_layout(plan.schema), plan.duplicates)
 
-    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
+    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
         """Scan in this process; `SparkTransaction` does it by tasks."""
         return [look_up(lookup, span)]
 
@@ -447,10 +413,3 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot, held:
     fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot, held)
-
-
-def _distinct(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the distinct ids, ascending, so that the TSO walks its conflict map in order. (`np.unique` hashes: 100
-    times slower at 1 M.)"""
-    together = np.sort(np.concatenate([NO_IDS, *ids]))
-    return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together

@@ -1,5 +1,6 @@
-"""Frames of tables outside a transaction: at one snapshot, now or past; what changed; views for SQL.
+"""Frames of tables at one snapshot: of a transaction, or outside of one, now or past; what changed; SQL and views.
 
+    db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     db.read("flights", at=version_or_datetime)
     db.changes("flights", bookmark)
     db.views()
@@ -13,26 +14,35 @@ made again.
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pyomid.client.changes import place
+from pyomid.client.change_feed import place
 from pyomid.client.past_snapshot import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
-from pyomid.row_codec.schema import names_text, schema_of
+from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
 from pyomid.spark.coded_errors import original_errors
-from pyomid.spark.frames.expressions import quoted
+from pyomid.spark.connections import Connection
+from pyomid.spark.expressions import quoted
+from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
+from pyomid.spark.sessions import any_case, parallelism
+from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import FORMAT, names_of
-from pyomid.types import Bookmark
+from pyomid.spark.source.read_task import intersection
+from pyomid.types import NO_KEYS, Bookmark, KeyRange, TableInfo
+from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
     from pyomid.spark.database import SparkDatabase
     from pyomid.spark.transactions import SparkTransaction
@@ -84,6 +94,57 @@ def _end(reader: DataFrameReader, name: str, given: Bookmark | int | datetime) -
     return reader.option(f"{name}Version", _version(name, given))
 
 
+def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
+    """Perform one SQL statement, as `SparkTransaction.sql`.
+
+    A query, lazily evaluated, reads all its tables at one snapshot, which is kept for `leaseSeconds` after the call and
+    after the last task that read it. A change is a transaction of its own and is performed again on conflict, as by
+    `run`.
+    """
+    from pyomid.spark.statements import Statement
+
+    parsed = Statement(statement, args, frames)
+    if parsed.is_change:
+        return db.run(parsed.perform)
+    reads = _LeasedReads(db)
+    try:
+        return parsed.answer(reads)
+    except BaseException:
+        reads.end()
+        raise
+
+
+class Reads(Protocol):
+    """What a query reads by: one snapshot of a database, in a session."""
+
+    @property
+    def session(self) -> SparkSession: ...
+
+    @property
+    def connection(self) -> Connection: ...
+
+    def read(self, table: str, *, where: str | None = None) -> DataFrame: ...
+
+
+class _LeasedReads:
+    """Reads at a start that is leased at the first read."""
+
+    def __init__(self, db: SparkDatabase) -> None:
+        self.session = db.spark
+        self.connection = db.opened(create=False)
+        self._held: HeldStart | None = None
+
+    def read(self, table: str, *, where: str | None = None) -> DataFrame:
+        if self._held is None:
+            self._held = HeldStart.drawn(self.connection).owned(self.connection)
+        at = snapshot_options(self.connection, self._held.start_ts)
+        return table_frame(self.session, self.connection.table(table), at, where=where)
+
+    def end(self) -> None:
+        if self._held is not None:
+            self._held.end(self.connection)
+
+
 def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefix: str = "") -> list[str]:
     """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
     views' names: `prefix` and the table's name.
@@ -98,9 +159,7 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
     try:
         for table, view in names.items():
-            reader = _reader(db, table).option("_view", "true")
-            reader = reader.option("_snapshotVersion", str(held.start_ts))
-            reader = reader.option("_snapshotDatabase", conn.database_id.hex())
+            reader = _reader(db, table).option("_view", "true").options(**snapshot_options(conn, held.start_ts))
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
         held.end(conn)
@@ -127,6 +186,131 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
     with original_errors():
         frame: DataFrame = reader.load()
     return frame
+
+
+# Frames of a snapshot
+
+
+def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
+    """Return the options of a read at a start that is leased already."""
+    return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
+
+
+def table_frame(
+    spark: SparkSession,
+    info: TableInfo,
+    at: Mapping[str, str],
+    *,
+    where: Column | str | None = None,
+    columns: str | Sequence[str] | None = None,
+    start: Any = None,
+    stop: Any = None,
+    prefix: Any = None,
+    schema: StructType | None = None,
+    row_key: Sequence[str] | str | None = None,
+    mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
+    partitions: int | None = None,
+) -> DataFrame:
+    """Return a lazy frame of a table at the snapshot of the options `at`; the others are `SparkTransaction.read`'s."""
+    reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
+    reader = reader.option("numPartitions", partitions or parallelism(spark))
+    if schema is not None:
+        reader = reader.schema(schema)
+    if row_key is not None:
+        reader = reader.option("rowKey", row_key_text(row_key))
+    if mapping is not None:
+        reader = reader.option("mapping", _mapping_text(mapping))
+    names = None if columns is None else known_columns(spark, info, names_of(columns))
+    by_option = names is not None and where is None and schema is None
+    if names is not None and by_option:
+        reader = reader.option("columns", names_text(names))
+    keys = keys_of(spark, info, start, stop, prefix, where)
+    reader = reader.options(**dict(_bounds(keys)))
+    frame, what = (
+        _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"])),
+        f"the read of {info.name!r}",
+    )
+    met = frame if where is None else _meeting(frame, where, what)
+    return met if names is None or by_option else columns_of(met, names, what)
+
+
+def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
+    """Return the table's columns of these names, with the session's rule for case; the names themselves if the table
+    has no schema."""
+    if info.schema is None:
+        return names
+    return select_columns(info.name, info.schema, names, any_case=any_case(spark))
+
+
+def keys_of(
+    spark: SparkSession, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
+) -> KeyRange:
+    """Return the key range of a read, as far as its bounds and its condition say."""
+    layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
+    if not (start is None and stop is None and prefix is None):
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        found = key_range(layout, start, stop, prefix, session_zone=zone)
+    return intersection(found, allowed_keys(spark, info, where)[0]) or NO_KEYS
+
+
+def allowed_keys(spark: SparkSession, info: TableInfo, where: Column | str | None) -> tuple[KeyRange, bool]:
+    """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
+    if info.schema is None or not isinstance(where, str):
+        return KeyRange(), where is None
+    from pyomid.spark.expressions import range_of
+
+    empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
+    return range_of(empty, key_layout(info.schema), where)
+
+
+def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
+    """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
+    bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
+    return f"omid {table}{bounds} version={start_ts}"
+
+
+def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
+    """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
+    from pyomid.spark.expressions import expression, resolved
+
+    condition = expression(where, what)
+    (kind,) = resolved(rows, {"its condition": condition}, what)
+    if kind.typeName() != "boolean":
+        raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
+    return rows.where(condition)
+
+
+def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
+    """Return the frame's columns with exactly these names."""
+    every = frame.columns
+    for name in names:
+        if name not in every:
+            raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
+    return placed(frame, len(every), [every.index(name) for name in names]).toDF(*names)
+
+
+def placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
+    with a dot, or one of two names that differ only by case."""
+    plain = frame.toDF(*(f"c{place}" for place in range(width)))
+    return plain.select(*(f"c{place}" for place in places))
+
+
+def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
+    if keys.start:
+        yield "rowStart", f"0x{keys.start.hex()}"
+    if keys.stop is not None:
+        yield "rowStop", f"0x{keys.stop.hex()}"
+
+
+def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
+    given = column_mapping(mapping)
+    places = {name: str(column) for name, column in given.items()}
+    read_back = column_mapping(places)
+    for name, column in given.items():
+        if read_back[name] != column:
+            raise Misuse(f"column {name!r} is mapped to {column}, which is not UTF-8: read the table by pyomid.connect")
+    return json.dumps(places)
 
 
 # Time travel

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 from pyomid.client.admin.import_table import import_refusals, imported
 from pyomid.client.upkeep import jobs as upkeep
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped
 from pyomid.client.upkeep.verification import Seen, look, verified
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.import_table import RangeImported, import_range_steps
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.jobs import item_results, job_named
 from pyomid.spark.sessions import parallelism
 from pyomid.spark.source.read_task import divided

@@ -15,7 +15,7 @@ from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply, Cell, TableInfo
 
 if TYPE_CHECKING:

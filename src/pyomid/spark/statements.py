@@ -1,4 +1,4 @@
-"""SQL statements inside a transaction (`SparkTransaction.sql`).
+"""SQL statements, in a transaction (`SparkTransaction.sql`) or alone (`SparkDatabase.sql`).
 
 sqlglot parses a statement to find its kind, its clauses and the tables that it names. Queries and expressions are never
 rewritten by it: Spark receives the caller's own text, in which only tables, frames and aliases are replaced. A clause
@@ -24,9 +24,9 @@ from pyspark.sql.types import _parse_datatype_json_string
 from pyomid.client.admin.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_columns
+from pyomid.spark.expressions import fitted, quoted, reason
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, struct_of, table_or_none
-from pyomid.spark.frames.expressions import fitted, quoted, reason
-from pyomid.spark.frames.local_frames import rows_given
+from pyomid.spark.local_frames import rows_given
 from pyomid.spark.sessions import any_case
 
 try:
@@ -40,6 +40,7 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pyomid.spark.loads import Reads
     from pyomid.spark.transactions import SparkTransaction
     from pyomid.types import TableInfo
 
@@ -124,19 +125,19 @@ class Statement:
 
     # Queries
 
-    def _query(self, tx: SparkTransaction) -> DataFrame:
+    def _query(self, reads: Reads) -> DataFrame:
         """Return the lazy result of a query. `Misuse` if it names no table of the database and no frame."""
-        known = self._known(tx)
+        known = self._known(reads)
         if not self._frames_at and not any(table.name in known for table in _tables(self.root)):
             raise Misuse(f"{self._what()} names no table of the database{_near_one(self.root, known)}: use spark.sql")
-        return self._frame(tx, self.root, 0, len(self._text))
+        return self._frame(reads, self.root, 0, len(self._text))
 
-    def _frame(self, tx: SparkTransaction, query: exp.Expr, start: int, end: int) -> DataFrame:
+    def _frame(self, reads: Reads, query: exp.Expr, start: int, end: int) -> DataFrame:
         """Return the result of the query that stands between two places of the text."""
 
         self._check_words(start, end)
         named, edits, given = dict[str, Any](), list[Edit](), dict[str, str]()
-        known, where = self._known(tx), self._pushed(query)
+        known, where = self._known(reads), self._pushed(query)
         for table in _tables(query, self._frames_at):
             place = table.this.meta
             at = place["start"]
@@ -144,7 +145,7 @@ class Statement:
                 name = self._frames_at[at]
                 if name not in given:
                     given[name] = f"omid_{len(named)}"
-                    named[given[name]] = _spark_frame(tx.session, self._frames[name], name)
+                    named[given[name]] = _spark_frame(reads.session, self._frames[name], name)
                 edits.append(Edit(at, place["end"] + 1, f"{{{given[name]}}}"))
                 continue
             if table.args.get("db"):
@@ -154,12 +155,12 @@ class Statement:
                 continue
             _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
             parameter = f"omid_{len(named)}"
-            named[parameter] = tx.read(table.name, where=where)
+            named[parameter] = reads.read(table.name, where=where)
             alias = "" if table.args.get("alias") or table.args.get("sample") else f" AS {quoted(table.name)}"
             edits.append(Edit(at, place["end"] + 1, f"{{{parameter}}}{alias}"))
         text = self._slice(start, end, edits, escape=bool(named))
         try:
-            return tx.session.sql(text, **named)
+            return reads.session.sql(text, **named)
         except PySparkException as error:
             raise Misuse(f"{self._what()}: {reason(error)}") from error
 
@@ -207,13 +208,15 @@ class Statement:
 
     # Changes
 
+    @property
+    def is_change(self) -> bool:
+        """Whether the statement needs a transaction."""
+        return isinstance(self.root, exp.Insert | exp.Update | exp.Delete | exp.Merge | exp.Create | exp.Drop)
+
     def perform(self, tx: SparkTransaction) -> Any:
         """Perform the statement in the transaction; return what its builder returns."""
-
         self._check_escapes(tx.session)
         match self.root:
-            case exp.Query():
-                return self._query(tx)
             case exp.Insert():
                 return self._insert(tx)
             case exp.Update():
@@ -226,10 +229,18 @@ class Statement:
                 return self._create(tx)
             case exp.Drop():
                 return self._drop(tx)
+        return self.answer(tx)
+
+    def answer(self, reads: Reads) -> DataFrame:
+        """Return the rows of a statement that changes nothing."""
+        self._check_escapes(reads.session)
+        match self.root:
+            case exp.Query():
+                return self._query(reads)
             case exp.Describe():
-                return self._describe(tx)
+                return self._describe(reads)
             case exp.Command() if self.root.name.upper() == "SHOW":
-                return self._show(tx)
+                return self._show(reads)
         raise Misuse(f"{self._what()} is none of the statements that pyomid performs: {_SUPPORTED}")
 
     def _insert(self, tx: SparkTransaction) -> Any:
@@ -468,21 +479,21 @@ class Statement:
         tx.connection.table(table)
         drop_table(tx.connection.deployment, table)
 
-    def _describe(self, tx: SparkTransaction) -> DataFrame:
+    def _describe(self, reads: Reads) -> DataFrame:
         _only(self.root, "DESCRIBE", "this", "kind")
-        schema = schema_of(tx.connection.table(self._target(self.root.this, "DESCRIBE")))
+        schema = schema_of(reads.connection.table(self._target(self.root.this, "DESCRIBE")))
         places = {part.name: f"row key {number}" for number, part in enumerate(schema.row_key, 1)}
         rows = [(each.name, _type_text(each.spark_type), places.get(each.name)) for each in schema.columns]
-        return tx.session.createDataFrame(rows, "col_name string, data_type string, comment string")
+        return reads.session.createDataFrame(rows, "col_name string, data_type string, comment string")
 
-    def _show(self, tx: SparkTransaction) -> DataFrame:
+    def _show(self, reads: Reads) -> DataFrame:
         found = re.fullmatch(r"\s*SHOW\s+TABLES(?:\s+(?:LIKE\s+)?'([^']*)')?\s*;?\s*", self._text, re.IGNORECASE)
         if found is None:
             raise Misuse(f"{self._what()}: of SHOW, only SHOW TABLES [LIKE 'pattern'] is supported")
         patterns = [each.strip().lower() for each in (found[1] or "*").split("|")]
-        names = [name for name in self._known(tx) if any(fnmatch.fnmatchcase(name.lower(), p) for p in patterns)]
+        names = [name for name in self._known(reads) if any(fnmatch.fnmatchcase(name.lower(), p) for p in patterns)]
         rows = [("", name, False) for name in names]
-        return tx.session.createDataFrame(rows, "namespace string, tableName string, isTemporary boolean")
+        return reads.session.createDataFrame(rows, "namespace string, tableName string, isTemporary boolean")
 
     # Places in the text
 
@@ -490,8 +501,8 @@ class Statement:
         line = " ".join(self._given.split())
         return f"SQL {line if len(line) <= 80 else line[:77] + '…'}"
 
-    def _known(self, tx: SparkTransaction) -> list[str]:
-        return [info.name for info in user_tables(tx.connection.deployment.catalog)]
+    def _known(self, reads: Reads) -> list[str]:
+        return [info.name for info in user_tables(reads.connection.deployment.catalog)]
 
     def _target(self, table: exp.Expr, clause: str) -> str:
 

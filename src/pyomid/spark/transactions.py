@@ -12,7 +12,6 @@ branches of the attempts whose results Spark accepted. A transaction belongs to 
 from __future__ import annotations
 
 import functools
-import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,37 +29,31 @@ from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
-from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import (
     DEFAULT_FAMILY,
     column_mapping,
     fit_frame,
-    names_text,
-    near,
     row_key_parts,
-    row_key_text,
     schema_of,
-    select_columns,
 )
 from pyomid.spark.coded_errors import original_error, original_errors
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
     check_same_columns,
     column_types,
     fields_of,
-    struct_of,
     table_or_none,
 )
-from pyomid.spark.frames.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
+from pyomid.spark.loads import allowed_keys, known_columns, placed, snapshot_options, table_frame
+from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.sessions import any_case, parallelism
-from pyomid.spark.source.key_ranges import key_range
-from pyomid.spark.source.options import FORMAT, checked_choice, checked_level, names_of
-from pyomid.spark.source.read_task import ReadPlan, divided, intersection
+from pyomid.spark.source.options import checked_choice, checked_level, names_of
+from pyomid.spark.source.read_task import ReadPlan, divided
 from pyomid.spark.source.write_task import (
     BranchReport,
     WritePlan,
@@ -71,8 +64,8 @@ from pyomid.spark.source.write_task import (
     reporting,
     write_rows,
 )
-from pyomid.spark.source.written_rows import Found, Lookup, look_up
-from pyomid.types import NO_KEYS, BeginReply, ConflictLevel, KeyRange, TableInfo
+from pyomid.spark.source.written_rows import Lookup, look_up
+from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
@@ -80,7 +73,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyomid.spark.database import SparkDatabase
-    from pyomid.spark.frames.merge import Merge
+    from pyomid.spark.merge import Merge
 
 R = TypeVar("R")
 
@@ -147,26 +140,20 @@ class SparkTransaction(LargeTransaction):
         Use the frame before the transaction ends.
         """
         self.step(Event.READ)
-        info = self.noticed(self._conn.table(table))
-        reader = self._spark.read.format(FORMAT).options(**self._snapshot_options(info))
-        reader = reader.option("numPartitions", partitions or parallelism(self._spark))
-        if schema is not None:
-            reader = reader.schema(schema)
-        if row_key is not None:
-            reader = reader.option("rowKey", row_key_text(row_key))
-        if mapping is not None:
-            reader = reader.option("mapping", _mapping_text(mapping))
-        names = None if columns is None else self._columns(info, names_of(columns))
-        by_option = names is not None and where is None and schema is None
-        if names is not None and by_option:
-            reader = reader.option("columns", names_text(names))
-        keys = self._key_range(info, start, stop, prefix, where)
-        for name, key in _bounds(keys):
-            reader = reader.option(name, key)
-        with original_errors():
-            frame: DataFrame = reader.load().alias(_read_text(table, keys, self.start_ts))
-        met = frame if where is None else _meeting(frame, where, f"the read of {table!r}")
-        return met if names is None or by_option else columns_of(met, names, f"the read of {table!r}")
+        return table_frame(
+            self._spark,
+            self.noticed(self._conn.table(table)),
+            self._snapshot_options(table),
+            where=where,
+            columns=columns,
+            start=start,
+            stop=stop,
+            prefix=prefix,
+            schema=schema,
+            row_key=row_key,
+            mapping=mapping,
+            partitions=partitions,
+        )
 
     def write(
         self,
@@ -184,7 +171,7 @@ class SparkTransaction(LargeTransaction):
         stale_read: str = "refuse",
     ) -> WriteResult:
         """Write the frame's rows; the frame is computed now, once. Besides a Spark frame, `frame` may be a pandas or
-        Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.frames.local_frames`).
+        Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.local_frames`).
 
         `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
         "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
@@ -270,7 +257,7 @@ class SparkTransaction(LargeTransaction):
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
         whole = ConflictLevel.CELL in info.id_levels
-        keys, is_exact = self._allowed_keys(info, where)
+        keys, is_exact = allowed_keys(self._spark, info, where)
         if not is_exact:
             return self._delete_rows(self.read(table, where=where), info, "refuse", whole=whole)
         check_level(info, self._level)
@@ -301,13 +288,13 @@ class SparkTransaction(LargeTransaction):
         """
         from pyspark.sql import functions as f
 
-        from pyomid.spark.frames.expressions import assignments, expression, fitted, resolved
+        from pyomid.spark.expressions import assignments, expression, fitted, resolved
 
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
         given = assignments(set, what)
-        names = self._columns(info, list(given))
+        names = known_columns(self._spark, info, list(given))
         if not names:
             raise Misuse(f"{what} sets no column")
         for name in names:
@@ -341,12 +328,12 @@ class SparkTransaction(LargeTransaction):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> Merge:
-        """Return a merge to describe by clauses (`pyomid.spark.frames.merge`). A source row and a table row with equal
+        """Return a merge to describe by clauses (`pyomid.spark.merge`). A source row and a table row with equal
         values in the columns `on` match. `.merge()` performs it:
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
-        from pyomid.spark.frames.merge import Merge
+        from pyomid.spark.merge import Merge
 
         level = checked_level(conflict_level)
         given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
@@ -381,52 +368,17 @@ class SparkTransaction(LargeTransaction):
         if found is not None and found is not error:
             raise found from None
 
-    # Reading
-
-    def _snapshot_options(self, info: TableInfo) -> dict[str, str]:
-        own = ",".join(str(branch) for branch in sorted(self.snapshot(info.name).own))
-        return {
-            "url": self._conn.url,
-            "table": info.name,
-            "_snapshotVersion": str(self._begun.start_ts),
-            "_snapshotEpoch": str(self._begun.epoch),
-            "_snapshotDatabase": self._conn.database_id.hex(),
-            **({"_ownBranches": own} if own else {}),
-        }
-
-    def _columns(self, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
-        """Return the table's columns of these names, with the session's rule for case; the names themselves if the
-        table has no schema."""
-        if info.schema is None:
-            return names
-        return select_columns(info.name, info.schema, names, any_case=any_case(self._spark))
-
-    def _key_range(
-        self, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
-    ) -> KeyRange:
-        layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
-        if not (start is None and stop is None and prefix is None):
-            zone = self._spark.conf.get("spark.sql.session.timeZone")
-            found = key_range(layout, start, stop, prefix, session_zone=zone)
-        return intersection(found, self._allowed_keys(info, where)[0]) or NO_KEYS
-
-    def _allowed_keys(self, info: TableInfo, where: Column | str | None) -> tuple[KeyRange, bool]:
-        """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
-        if info.schema is None or not isinstance(where, str):
-            return KeyRange(), where is None
-        from pyomid.spark.frames.expressions import range_of
-
-        empty = self._spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
-        return range_of(empty, key_layout(info.schema), where)
-
-    # Writing
+    def _snapshot_options(self, table: str) -> dict[str, str]:
+        own = ",".join(str(branch) for branch in sorted(self.snapshot(table).own))
+        epoch = {"_snapshotEpoch": str(self._begun.epoch)}
+        return snapshot_options(self._conn, self._begun.start_ts) | epoch | ({"_ownBranches": own} if own else {})
 
     def _delete_range(self, job: str, plan: WritePlan, keys: KeyRange, *, whole: bool = False) -> list[BranchReport]:
         """Delete every row of a range that the transaction sees, under branches below those of later writes."""
         work = functools.partial(_delete_part, plan, self.read_plan(plan.info), whole)
         return self._of_ranges(job, plan.info.name, keys, work)
 
-    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[Found]:
+    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
         return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
 
     def _of_ranges(self, job: str, table: str, span: KeyRange, work: Callable[[KeyRange], R | None]) -> list[R]:
@@ -471,7 +423,7 @@ class SparkTransaction(LargeTransaction):
         places = range(len(every)) if columns is None else [every.index(name) for name in columns]
         names = tuple(every[place] for place in places)
         with job_named(self._spark, job):
-            wanted = _placed(frame, len(every), places)
+            wanted = placed(frame, len(every), places)
             if frame.isLocal() and _rows_max(frame) <= HERE_ROWS_MAX:
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
@@ -506,8 +458,8 @@ def transaction(
 
     `transaction_id`: a durable id; of all transactions under it at most one ever commits, and a later begin raises
     `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level, and claim the written tables as a
-    whole, with a warning, once the writes have more conflict ids than the TSO accepts; "table" claims them from the
-    beginning; "cell" and "row" must equal the tables' level, and a write with more ids is refused.
+    whole, with a warning, if the TSO has no room for the writes' conflict ids; "table" claims them from the beginning;
+    "cell" and "row" must equal the tables' level, and a write for whose ids there is no room fails.
     """
     if transaction_id is not None:
         check_transaction_id(transaction_id)
@@ -580,58 +532,8 @@ def _delete_part(plan: WritePlan, read: ReadPlan, whole: bool, key_range: KeyRan
     return report
 
 
-def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
-    """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
-    bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
-    return f"omid {table}{bounds} version={start_ts}"
-
-
-def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
-    """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
-    from pyomid.spark.frames.expressions import expression, resolved
-
-    condition = expression(where, what)
-    (kind,) = resolved(rows, {"its condition": condition}, what)
-    if kind.typeName() != "boolean":
-        raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
-    return rows.where(condition)
-
-
 def _rows_max(frame: DataFrame) -> int:
     """Return the number of a local frame's rows; 0 if Spark does not tell, as over Connect."""
     plan = getattr(frame, "_jdf", None)
     known = None if plan is None else plan.logicalPlan().maxRows()
     return int(known.get()) if known is not None and known.isDefined() else 0
-
-
-def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
-    """Return the frame's columns with exactly these names."""
-    every = frame.columns
-    for name in names:
-        if name not in every:
-            raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
-    return _placed(frame, len(every), [every.index(name) for name in names]).toDF(*names)
-
-
-def _placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
-    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
-    with a dot, or one of two names that differ only by case."""
-    plain = frame.toDF(*(f"c{place}" for place in range(width)))
-    return plain.select(*(f"c{place}" for place in places))
-
-
-def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
-    if keys.start:
-        yield "rowStart", f"0x{keys.start.hex()}"
-    if keys.stop is not None:
-        yield "rowStop", f"0x{keys.stop.hex()}"
-
-
-def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
-    given = column_mapping(mapping)
-    places = {name: str(place) for name, place in given.items()}
-    read_back = column_mapping(places)
-    for name, place in given.items():
-        if read_back[name] != place:
-            raise Misuse(f"column {name!r} is mapped to {place}, which is not UTF-8: read the table by pyomid.connect")
-    return json.dumps(places)

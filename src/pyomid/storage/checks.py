@@ -5,7 +5,6 @@ They run before the first write, so nothing of a refused call was written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 
 from pyomid import platforms
@@ -18,19 +17,18 @@ _SHOWN_BYTES_MAX = 60
 class ProcessGuard:
     """Remembers the process that opened a store; `check` raises `Misuse` in any other."""
 
-    __slots__ = ("_made_in", "_name", "_owner")
+    __slots__ = ("_made_in", "_name")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._owner = os.getpid()
         self._made_in = platforms.here
 
     def check(self) -> None:
         if self._made_in is not platforms.here:
             raise Misuse(
-                f"{self._name} was opened by process {self._owner} and is used in its forked child "
-                f"{os.getpid()}: open another one in the child",
-                owner=self._owner,
+                f"{self._name} was opened by process {self._made_in.pid} and is used in its forked child "
+                f"{platforms.here.pid}: open another one in the child",
+                owner=self._made_in.pid,
             )
 
 

@@ -39,6 +39,7 @@ from pyomid.wire.messages import (
     LeaseReply,
     Refused,
     RenewLease,
+    ReportIds,
     Request,
     Seal,
     SealReply,
@@ -59,11 +60,8 @@ class ClientProtocol:
         self._commits: dict[int, deque[int]] = {}
         self._fences: dict[int, deque[int]] = {}
         self.server: HandshakeReply | None = None
-
-    @property
-    def extended(self) -> bool:
+        self.extended = False
         """Whether the TSO speaks pyomid's extensions."""
-        return self.server is not None and self.server.extensions == EXTENSIONS_VERSION
 
     @property
     def database_id(self) -> bytes:
@@ -110,7 +108,7 @@ class ClientProtocol:
                 "connect again; its cached tables, timestamps and commits belong to the former database"
             )
         self._database_id = reply.database_id or self._database_id
-        self.server = reply
+        self.server, self.extended = reply, reply.extensions == EXTENSIONS_VERSION
         if reply.frame_bytes_max:
             self._frame_bytes_max = reply.frame_bytes_max
 
@@ -189,6 +187,9 @@ class TsoCalls(Tso):
 
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
         self._ask_for(EndLease(start_ts, shared), Done)
+
+    def report_ids(self, start_ts: int, branch: int, part: int, ids: bytes) -> None:
+        self._ask_for(ReportIds(start_ts, branch, part, ids), Done)
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []

@@ -40,6 +40,7 @@ from pyomid.wire.messages import (
     LeaseReply,
     Refused,
     RenewLease,
+    ReportIds,
     ReportOpenStarts,
     Request,
     Seal,
@@ -77,7 +78,7 @@ class CommitPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class ReceivedRequest:
     """One decoded request frame. `request_id` is 0 if the client sent none."""
 
     request_id: int
@@ -139,7 +140,7 @@ def _plain_commit(request: Request, request_id: int) -> bytes | None:
         return None
 
 
-def decode_request(payload: bytes) -> Incoming:
+def decode_request(payload: bytes) -> ReceivedRequest:
     """Return the request in one frame. `ProtocolError` if it holds none, several, or an unknown kind."""
     message = parsed(pb.Request, payload)
     kinds = [field.name for field, _ in message.ListFields() if field.name in _REQUEST_DECODERS]
@@ -147,7 +148,7 @@ def decode_request(payload: bytes) -> Incoming:
         raise ProtocolError(
             f"a frame must hold exactly one request; this one holds {' and '.join(kinds) or 'no known request'}"
         )
-    return Incoming(message.request_id, _REQUEST_DECODERS[kinds[0]](getattr(message, kinds[0])))
+    return ReceivedRequest(message.request_id, _REQUEST_DECODERS[kinds[0]](getattr(message, kinds[0])))
 
 
 def ids_in_frame_max(frame_bytes_max: int) -> int:
@@ -206,6 +207,11 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
         case Seal(starts):
             message.seal_request.SetInParent()
             message.seal_request.start_timestamp.extend(starts)
+        case ReportIds(start_ts, branch, part, ids):
+            message.reported_ids.start_timestamp = start_ts
+            message.reported_ids.branch = branch
+            message.reported_ids.part = part
+            message.reported_ids.ids = ids
         case Complete(starts):
             message.complete_request.SetInParent()
             message.complete_request.start_timestamp.extend(starts)
@@ -246,6 +252,7 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
             )
         message.branch.extend(request.branches)
         message.level = int(request.level)
+        message.reported_ids = request.reported_ids
     if request.cells:
         message.cells = request.cells
 
@@ -275,6 +282,7 @@ def _decode_commit_request(message: pb.CommitRequest) -> CommitRequest:
         level,
         message.is_retry,
         cells=message.cells,
+        reported_ids=message.reported_ids,
     )
 
 
@@ -302,6 +310,7 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "commit_part": _decode_commit_part,
     "lease_request": _decode_lease_request,
     "seal_request": lambda m: Seal(tuple(m.start_timestamp)),
+    "reported_ids": lambda m: ReportIds(m.start_timestamp, m.branch, m.part, m.ids),
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
     "open_starts": lambda m: ReportOpenStarts(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),
@@ -332,7 +341,7 @@ class HandshakeReply:
     """The most bytes of cells that one commit may carry; 0: none."""
 
 
-class Outgoing(NamedTuple):
+class ReceivedAnswer(NamedTuple):
     """One decoded answer frame. `request_id` is 0 if the TSO echoed none."""
 
     request_id: int
@@ -356,22 +365,22 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
     return frame(message.SerializeToString())
 
 
-def decode_answer(payload: bytes) -> Outgoing:
+def decode_answer(payload: bytes) -> ReceivedAnswer:
     """Return the answer in one frame. `ProtocolError` if it holds no known answer."""
     if (plain := plain_frames.plain_answer(payload)) is not None:
         kind, request_id, start_ts, number, fenced_ts = plain
         if kind == plain_frames.BEGIN_REPLY:
-            return Outgoing(request_id, BeginReply(start_ts, number, fenced_ts))
-        return Outgoing(request_id, CommitReply(start_ts, number))
+            return ReceivedAnswer(request_id, BeginReply(start_ts, number, fenced_ts))
+        return ReceivedAnswer(request_id, CommitReply(start_ts, number))
     message = parsed(pb.Response, payload)
     if message.HasField("timestamp_response"):
-        return Outgoing(message.request_id, _decode_begin_answer(message.timestamp_response))
+        return ReceivedAnswer(message.request_id, _decode_begin_answer(message.timestamp_response))
     if message.HasField("commit_response"):
-        return Outgoing(message.request_id, _decode_commit_answer(message.commit_response))
+        return ReceivedAnswer(message.request_id, _decode_commit_answer(message.commit_response))
     for field, value in message.ListFields():
         decode = _ANSWER_DECODERS.get(field.name)
         if decode is not None:
-            return Outgoing(message.request_id, decode(value))
+            return ReceivedAnswer(message.request_id, decode(value))
     raise ProtocolError(f"a frame of {len(payload)} bytes holds no known answer")
 
 

@@ -68,6 +68,16 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportIds:
+    """→ Done. The ids, ascending and 8 bytes each, are part `part` of what the transaction wrote under `branch`."""
+
+    start_ts: int
+    branch: int
+    part: int
+    ids: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """No answer. The commit-table entries are deleted some time later."""
 
@@ -117,6 +127,7 @@ Request = (
     | RenewLease
     | EndLease
     | Seal
+    | ReportIds
     | Complete
     | ReportOpenStarts
     | AdvanceHorizon

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request", "open_starts", "moment_request")
+    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request", "open_starts", "moment_request", "reported_ids")
     TIMESTAMP_REQUEST_FIELD_NUMBER: _ClassVar[int]
     COMMIT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class Request(_message.Message):
     STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
     OPEN_STARTS_FIELD_NUMBER: _ClassVar[int]
     MOMENT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_IDS_FIELD_NUMBER: _ClassVar[int]
     timestamp_request: TimestampRequest
     commit_request: CommitRequest
     handshake_request: HandshakeRequest
@@ -35,7 +36,8 @@ class Request(_message.Message):
     status_request: StatusRequest
     open_starts: OpenStarts
     moment_request: MomentRequest
-    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ..., moment_request: _Optional[_Union[MomentRequest, _Mapping]] = ...) -> None: ...
+    reported_ids: ReportedIds
+    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ..., moment_request: _Optional[_Union[MomentRequest, _Mapping]] = ..., reported_ids: _Optional[_Union[ReportedIds, _Mapping]] = ...) -> None: ...
 
 class TimestampRequest(_message.Message):
     __slots__ = ("not_before",)
@@ -44,7 +46,7 @@ class TimestampRequest(_message.Message):
     def __init__(self, not_before: _Optional[int] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("start_timestamp", "is_retry", "cell_id", "table_id", "branch", "level", "cells")
+    __slots__ = ("start_timestamp", "is_retry", "cell_id", "table_id", "branch", "level", "cells", "reported_ids")
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     IS_RETRY_FIELD_NUMBER: _ClassVar[int]
     CELL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +54,7 @@ class CommitRequest(_message.Message):
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_IDS_FIELD_NUMBER: _ClassVar[int]
     start_timestamp: int
     is_retry: bool
     cell_id: _containers.RepeatedScalarFieldContainer[int]
@@ -59,7 +62,20 @@ class CommitRequest(_message.Message):
     branch: _containers.RepeatedScalarFieldContainer[int]
     level: int
     cells: bytes
-    def __init__(self, start_timestamp: _Optional[int] = ..., is_retry: _Optional[bool] = ..., cell_id: _Optional[_Iterable[int]] = ..., table_id: _Optional[_Iterable[int]] = ..., branch: _Optional[_Iterable[int]] = ..., level: _Optional[int] = ..., cells: _Optional[bytes] = ...) -> None: ...
+    reported_ids: int
+    def __init__(self, start_timestamp: _Optional[int] = ..., is_retry: _Optional[bool] = ..., cell_id: _Optional[_Iterable[int]] = ..., table_id: _Optional[_Iterable[int]] = ..., branch: _Optional[_Iterable[int]] = ..., level: _Optional[int] = ..., cells: _Optional[bytes] = ..., reported_ids: _Optional[int] = ...) -> None: ...
+
+class ReportedIds(_message.Message):
+    __slots__ = ("start_timestamp", "branch", "part", "ids")
+    START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    start_timestamp: int
+    branch: int
+    part: int
+    ids: bytes
+    def __init__(self, start_timestamp: _Optional[int] = ..., branch: _Optional[int] = ..., part: _Optional[int] = ..., ids: _Optional[bytes] = ...) -> None: ...
 
 class CommitPart(_message.Message):
     __slots__ = ("start_timestamp", "cell_id", "branch")

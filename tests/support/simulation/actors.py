@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+
 from conformance import put_entry
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.protocol import effects
@@ -317,6 +319,8 @@ class Tx:
         self.branches: list[int] = []
         self.carried: dict[str, dict[bytes, dict[Column, bytes | None]]] | None = None
         """Where the commit is to carry its cells: what was written."""
+        self.reported = 0
+        """How many ids were reported for `branches`."""
         self._values = 0
 
     # ------------------------------------------------------------ reads
@@ -390,17 +394,19 @@ class Tx:
     # ------------------------------------------------------------ the end
 
     def commit(self, level: WriteSetLevel = WriteSetLevel.IDS) -> Steps:
-        """The commit timestamp, 0 for aborted; completion or rollback follow."""
+        """The commit timestamp, 0 for aborted; completion or rollback follow. If its tasks reported their ids, the
+        commit names none."""
         written = {table: tuple(cells) for table, cells in self.written.items()}
         if not written:
             self.record.outcome = Outcome.COMMITTED
             return 0
         request = CommitRequest(
             self.start_ts,
-            cell_ids=() if level is WriteSetLevel.TABLE else tuple(sorted(self._ids(written))),
+            cell_ids=() if level is WriteSetLevel.TABLE or self.reported else tuple(sorted(self._ids(written))),
             table_ids=tuple(table_id(table.encode()) for table in written),
             branches=tuple(self.branches),
             level=level,
+            reported_ids=0 if level is WriteSetLevel.TABLE else self.reported,
         )
         if self.carried is not None:
             request = replace(request, cells=self._packed(self.carried))
@@ -461,6 +467,14 @@ class Tx:
 
     def end_lease(self) -> Steps:
         yield from self.client.ask(req.EndLease(self.start_ts))
+
+    def report(self, branch: int, part: int = 0) -> Steps:
+        """Report the ids of what was written under a branch that counts."""
+        own = {table: tuple(cell for cell in cells if cell.version == branch) for table, cells in self.written.items()}
+        ids = sorted(self._ids(own))
+        packed = np.array(ids, dtype="<i8").tobytes()
+        yield from self.client.ask(req.ReportIds(self.start_ts, branch, part, packed))
+        return len(ids)
 
     def branch(self) -> Steps:
         """A start timestamp of its own for a task attempt."""
@@ -551,7 +565,7 @@ def large_writer(client: Client) -> Steps:
     while not client.world.closing:
         try:
             yield from _one_job(client)
-        except (ConflictError, Unavailable, OutcomeUnknown, Misuse):
+        except (ConflictError, Unavailable, OutcomeUnknown, Misuse, SnapshotTooOld):
             yield Sleep(0.5)
 
 
@@ -563,18 +577,19 @@ def _one_job(client: Client) -> Steps:
         if choices.chance(0.5):
             yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
         kept = len(tx.record.operations)
+        reports = choices.chance(0.5)
         for row in choices.sample(ROWS, choices.number(1, 3)):
-            yield from _one_task(client, tx, row, kept)
+            yield from _one_task(client, tx, row, kept, reports=reports)
     except OmidError:
         tx.give_up()
         raise
     if not tx.branches:
         tx.give_up()
         return
-    yield from tx.commit(choices.pick((WriteSetLevel.IDS, WriteSetLevel.TABLE)))
+    yield from tx.commit(WriteSetLevel.IDS if reports else choices.pick((WriteSetLevel.IDS, WriteSetLevel.TABLE)))
 
 
-def _one_task(client: Client, tx: Tx, row: bytes, kept: int) -> Steps:
+def _one_task(client: Client, tx: Tx, row: bytes, kept: int, *, reports: bool) -> Steps:
     """A task of a job: the first attempt that finishes counts; what others wrote belongs to nobody."""
     choices = client.choices
     for _ in range(choices.number(1, 2)):
@@ -583,11 +598,13 @@ def _one_task(client: Client, tx: Tx, row: bytes, kept: int) -> Steps:
         operations = list(tx.record.operations)
         try:
             yield from tx.write(choices.pick(TABLES), {row: {choices.pick(COLUMNS): True}}, branch)
+            count = (yield from tx.report(branch)) if reports else 0
             wins = choices.chance(0.7)
         except Unavailable:
             wins = False
         if wins:
             tx.branches.append(branch)
+            tx.reported += count
             return
         tx.written = before
         tx.record.operations[:] = operations

@@ -1355,6 +1355,115 @@ def _kill_in_commit(build: Build, after: int, lands: bool) -> bool:
     return True
 
 
+# ---------------------------------------------------------------- reported ids: T20
+
+
+def _reported_job(client: Client, *rows: bytes) -> Any:
+    """A job of one task, whose ids the TSO knows; not yet committed."""
+    tx = yield from client.begin("job")
+    yield from tx.lease()
+    branch = yield from tx.branch()
+    yield from tx.write("a", {row: {X: True} for row in rows}, branch)
+    tx.reported = yield from tx.report(branch)
+    tx.branches.append(branch)
+    return tx
+
+
+def _loses(s: Schedule, client: Client, tx: Tx) -> None:
+    s.do(client, ignoring(tx.commit()))
+    assert not tx.record.commit_ts, f"{tx.record.name} commits, although another commit wrote its cell meanwhile"
+    s.judge()
+
+
+@_schedule
+def a_commit_meets_the_ids_of_a_job_that_committed(build: Build) -> None:
+    """T20. T began before the job's commit and wrote one of its cells."""
+    s = Schedule(build)
+    job, t = s.client("J"), s.client("T")
+    tx = s.do(job, _reported_job(job, R0, R1))
+    small = s.do(t, written(t, "a", R1))
+    s.do(job, tx.commit())
+    assert tx.record.commit_ts
+    other = s.do(t, written(t, "a", R2))
+    s.do(t, other.commit())
+    assert other.record.commit_ts, "it wrote no cell of the job"
+    _loses(s, t, small)
+
+
+@_schedule
+def a_job_meets_commits_to_its_cells(build: Build) -> None:
+    """T20. T commits a cell that the job has written, and reported, but not committed."""
+    s = Schedule(build)
+    job, t = s.client("J"), s.client("T")
+    tx = s.do(job, _reported_job(job, R0, R1))
+    s.do(t, put(t, "a", R1))
+    _loses(s, job, tx)
+
+
+@_schedule
+def a_job_with_many_ids_meets_commits_to_its_cells(build: Build) -> None:
+    """T20. As before, of a job that searches for the map's later ids instead of looking up its own."""
+    s = Schedule(build, conflict_map_entries=1)
+    job, t = s.client("J"), s.client("T")
+    tx = s.do(job, _reported_job(job, *actors.ROWS))
+    s.do(t, put(t, "a", R1))
+    _loses(s, job, tx)
+
+
+@_schedule
+def two_jobs_meet(build: Build) -> None:
+    """T20. Both reported a cell that both wrote."""
+    s = Schedule(build)
+    one, two = s.client("J"), s.client("L")
+    first, second = s.do(one, _reported_job(one, R0, R1)), s.do(two, _reported_job(two, R1, R2))
+    s.do(one, first.commit())
+    assert first.record.commit_ts
+    _loses(s, two, second)
+
+
+@_schedule
+def a_job_whose_ids_the_tso_lacks_does_not_commit(build: Build) -> None:
+    """T20. Its lease ended, so the TSO forgot its ids. T, which began before the job, committed one of its cells."""
+    s = Schedule(build)
+    job, t = s.client("J"), s.client("T")
+    s.do(t, begin(t))  # LWM stays below it
+    tx = s.do(job, _reported_job(job, R0))
+    s.do(t, put(t, "a", R0))
+    s.do(job, tx.end_lease())
+    s.pass_time(0.5)
+    _loses(s, job, tx)
+
+
+@_schedule
+def ids_that_go_raise_lwm(build: Build) -> None:
+    """T20. The second job's ids take the room of the first one's. T began before the first one's commit."""
+    s = Schedule(build, reported_ids_max=130)
+    one, two, t = s.client("J"), s.client("L"), s.client("T")
+    first = s.do(one, _reported_job(one, R0, R1))
+    small = s.do(t, written(t, "a", R1))
+    s.do(one, first.commit())
+    assert first.record.commit_ts
+    s.do(two, _reported_job(two, R2))
+    s.do(two, _reported_job(two, R2))
+    _loses(s, t, small)
+
+
+@_schedule
+def a_job_below_lwm_is_decided_by_its_tables(build: Build) -> None:
+    """T20. Evictions raised LWM above the job: the map may have forgotten a commit to one of its cells."""
+    for row, table in ((R1, "a"), (R1, "b")):
+        s = Schedule(build, conflict_map_entries=1, reported_ids_max=10_000)
+        job, t = s.client("J"), s.client("T")
+        tx = s.do(job, _reported_job(job, R0, R1))
+        s.do(t, put(t, table, row))
+        for number in range(60):
+            s.do(t, put(t, "b", f"other {number}".encode()))
+        assert s.first.machine.oracle.low_watermark > tx.start_ts
+        s.do(job, ignoring(tx.commit()))
+        assert bool(tx.record.commit_ts) == (table == "b")
+        s.judge()
+
+
 # ---------------------------------------------------------------- taking over, the leader state
 
 

@@ -164,6 +164,7 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
         "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
         "table conflicts": dict(machine.oracle.table_conflicts),
         "refused": set(machine.oracle.refused_starts),
+        "reported ids": (machine.oracle.reported.count, machine.oracle.reported.newest_ts),
         "leases": machine.leases.starts, "large": set(machine.pending),
         "completions": list(machine.completions.starts), "fenced": machine.begins.fenced_ts,
         "counters": {name: count for name, count in machine.step.counters.items() if count},

@@ -254,6 +254,24 @@ def _branches_first(original: Any, large: Any, batch: Any, pending: Any) -> Any:
     return relayed(original(large, batch, pending), "PutDecision", decided)
 
 
+def _by_ids_all_the_same(original: Any, oracle: Any, request: Any, *, decided: int) -> Any:
+    low_watermark, oracle.low_watermark = oracle.low_watermark, 0
+    try:
+        return original(oracle, request, decided=decided)
+    finally:
+        oracle.low_watermark = low_watermark
+
+
+def _room_by_forgetting(original: Any, oracle: Any, count: int) -> bool:
+    oracle.reported.forget_committed(1 << 62)
+    return bool(oracle.reported.has_room(count))
+
+
+def _as_many_as_there_are(original: Any, oracle: Any, request: Any, *, decided: int) -> Any:
+    known = sum(map(len, oracle.reported.parts_of(request)))
+    return original(oracle, replace(request, reported_ids=known), decided=decided)
+
+
 MUTANTS: Final = (
     _m(
         "R1",
@@ -644,6 +662,55 @@ MUTANTS: Final = (
         "oracle.leases:LeaseRequests._share_steps",
         _shared_before_its_row,
         "a_shared_lease_is_promised_once_its_row_is_durable",
+    ),
+    _m(
+        "T20",
+        "no commit compares its ids with reported ones",
+        "oracle.status_oracle:ReportedIds.first_conflict",
+        answers(0),
+        "a_commit_meets_the_ids_of_a_job_that_committed",
+    ),
+    _m(
+        "T20b",
+        "jobs do not compare their ids with those of other jobs",
+        "oracle.status_oracle:StatusOracle._reported_conflict",
+        answers(None),
+        "two_jobs_meet",
+    ),
+    _m(
+        "T20c",
+        "jobs do not compare their ids with the map",
+        "oracle.status_oracle:StatusOracle._conflict_in_map",
+        answers(0),
+        "a_job_meets_commits_to_its_cells",
+    ),
+    _m(
+        "T20d",
+        "jobs with many ids do not compare them with the map",
+        "oracle.status_oracle:BucketMap.ids_after",
+        lambda original, conflict_map, start_ts: conflict_map.ids[:0],
+        "a_job_with_many_ids_meets_commits_to_its_cells",
+    ),
+    _m(
+        "T20e",
+        "a job commits by those of its ids that are known",
+        "oracle.status_oracle:StatusOracle.check",
+        _as_many_as_there_are,
+        "a_job_whose_ids_the_tso_lacks_does_not_commit",
+    ),
+    _m(
+        "T20f",
+        "reported ids go without a trace",
+        "oracle.status_oracle:StatusOracle.make_room",
+        _room_by_forgetting,
+        "ids_that_go_raise_lwm",
+    ),
+    _m(
+        "T20g",
+        "a job below LWM is decided by its ids",
+        "oracle.status_oracle:StatusOracle.check",
+        _by_ids_all_the_same,
+        "a_job_below_lwm_is_decided_by_its_tables",
     ),
     _m(
         "S1",

@@ -62,6 +62,7 @@ def _plan(choices: Choices) -> Plan:
         "tables_interval_s": 5.0,
         "commit_retry_s": actors.RETRY_BOUND_S,
         "write_set_fraction_max": 1.0,
+        "reported_ids_max": choices.pick((200, 400, 100_000)),
         "world_time": choices.chance(0.3),
     }
     if not settings["world_time"]:

@@ -213,7 +213,8 @@ class Session:
 
     def describe(self, words: Sequence[Word]) -> None:
         info = self._database.table_info(words[0].text)
-        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {_row_key_text(info)}")
+        row_key = ", ".join(_row_key(info)) or "bytes"
+        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {row_key}")
         if info.schema is not None:
             places = [(each.name, each.spark_type, each.column) for each in info.schema.columns]
             self._output.table(
@@ -331,7 +332,7 @@ class Session:
 
     def close(self) -> None:
         transaction, self._open = self._open, None
-        if transaction is not None and transaction.can_roll_back:
+        if transaction is not None and transaction._core.can_roll_back:
             transaction.rollback()
             self._output.note(f"rolled back the open transaction {transaction.start_ts}")
 
@@ -417,10 +418,6 @@ def _level(info: TableInfo) -> str:
 
 def _row_key(info: TableInfo) -> list[str]:
     return [] if info.schema is None else [f"{p.name}{' desc' if p.descending else ''}" for p in info.schema.row_key]
-
-
-def _row_key_text(info: TableInfo) -> str:
-    return ", ".join(_row_key(info)) or "bytes"
 
 
 def _stored_in(column: Column | None) -> str:

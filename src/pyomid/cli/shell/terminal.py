@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import table_text
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completion

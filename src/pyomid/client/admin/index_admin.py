@@ -167,7 +167,8 @@ def _check_keeps(info: TableInfo) -> None:
 
 def _fill_from(table: str, index: str, start: bytes, rows_max: int) -> Callable[[Any], bytes | None]:
     def fill(transaction: Any) -> bytes | None:
-        following: bytes | None = transaction.table(table).fill_index(index, start, rows_max)
+        indexed = transaction.table(table)
+        following: bytes | None = indexed._run(indexed._table.fill_index_steps(index, start, rows_max))
         return following
 
     return fill

@@ -10,7 +10,7 @@ class Counts:
     _ids_max: int
 
 class Buffered:
-    _rows: dict[bytes, dict[Column, bytes | None]]
+    rows: dict[bytes, dict[Column, bytes | None]]
     buffered_bytes: int
     _by_cell: int
     _by_row: int

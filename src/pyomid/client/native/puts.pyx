@@ -25,7 +25,7 @@ cdef class Counts:
 cdef class Buffered:
     """The unsent cells of one table (`WriteBuffer`)."""
 
-    cdef public dict _rows
+    cdef public dict rows
     cdef public int64_t buffered_bytes
     cdef public int64_t _by_cell
     cdef public int64_t _by_row
@@ -64,7 +64,7 @@ def put_known(Counts counts, Buffered buffer, KnownColumns rules, key, cells):
     counts._ids_noted += ids
     counts._buffered_bytes += added
     buffer.buffered_bytes += added
-    present = buffer._rows.setdefault(key, checked)
+    present = buffer.rows.setdefault(key, checked)
     if present is not checked:
         present.update(checked)
     return True

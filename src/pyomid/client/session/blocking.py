@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from operator import methodcaller
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyomid import platforms
@@ -23,7 +26,6 @@ from pyomid.client.session.request_retry import (
     LOOK_S,
     Attempt,
     ConnectionBroken,
-    ReadClock,
     SessionBase,
     Silence,
     broke,
@@ -33,14 +35,14 @@ from pyomid.client.session.request_retry import (
     others_connect,
     this_process,
 )
-from pyomid.errors import OmidError
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
-from pyomid.tls import bound_sends
+from pyomid.tls import TlsSocket, bound_sends, refusal
 from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Request, is_answered
-from pyomid.wire.open_starts import REPORT_S
+from pyomid.wire.session_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -74,15 +76,15 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         announced_epoch: Callable[[], int] | None = None,
         has_moved: Callable[[], bool] | None = None,
     ) -> None:
-        super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
+        super().__init__(
+            request_s=request_s, retry_s=retry_s, token=token, clock=clock, announced_epoch=announced_epoch
+        )
         self._connect = connect
         self._has_moved = has_moved
-        self._clock = clock
         self._handlers: dict[type[Effect], Handler] = {
-            ReadClock: lambda _: clock(),
             Pause: lambda e: sleep(e.pause_s),
-            Blocking: lambda e: e.call(),
-            Attempt: lambda e: self._connected(e.timeout_s).ask(e.request, e.timeout_s),
+            Blocking: methodcaller("call"),
+            Attempt: self._attempt,
         }
         self._connecting = threading.RLock()
         """A lock with an owner: a thread that was interrupted while it acquired the lock can tell whether to release
@@ -137,6 +139,9 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     def _ask_for(self, request: Request, kind: type[T]) -> T:
         return drive(self.ask_steps(request, kind), self._handlers)
+
+    def _attempt(self, effect: Attempt) -> Answer:
+        return self._connected(effect.timeout_s).ask(effect.request, effect.timeout_s)
 
     def _connected(self, timeout_s: float) -> _Connection:
         """Return the connection; a new one if there is none or it broke."""
@@ -300,6 +305,7 @@ class _Connection:
         self._has_leader = False
         self._silence = Silence()
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
+        """Number of bytes that TLS has decrypted, which the system's poll does not see."""
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._poll = select.poll()
@@ -434,7 +440,11 @@ class _Connection:
             if not chunk:
                 raise ConnectionResetError("closed by the TSO")
             for key, answer in self.protocol.feed(chunk):
-                self._deliver(key, answer)
+                receiver = self._slots.get(key)
+                if receiver is not None:
+                    receiver.answer = answer
+                    if receiver is not slot:
+                        receiver.signal()
         except BlockingIOError:
             return
         except (OSError, ValueError, OmidError) as error:
@@ -447,7 +457,7 @@ class _Connection:
     def _hears(self, left_s: float) -> bool:
         """Wait for bytes. False: none yet. `ConnectionError` if another TSO leads by now: this one may never reply."""
         patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
-        if self._has_decrypted() or self._poll.poll(patience_s * 1000):
+        if (self._pending is not None and self._pending()) or self._poll.poll(patience_s * 1000):
             self._silence.ends()
             return True
         if self._has_moved is not None:
@@ -455,16 +465,6 @@ class _Connection:
             if self._has_moved():
                 raise ConnectionAbortedError("no reply, and another TSO leads")
         return False
-
-    def _has_decrypted(self) -> bool:
-        """Whether TLS has decrypted bytes, which the system's poll does not see."""
-        return self._pending is not None and self._pending() > 0
-
-    def _deliver(self, key: int, answer: Answer) -> None:
-        slot = self._slots.get(key)
-        if slot is not None:
-            slot.answer = answer
-            slot.signal()
 
     def _give_up(self, slot: _Slot) -> None:
         if slot.answer is None:
@@ -479,3 +479,47 @@ class _Connection:
                 leader.leads = False
                 return
         self._has_leader = leader.leads = False
+
+
+# Connections to a TSO at a known address, with or without TLS
+
+
+def tcp_connector(
+    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+) -> Callable[[], socket.socket]:
+    """Return a `Connect` for HOST:PORT. With `tls`, the context decides how the server's name is checked."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise Misuse(f"{address!r} is not HOST:PORT", address=address)
+
+    def connect() -> socket.socket:
+        try:
+            sock = socket.create_connection((host, int(port)), timeout=timeout_s)
+        except OSError as error:
+            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
+        if tls is None:
+            return sock
+        try:
+            return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
+        except OSError as error:
+            sock.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise untrusted(address, error) from error
+            raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
+
+    return connect
+
+
+def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
+    return Misuse(refusal(error, f"the TSO at {address}", "tls") or str(error))
+
+
+def read_token(path: str) -> bytes:
+    """Return the token that a client presents to a TSO with `--token-file`: the file's content, stripped."""
+    try:
+        token = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise Misuse(f"token file {path}: {error.strerror}") from error
+    if not token:
+        raise Misuse(f"token file {path} is empty")
+    return token

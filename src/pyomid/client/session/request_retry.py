@@ -24,13 +24,14 @@ from typing import Final, Generic, Protocol, TypeGuard, TypeVar
 from pyomid import platforms
 from pyomid.client.drive import Blocking, Pause
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
+from pyomid.ports import Clock
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import ids_in_frame_max
 from pyomid.wire.frames import FRAME_BYTES_MAX
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
-from pyomid.wire.open_starts import OpenStarts
+from pyomid.wire.session_starts import OpenStarts
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +55,6 @@ class Attempt(Effect):
 
     request: Request
     timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReadClock(Effect):
-    """→ float: the session's clock, in seconds."""
-
-
-_READ_CLOCK: Final = ReadClock()
 
 
 class ConnectionBroken(Unavailable):
@@ -178,12 +171,14 @@ class SessionBase(Generic[C]):
         request_s: float,
         retry_s: float,
         token: bytes,
+        clock: Clock,
         announced_epoch: Callable[[], int] | None,
         known: KnownDatabase | None = None,
     ) -> None:
         self._request_s = request_s
         self._retry_s = retry_s
         self._token = token
+        self._clock = clock
         self._announced_epoch = announced_epoch
         self._closed = False
         self._epoch = 0
@@ -247,8 +242,7 @@ class SessionBase(Generic[C]):
         """Schedule a call of `report_open_starts` within `REPORT_S`, and again while any start is open."""
 
     def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
-        answer = yield from ask_steps(request, self._wait_log, request_s=self._request_s, retry_s=self._retry_s)
-        return answer if isinstance(answer, kind) else expected(answer, kind, request)
+        return ask_steps(request, kind, self._wait_log, self._clock, request_s=self._request_s, retry_s=self._retry_s)
 
     def _new_protocol(self) -> ClientProtocol:
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self.known.id)
@@ -288,9 +282,11 @@ class SessionBase(Generic[C]):
             raise Misuse("the session with the TSO is closed")
 
 
-def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s: float) -> Steps[Answer]:
-    """Return the reply; `Refused` is raised as its error."""
-    began_s: float = yield _READ_CLOCK
+def ask_steps(
+    request: Request, kind: type[T], wait_log: WaitLog, clock: Clock, *, request_s: float, retry_s: float
+) -> Steps[T]:
+    """Return the reply, which must be of this kind; `Refused` is raised as its error."""
+    began_s = clock()
     pause_s = PAUSE_S
     while True:
         try:
@@ -299,7 +295,7 @@ def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s:
             request = _again(request, lost)
             if _needs_a_person(lost.reason) and not _may_be_decided(request):
                 raise lost.reason from lost
-            now_s: float = yield ReadClock()
+            now_s = clock()
             if now_s - began_s >= retry_s:
                 raise _given_up(request, lost, retry_s) from lost
             wait_log.waits(request, lost, now_s - began_s, retry_s, now_s)
@@ -314,6 +310,8 @@ def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s:
         wait_log.answered()
         if isinstance(answer, Refused):
             raise _refused(request, answer.as_error())
+        if not isinstance(answer, kind):
+            raise Misuse(f"the TSO replied to {type(request).__name__} with {type(answer).__name__}")
         return answer
 
 
@@ -363,10 +361,3 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
 def this_process() -> str:
     """Return the name of this process for operators, sent with each request for a lease."""
     return f"process {os.getpid()} on {platform.node()}"
-
-
-def expected(answer: Answer, kind: type[T], request: Request) -> T:
-    """Return `answer`; `Misuse` if it is not the request's kind of reply."""
-    if not isinstance(answer, kind):
-        raise Misuse(f"the TSO replied to {type(request).__name__} with {type(answer).__name__}")
-    return answer

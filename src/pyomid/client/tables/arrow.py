@@ -23,9 +23,9 @@ import numpy as np
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Run
-from pyomid.client.tables.open_reads import OpenRead
 from pyomid.client.transaction_steps import SeenBatch, TransactionSteps, merged_batch, visible_rows
 from pyomid.client.validation import TableRules
+from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.protocol.visibility import VisibleCells

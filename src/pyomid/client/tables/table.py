@@ -13,43 +13,37 @@ sent in batches. A get or scan is one request (more if commits must be looked up
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.native import shown_rows as kernels
 from pyomid.client.observers import Kind
-from pyomid.client.public_names import TABLE, Handle, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
-from pyomid.client.tables.open_reads import OpenRead
+from pyomid.client.tables.scans import DescendingScan, RowScan, page_token, rest_of_range, scan_range
 from pyomid.client.transaction_steps import (
-    NO_OWN_ROWS,
-    OwnRows,
     Row,
-    SeenBatch,
     full_name,
-    merged,
     named,
-    shown_rows,
     unless_index_dropped,
 )
-from pyomid.client.validation import TableRules, check_limit, check_list, shown
+from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
+from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.exact import exact, shown_value
-from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo, narrowed_range
+from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyomid.client.tables.typed import TypedSteps
     from pyomid.client.transaction import RowTransaction
 
 Cells = Mapping[bytes, bytes]
@@ -77,30 +71,25 @@ class Exchange(NamedTuple):
     changes: IndexChanges
 
 
-class TableBase(Handle):
+class TableSteps:
     """A table in a transaction's snapshot, with its own writes, as steps for both front ends."""
 
-    def __init__(self, transaction: RowTransaction[Any], rules: TableRules) -> None:
-        self._transaction = transaction
+    def __init__(self, transaction: RowTransaction, rules: TableRules) -> None:
+        self.transaction = transaction
         self._rules = rules
         self._writes = transaction.writes
 
     @property
     def info(self) -> TableInfo:
-        """The catalog entry."""
         return self._rules.info
 
     @property
     def name(self) -> str:
         return self._rules.info.name
 
-    __dir__ = shows(TABLE)
-
-    # For pyomid's own use
-
     def buffer_put(self, key: bytes, cells: Cells, *, conflict: bool = True) -> bool:
         """Buffer a put. True: the caller must send the buffered writes now (`RowTransaction.send_steps`)."""
-        self._transaction.begin_write()
+        self.transaction.begin_write()
         if conflict and self._writes.put_known(self._rules, key, cells):
             return self._writes.is_flush_due
         row, checked = checked_put(self._rules, key, cells)
@@ -117,11 +106,11 @@ class TableBase(Handle):
         reverse: bool = False,
     ) -> RowScan:
         """Return a scan, with checked arguments; nothing is read yet."""
-        self._transaction.check_read()
+        self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         selection = self._rules.selection(columns)
         kind = DescendingScan if reverse else RowScan
-        return kind(self._transaction, self._rules.info, key_range, selection, check_limit(limit))
+        return kind(self.transaction, self._rules.info, key_range, selection, check_limit(limit))
 
     def page_steps(
         self,
@@ -135,7 +124,7 @@ class TableBase(Handle):
         after: str | None,
     ) -> Steps[Page]:
         """Return a page. Reads one row more, to know whether another page follows."""
-        self._transaction.check_read()
+        self.transaction.check_read()
         wanted = check_limit(limit)
         if not wanted:
             raise Misuse(f"limit {limit}: a page has at least one row", value=limit)
@@ -144,7 +133,7 @@ class TableBase(Handle):
             key_range = rest_of_range(key_range, after, reverse=reverse)
         selection = self._rules.selection(columns)
         kind = DescendingScan if reverse else RowScan
-        scan = kind(self._transaction, self._rules.info, key_range, selection, wanted + 1)
+        scan = kind(self.transaction, self._rules.info, key_range, selection, wanted + 1)
         rows: list[tuple[bytes, dict[bytes, bytes]]] = []
         while (found := (yield from scan.next_steps())) is not None:
             rows += found
@@ -156,20 +145,20 @@ class TableBase(Handle):
         self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
     ) -> Steps[ArrowScan]:
         """Return a vectorized read of what the transaction sees now."""
-        self._transaction.check_read()
+        self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         converter = arrow.converter(self._rules, columns)
-        yield from self._transaction.begin_read_steps()
-        if self._transaction.can_write:
-            yield from self._transaction.flushed_steps()
+        yield from self.transaction.begin_read_steps()
+        if self.transaction.can_write:
+            yield from self.transaction.flushed_steps()
         elif self._writes.has_buffered:
-            self._transaction.check_write()
-        store = self._transaction.database.deployment.store
+            self.transaction.check_write()
+        store = self.transaction.database.deployment.store
         read = self._writes.begin_read(self.name, key_range)
-        return ArrowScan(store, self.info, read, self._writes, converter, self._transaction.check_open)
+        return ArrowScan(store, self.info, read, self._writes, converter, self.transaction.check_open)
 
     def write_arrow_steps(self, data: Any) -> Steps[int]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         batches = arrow.record_batches(data)
         is_typed = self._rules.info.schema is not None
         untyped = None if is_typed else arrow.UntypedRows(self._rules, batches.schema)
@@ -177,7 +166,7 @@ class TableBase(Handle):
         count = 0
         try:
             while (batch := (yield Blocking(partial(arrow.next_batch, batches)))) is not None:
-                self._transaction.check_write()
+                self.transaction.check_write()
                 if untyped is not None:
                     rows = list(untyped.rows(batch))
                 else:
@@ -186,7 +175,7 @@ class TableBase(Handle):
                     if not self.info.indexes:
                         self._writes.note_ids_of(self.info, encoded)
                         write = self._writes.batch_write_steps(self._rules.info, encoded)
-                        yield from self._transaction.leaving_steps(write)
+                        yield from self.transaction.leaving_steps(write)
                         count += batch.num_rows
                         continue
                     rows = [(encoded.row_key(at), _cells_of(encoded, at)) for at in range(encoded.rows)]
@@ -195,23 +184,33 @@ class TableBase(Handle):
                     yield from self._buffer_rows_steps(part)
                     count += len(part)
         except BaseException as error:
-            if count and self._transaction.can_write:
-                self._transaction.mark_rollback_only(f"only {count} rows of its Arrow data were written: {error}")
+            if count and self.transaction.can_write:
+                self.transaction.mark_rollback_only(f"only {count} rows of its Arrow data were written: {error}")
             raise
         return count
 
+    def put(self, key: bytes, cells: Cells, expect: Expected | None, *, conflict: bool) -> Steps[None] | None:
+        """Buffer a put. Return the steps that are still due; None, mostly: none."""
+        if expect is not None:
+            return self.put_expecting_steps(key, cells, expect, conflict=conflict)
+        if self._rules.info.indexes:
+            return self.put_steps(key, cells, conflict=conflict)
+        return self.transaction.send_steps() if self.buffer_put(key, cells, conflict=conflict) else None
+
     def put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
         """`put` into a table with indexes."""
-        self._transaction.check_write()
+        self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
         yield from self.buffer_steps(row, checked, conflict=conflict)
 
     def fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
-        self._transaction.check_write()
+        """Put rows from `start` on into an index, and claim them. Return the start of the next rows; None at the
+        end."""
+        self.transaction.check_write()
         index = index_named(self.info, name)
         if index.info.state is IndexState.DROPPING:
             raise Misuse(f"index {name!r} of table {self.name!r} was dropped while it was built", index=name)
-        scan = RowScan(self._transaction, self.info, KeyRange(start), None, rows_max)
+        scan = RowScan(self.transaction, self.info, KeyRange(start), None, rows_max)
         last, count = b"", 0
         while (found := (yield from scan.read_steps())) is not None:
             rows = [(key, columns_of(row)) for key, row in found]
@@ -223,20 +222,21 @@ class TableBase(Handle):
         return last + b"\0" if count == rows_max else None
 
     def wrong_index_rows_steps(self) -> Steps[list[str]]:
-        """Look up every row in each index, and compare the numbers of rows."""
+        """Look up every row in each index, and compare the numbers of rows. Return the errors, a sentence for each
+        index."""
         wrong: list[str] = []
         for index in indexes_of(self.info):
-            if index.info.state is not IndexState.READY or self._transaction.start_ts < index.info.ready_ts:
+            if index.info.state is not IndexState.READY or self.transaction.start_ts < index.info.ready_ts:
                 continue
-            entries = yield from self._transaction.table_steps(index.info.table)
+            entries = yield from self.transaction.table_steps(index.info.table)
             due = present = count = 0
-            scan = RowScan(self._transaction, self.info, KeyRange(), None, None)
+            scan = RowScan(self.transaction, self.info, KeyRange(), None, None)
             while (rows := (yield from scan.read_steps())) is not None:
                 standing = (index.standing_key(row, columns_of(cells)) for row, cells in rows)
                 keys = [key for key in standing if key is not None]
                 found = yield from entries.read_steps(keys, None)
                 due, present = due + len(keys), present + sum(map(bool, found))
-            scan = RowScan(self._transaction, entries.info, KeyRange(), None, None)
+            scan = RowScan(self.transaction, entries.info, KeyRange(), None, None)
             while (rows := (yield from scan.read_steps())) is not None:
                 count += len(rows)
             if not due == present == count:
@@ -267,10 +267,10 @@ class TableBase(Handle):
     def _exchanges_steps(
         self, indexes: Sequence[IndexRows], rows: Sequence[RowCells], before: Mapping[bytes, Mapping[Column, Any]]
     ) -> Steps[list[list[Exchange]]]:
-        tables: list[TableBase] = []
+        tables: list[TableSteps] = []
         for index in indexes:
             with unless_index_dropped:
-                tables.append((yield from self._transaction.table_steps(index.info.table)))
+                tables.append((yield from self.transaction.table_steps(index.info.table)))
         exchanges: list[list[Exchange]] = []
         for row, cells in rows:
             exchanges.append([])
@@ -296,11 +296,11 @@ class TableBase(Handle):
                 if cells:
                     is_due |= self._writes.buffer(self.info, key, dict(cells), conflict=conflict)
                 if is_due:
-                    yield from self._transaction.send_steps()
+                    yield from self.transaction.send_steps()
         except BaseException as error:
-            if self._transaction.can_write:
+            if self.transaction.can_write:
                 reason = str(error) or repr(error)
-                self._transaction.mark_rollback_only(
+                self.transaction.mark_rollback_only(
                     f"a write to table {self.name!r} was buffered only in part: {reason}"
                 )
             raise
@@ -318,7 +318,7 @@ class TableBase(Handle):
         }
 
     def claim_cells_steps(self, keys: Sequence[bytes], columns: Sequence[Column]) -> Steps[None]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         self._claim(keys, columns, [{} for _ in keys])
         yield from ()
 
@@ -347,7 +347,7 @@ class TableBase(Handle):
         them too."""
         if for_update:
             return self._read_and_claim_steps(keys, selection)
-        transaction, info = self._transaction, self._rules.info
+        transaction, info = self.transaction, self._rules.info
         transaction.check_read()
         if transaction.writes.is_writing or not keys or selection == []:
             return self._read_later_steps(keys, selection, read)
@@ -356,19 +356,19 @@ class TableBase(Handle):
     def _read_later_steps(
         self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None
     ) -> Steps[list[Row]]:
-        yield from self._transaction.begin_read_steps()
+        yield from self.transaction.begin_read_steps()
         if not keys or selection == []:
             return [{} for _ in keys]
         return (yield from self.read_steps(keys, selection, read=read))
 
     def _read_and_claim_steps(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> Steps[list[Row]]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         rows = yield from self.read_steps(keys, selection)
         self._claim(keys, selection, rows)
         return rows
 
     def claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
         if names_columns(selection) or ConflictLevel.CELL not in self._rules.info.id_levels:
             self._claim(checked, selection, [{} for _ in checked])
@@ -385,7 +385,7 @@ class TableBase(Handle):
             self._writes.claim(info, key, [*row, *named_columns, *itself])
 
     def put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
         expected = checked_expectation(self._rules, row, expect)
         (found,) = yield from self.read_steps((row,), list(expected), for_update=True)
@@ -395,7 +395,7 @@ class TableBase(Handle):
         yield from self.buffer_steps(row, checked, conflict=conflict)
 
     def put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
         (found,) = yield from self.read_steps((row,), list(checked))
         if found:
@@ -404,7 +404,7 @@ class TableBase(Handle):
         return True
 
     def increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         row, counted = self._rules.row_key(key), self._rules.column(column)
         (found,) = yield from self.read_steps((row,), [counted])
         total = counter_value(self._rules.info, row, counted, found.get(counted)) + check_step(by)
@@ -412,7 +412,7 @@ class TableBase(Handle):
         return total
 
     def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if selection is not None and names_columns(selection):
@@ -432,155 +432,6 @@ class TableBase(Handle):
         yield from self._exchange_steps(rows, exchanges, conflict=conflict)
 
 
-class RowScan:
-    """A scan: rows batch by batch, with own writes as of its creation (C15). `read`: an open read of the same rows to
-    use instead."""
-
-    def __init__(
-        self,
-        transaction: RowTransaction[Any],
-        info: TableInfo,
-        key_range: KeyRange,
-        selection: Sequence[Column] | None,
-        limit: int | None,
-        read: OpenRead | None = None,
-    ) -> None:
-        self._transaction = transaction
-        self._info = info
-        self._selection = selection
-        self._batch_rows_max = transaction.database.settings.scan_batch_rows
-        self._rows_max = batch_rows(self._batch_rows_max, limit)
-        self._left = limit
-        self._read = transaction.writes.begin_read(info.name, key_range) if read is None else read
-        self._batches: Iterator[CellBatch] | None = None
-        self._rows: kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
-        """The rows returned last."""
-        self._is_over = limit == 0 or selection == []
-
-    def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """Return the next rows, possibly none. None at the end of the scan."""
-        return self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps())
-
-    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        if self._transaction.is_leased or self._left is not None:
-            found = yield from self.read_steps()
-            return None if found is None else self._shown(found)
-        rows = yield from self._all_steps()
-        if rows is None:
-            return None
-        self._rows = rows
-        self._transaction.note_scan(self)
-        return iter(rows)
-
-    def cut(self) -> None:
-        """End the scan with its transaction: its iterators return no more rows, and the next call raises."""
-        self._rows.clear()
-        self._is_over = False
-
-    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `next_steps`, within another call of the transaction."""
-        found = yield from self._seen_steps()
-        return None if found is None else self._limited(merged(*found, self._selection))
-
-    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `read_steps`, for a scan without a limit."""
-        found = yield from self._seen_steps()
-        return None if found is None else shown_rows(*found, self._selection)
-
-    def _seen_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows] | None]:
-        """Return the store's next batches and own rows in their range. None at the end of the scan."""
-        if self._is_over:
-            return None
-        yield from self._transaction.begin_read_steps()
-        try:
-            return (yield from self._next_batch_steps())
-        except BaseException:
-            self._batches = None  # its iterator is past rows that were not returned
-            raise
-
-    def _next_batch_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows]]:
-        writes, read = self._transaction.writes, self._read
-        if self._batches is None:
-            self._batches = self._ask(read.key_range)
-        batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
-        if batch is not None and not batch.rows:
-            return [], NO_OWN_ROWS
-        found = yield from writes.batch_steps(self._info, batch, self._selection)
-        seen = [] if found is None else [found]
-        shown = read.up_to(None if batch is None else batch.row_key(batch.rows - 1) + b"\0")
-        own = yield from writes.own_rows_steps(read, self._info, seen, shown, self._selection)
-        self._is_over = batch is None
-        if self._grow():
-            self._batches = None  # the next scan begins after this batch, and fetches more rows
-        return seen, own
-
-    def _grow(self) -> bool:
-        """Enlarge the next batch. False if it has the full size already.
-
-        A scan with a limit starts with a small batch and needs another only after deleted rows. The head of a queue may
-        have thousands of these, and each batch costs a fetch.
-        """
-        rows_max, self._rows_max = self._rows_max, min(4 * self._rows_max, self._batch_rows_max)
-        return rows_max < self._rows_max
-
-    def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
-        store = self._transaction.database.deployment.store
-        return store.scan(
-            self._info.name,
-            key_range,
-            self._selection,
-            batch_rows_max=self._rows_max,
-            bounds=self._transaction.writes.bounds,
-        )
-
-    def _limited(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        if self._left is None:
-            return rows
-        rows = rows[: self._left]
-        self._left -= len(rows)
-        if not self._left:
-            self._is_over = True
-            self._read.end()
-        return rows
-
-    def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Yield rows while the transaction may read: its lease may be lost at any moment. Ownership is checked once per
-        batch, not per row."""
-        check_open = self._transaction.check_open
-        for row in rows:
-            check_open()
-            yield row
-
-
-class DescendingScan(RowScan):
-    """A scan from the last row to the first: parts of the range, the last part first, each read ascending and
-    reversed."""
-
-    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        return self.read_steps()
-
-    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        if self._is_over:
-            return None
-        yield from self._transaction.begin_read_steps()
-        writes, whole = self._transaction.writes, self._read.key_range
-        if whole.stop is not None and whole.stop <= whole.start:
-            self._is_over = True
-            return []
-        store = self._transaction.database.deployment.store
-        start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
-        part = self._read.down_to(start)
-        batches: list[CellBatch] = yield Blocking(lambda: list(self._ask(part)))
-        seen: list[SeenBatch] = []
-        for batch in (*(each for each in batches if each.rows), None):
-            found = yield from writes.batch_steps(self._info, batch, self._selection)
-            seen += () if found is None else (found,)
-        own = yield from writes.own_rows_steps(self._read, self._info, seen, part, self._selection)
-        self._is_over = start <= whole.start
-        self._grow()
-        return self._limited(merged(seen, own, self._selection)[::-1])
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """Rows of a scan. `next`: the token of the next page, None if no row follows. A token is URL-safe text."""
@@ -589,11 +440,29 @@ class Page:
     next: str | None
 
 
-class Table(TableBase):
+S = TypeVar("S", bound="TableSteps | TypedSteps[Any]")
+
+
+class TableHandle(Handle, Generic[S]):
+    """What all tables that programs use have in common. `_table`: its steps."""
+
+    _table: S
+
+    @property
+    def info(self) -> TableInfo:
+        """The catalog entry."""
+        return self._table.info
+
+    @property
+    def name(self) -> str:
+        return self._table.name
+
+
+class Table(TableHandle[TableSteps]):
     """A table in a transaction's snapshot, with its own writes. Returned by `Transaction.table`."""
 
-    def __init__(self, transaction: RowTransaction[Table], rules: TableRules, run: Run) -> None:
-        super().__init__(transaction, rules)
+    def __init__(self, table: TableSteps, run: Run) -> None:
+        self._table = table
         self._run = run
 
     def get(
@@ -603,7 +472,7 @@ class Table(TableBase):
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """
-        return self._run(self.get_steps(key, columns, for_update=for_update))
+        return self._run(self._table.get_steps(key, columns, for_update=for_update))
 
     def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
@@ -612,7 +481,7 @@ class Table(TableBase):
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """
-        return self._run(self.rows_steps(keys, columns, for_update=for_update))
+        return self._run(self._table.rows_steps(keys, columns, for_update=for_update))
 
     def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
         """Set columns of the row; its other columns stay. Names and limits are checked at once; the write is sent
@@ -624,21 +493,18 @@ class Table(TableBase):
         `conflict` False: another transaction may write the same cells at the same time and both commit; then the write
         of the transaction that began later stays.
         """
-        if expect is not None:
-            self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
-        elif self._rules.info.indexes:
-            self._run(self.put_steps(key, cells, conflict=conflict))
-        elif self.buffer_put(key, cells, conflict=conflict):
-            self._run(self._transaction.send_steps())
+        steps = self._table.put(key, cells, expect, conflict=conflict)
+        if steps is not None:
+            self._run(steps)
 
     def put_if_absent(self, key: bytes, cells: Cells) -> bool:
         """Put the cells if none of these columns exists. Return whether it wrote."""
-        return self._run(self.put_if_absent_steps(key, cells))
+        return self._run(self._table.put_if_absent_steps(key, cells))
 
     def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
         """Add to a counter, which begins at 0, and return the sum. It is stored as HBase stores counters: 8 bytes,
         signed, big-endian. Of two overlapping transactions that increment one counter, one aborts."""
-        return self._run(self.increment_steps(key, column, by))
+        return self._run(self._table.increment_steps(key, column, by))
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Delete the row, or some of its columns.
@@ -646,11 +512,11 @@ class Table(TableBase):
         A row (or a family) is deleted column by column, as this transaction sees it. At conflict level "cell" a column
         that another transaction adds meanwhile survives; at level "row" the two conflict.
         """
-        return self._run(self.delete_steps([key], columns))
+        return self._run(self._table.delete_steps([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """Delete many rows, which are read by one request if necessary."""
-        return self._run(self.delete_steps(keys, columns))
+        return self._run(self._table.delete_steps(keys, columns))
 
     def scan(
         self,
@@ -668,7 +534,7 @@ class Table(TableBase):
         `prefix`: only keys that begin with it; `start` and `stop` are still whole keys, and `Misuse` is raised if they
         exclude the whole prefix. The scan shows own writes as of this call, and ends with the transaction.
         """
-        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
+        return self._rows_of(self._table.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
     def page(
         self,
@@ -684,7 +550,7 @@ class Table(TableBase):
         """Return up to `limit` rows of a scan with these arguments. `after`: the `next` of the preceding page, perhaps
         of an earlier transaction; the rows that this transaction sees after that page's last row follow.
         """
-        return self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
+        return self._run(self._table.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
     def to_arrow(
         self,
@@ -701,8 +567,8 @@ class Table(TableBase):
         open, in any thread. It does not contain later writes of the transaction. DuckDB, Polars and pandas accept it.
         Needs pyarrow.
         """
-        scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
-        return scan.reader(scan.batches(self._transaction.database.driver.run))
+        scan = self._run(self._table.arrow_scan_steps(start, stop, prefix, columns))
+        return scan.reader(scan.batches(self._run))
 
     def write_arrow(self, data: Any) -> int:
         """Write a RecordBatch, Table, RecordBatchReader, or an object with `__arrow_c_stream__` (a pandas or Polars
@@ -713,18 +579,7 @@ class Table(TableBase):
         another Arrow type are converted if the column can hold them exactly; otherwise `MisuseType` names the column.
         If earlier rows were written, the transaction is then rollback-only. Needs pyarrow.
         """
-        return self._run(self.write_arrow_steps(data))
-
-    # For pyomid's own use
-
-    def fill_index(self, name: str, start: bytes, rows_max: int) -> bytes | None:
-        """Put rows from `start` on into an index, and claim them. Return the start of the next rows; None at the
-        end."""
-        return self._run(self.fill_index_steps(name, start, rows_max))
-
-    def wrong_index_rows(self) -> list[str]:
-        """Return the errors of the table's indexes, a sentence for each index."""
-        return self._run(self.wrong_index_rows_steps())
+        return self._run(self._table.write_arrow_steps(data))
 
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """Iterate over a scan. Not a generator, because every row would pass through it."""
@@ -829,44 +684,3 @@ def counter_bytes(info: TableInfo, row: bytes, column: Column, total: int) -> by
             row=row,
             value=total,
         ) from None
-
-
-def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:
-    """Return the key range of a scan: start and stop within the prefix."""
-    low = rules.bound("start", start)
-    high = None if stop is None else rules.bound("stop", stop)
-    found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
-    if found is None:
-        raise Misuse(
-            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} exclude all keys "
-            f"with prefix={prefix!r}: bounds are whole keys, not the part after the prefix",
-            table=rules.info.name,
-        )
-    return found
-
-
-def page_token(key: bytes, *, reverse: bool) -> str:
-    """Return a page token: the direction and the page's last key."""
-    return base64.urlsafe_b64encode(_TOKENS[reverse] + key).decode().rstrip("=")
-
-
-def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRange:
-    """Return the rest of the range after the token's page. `Misuse` if it is not a token of such a scan."""
-    if not isinstance(token, str):
-        raise MisuseType(f"after {token!r} is {type(token).__name__}, not str", value=token)
-    try:
-        decoded = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        decoded = b""
-    key = decoded[1:]
-    if decoded[:1] != _TOKENS[reverse] or not key or key not in key_range:
-        raise Misuse(f"after {token[:60]!r} is not a page token of this scan", value=token)
-    return KeyRange(key_range.start, key) if reverse else KeyRange(key + b"\0", key_range.stop)
-
-
-_TOKENS: Final = {False: b"\x01", True: b"\x02"}
-
-
-def batch_rows(batch_rows_max: int, limit: int | None) -> int:
-    """Return how many rows to fetch at once: for a small limit few, but some spare because a few may not be visible."""
-    return batch_rows_max if limit is None else min(batch_rows_max, max(16, limit + limit // 4))

@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
 from pyomid.client.drive import Run
 from pyomid.client.observers import Kind
-from pyomid.client.public_names import TYPED_TABLE, Handle, shows
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
-from pyomid.client.tables.table import DescendingScan, RowScan, TableBase, check_step, columns_of, unexpected
+from pyomid.client.tables.scans import DescendingScan, RowScan
+from pyomid.client.tables.table import (
+    TableHandle,
+    TableSteps,
+    check_step,
+    columns_of,
+    unexpected,
+)
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
 from pyomid.client.validation import check_limit, check_list
 from pyomid.errors import Corruption, Misuse, MisuseType
@@ -116,8 +122,8 @@ class IndexScan:
 
     def __init__(
         self,
-        transaction: RowTransaction[Any],
-        table: TableBase,
+        transaction: RowTransaction,
+        table: TableSteps,
         index: IndexRows,
         prefix: bytes,
         limit: int | None,
@@ -165,27 +171,22 @@ class IndexScan:
         return self._kind(self._transaction, entries.info, read.key_range, None, self._limit, read)
 
 
-class TypedTableBase(Handle, Generic[RowT]):
+class TypedSteps(Generic[RowT]):
     """A typed table in a transaction, as steps for both front ends."""
 
-    def __init__(self, table: TableBase, transaction: RowTransaction[Any], codec: object) -> None:
+    def __init__(self, table: TableSteps, codec: object) -> None:
         self._table = table
-        self._transaction = transaction
+        self.transaction: Final = table.transaction
         self._rows = RowCodec(table.info)
         self._shape: Shape[RowT] = Shape(codec, self._rows, table.name)
 
     @property
     def info(self) -> TableInfo:
-        """The catalog entry."""
         return self._table.info
 
     @property
     def name(self) -> str:
         return self._table.name
-
-    __dir__ = shows(TYPED_TABLE)
-
-    # For pyomid's own use
 
     def delete_steps(self, keys: Iterable[Any]) -> Steps[None]:
         return self._table.delete_steps([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
@@ -196,10 +197,10 @@ class TypedTableBase(Handle, Generic[RowT]):
 
     def begin_lookup(self, index: str, values: Any, limit: int | None, *, reverse: bool) -> IndexScan:
         """Return a scan of the rows with these values in an index."""
-        self._transaction.check_read()
-        rows = readable_index(self.info, index, self._transaction.start_ts)
+        self.transaction.check_read()
+        rows = readable_index(self.info, index, self.transaction.start_ts)
         prefix = rows.prefix(values)
-        return IndexScan(self._transaction, self._table, rows, prefix, check_limit(limit), reverse=reverse)
+        return IndexScan(self.transaction, self._table, rows, prefix, check_limit(limit), reverse=reverse)
 
     def page_steps(
         self, start: Any, stop: Any, prefix: Any, limit: int, *, reverse: bool, after: str | None
@@ -244,7 +245,7 @@ class TypedTableBase(Handle, Generic[RowT]):
         return found
 
     def put_steps(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> Steps[None]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         key, cells = self._rows.encode(self._shape.taken(row))
         checked = self._table.checked_cells(key, cells)
         if expect is not None:
@@ -260,7 +261,7 @@ class TypedTableBase(Handle, Generic[RowT]):
         yield from self._table.buffer_steps(key, checked, conflict=conflict)
 
     def increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         stored, place = self._table.checked_key(self._rows.key(key)), self._rows.counter(column)
         (found,) = yield from self._table.read_steps([stored], [place])
         total: int = (self._rows.decode(stored, found)[column] or 0) + check_step(by)
@@ -268,7 +269,7 @@ class TypedTableBase(Handle, Generic[RowT]):
         return total
 
     def put_if_absent_steps(self, row: RowT) -> Steps[bool]:
-        self._transaction.check_write()
+        self.transaction.check_write()
         key, cells = self._rows.encode(self._shape.taken(row))
         checked = self._table.checked_cells(key, cells)
         (found,) = yield from self._read_steps([key], for_update=True)
@@ -278,11 +279,11 @@ class TypedTableBase(Handle, Generic[RowT]):
         return True
 
 
-class TypedTable(TypedTableBase[RowT]):
+class TypedTable(TableHandle[TypedSteps[RowT]], Generic[RowT]):
     """A typed table in a transaction's snapshot, with its own writes. Returned by `Transaction.table` with a codec."""
 
-    def __init__(self, table: TableBase, transaction: RowTransaction[Any], codec: object, run: Run) -> None:
-        super().__init__(table, transaction, codec)
+    def __init__(self, table: TypedSteps[RowT], run: Run) -> None:
+        self._table = table
         self._run = run
 
     def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
@@ -290,33 +291,33 @@ class TypedTable(TypedTableBase[RowT]):
 
         `for_update`: also claim the row (`Transaction.claim`), whether it exists or not.
         """
-        return self._run(self.get_steps(key, for_update=for_update))
+        return self._run(self._table.get_steps(key, for_update=for_update))
 
     def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
         """Return many rows by one request: every key, in the given order."""
-        return self._run(self.rows_steps(keys, for_update=for_update))
+        return self._run(self._table.rows_steps(keys, for_update=for_update))
 
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
         """Set columns of a row: all columns of its class, or the dict's keys. None removes a value. `MisuseType` names
         a column whose value does not fit. `expect` and `conflict` as of `Table.put`, by column names."""
-        return self._run(self.put_steps(row, expect, conflict=conflict))
+        return self._run(self._table.put_steps(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:
         """Put the row if there is no row with its key. Return whether it wrote."""
-        return self._run(self.put_if_absent_steps(row))
+        return self._run(self._table.put_if_absent_steps(row))
 
     def delete(self, key: Any) -> None:
         """Delete the row."""
-        return self._run(self.delete_steps([key]))
+        return self._run(self._table.delete_steps([key]))
 
     def delete_rows(self, keys: Iterable[Any]) -> None:
         """Delete many rows, which are read by one request."""
-        return self._run(self.delete_steps(keys))
+        return self._run(self._table.delete_steps(keys))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
         """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
         type. Of two overlapping transactions that increment one column of a row, one aborts."""
-        return self._run(self.increment_steps(key, column, by))
+        return self._run(self._table.increment_steps(key, column, by))
 
     def scan(
         self,
@@ -329,12 +330,12 @@ class TypedTable(TypedTableBase[RowT]):
     ) -> Iterator[RowT]:
         """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive), fetched in batches. Bounds
         are keys, or values of the first key columns; `prefix` is the values of the first key columns."""
-        return self._rows_of(self.begin_scan(start, stop, prefix, limit, reverse=reverse))
+        return self._rows_of(self._table.begin_scan(start, stop, prefix, limit, reverse=reverse))
 
     def lookup(self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False) -> Iterator[RowT]:
         """Iterate over the rows with these values in an index (`Database.create_index`): a value, or a tuple of the
         values of its first columns. Ordered by the index's other columns, then by key."""
-        return self._rows_of(self.begin_lookup(index, values, limit, reverse=reverse))
+        return self._rows_of(self._table.begin_lookup(index, values, limit, reverse=reverse))
 
     def page(
         self,
@@ -347,16 +348,16 @@ class TypedTable(TypedTableBase[RowT]):
         after: str | None = None,
     ) -> TypedPage[RowT]:
         """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
-        return self._run(self.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
+        return self._run(self._table.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
 
     def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """As `Table.to_arrow`, with the bounds of `scan`. Default of `columns`: the columns of the class, else all."""
-        scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
-        return scan.reader(scan.batches(self._transaction.database.driver.run))
+        scan = self._run(self._table.arrow_scan_steps(start, stop, prefix, columns))
+        return scan.reader(scan.batches(self._run))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
         while (rows := self._run(scan.next_steps())) is not None:
             for key, row in rows:
-                yield self.shown(key, row)
+                yield self._table.shown(key, row)

@@ -39,13 +39,13 @@ _FRESH: Final = "pyomid init URL --above-backup"
 def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
     """Return the moment of a start that a lease holds. Its tables are the current ones: a younger table holds nothing
     that committed before it."""
-    deployment = database.deployment
+    deployment = database._core.deployment
     infos = [info for info in deployment.catalog.tables() if info.name != EXPIRY_TABLE]
     tables = {info.name: _as_of(info, start_ts) for info in infos}
     indexes = {index.table for info in tables.values() for index in info.indexes}
     kept = [info for info in tables.values() if not info.name.startswith(INDEX_TABLES) or info.name in indexes]
     snapshot, cache = Snapshot(start_ts, epoch), CommitCache()
-    floors = {info.name: database.driver.run(seen_steps(info, snapshot, cache)).expired_to for info in kept}
+    floors = {info.name: database._core.driver.run(seen_steps(info, snapshot, cache)).expired_to for info in kept}
     return BackupMoment(
         start_ts,
         epoch,

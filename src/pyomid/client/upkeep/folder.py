@@ -3,7 +3,7 @@
     every second    count the new versions that W has passed (`Gain`)
     if enough       compact the parts of tables that are due (`compact_region_steps`)
     once a minute   delete commit-table entries, if there are many (`sanitize_steps`)
-    at intervals    shrink old idempotency keys (`expired_keys`)
+    at intervals    shrink old idempotency keys (`expire`)
     at intervals    move the expiry floors of tables with a time to live (`expiry`)
 
 It is a client like any other: seals and horizons go through the TSO, and it may die anywhere, like any compactor. Other
@@ -36,8 +36,8 @@ from typing import Any, Final
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Run, drive, port_handlers
-from pyomid.client.upkeep import expiry
-from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep import expire
+from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import compact_partition
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, expiry_of, serve
@@ -196,7 +196,7 @@ class FolderUpkeep(Rounds):
         self._records = records
         self._share = share
         self._retry_s = retry_s
-        self._expiry_clock = expiry_clock or expiry.steady_clock()
+        self._expiry_clock = expiry_clock or expire.steady_clock()
         self._expires = _Expires(clock())
         self._keep_keys_s = keep_keys_s
         self._keys_s = clock() if keep_keys_s else inf
@@ -317,10 +317,10 @@ class FolderUpkeep(Rounds):
         due.cover_s, is_covered = began_s, True
         with Database(deployment) as database:
             for info in infos:
-                moved: expiry.Moved | None = None
+                moved: expire.Moved | None = None
                 if not self.is_failing(expiry_of(info.name)):
                     with self.alone(expiry_of(info.name)):
-                        moved = expiry.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
+                        moved = expire.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
                 if moved is None:
                     if self.is_failing(expiry_of(info.name)):  # otherwise it was dropped
                         is_covered, due.cover_s = False, max(due.cover_s, began_s + self.after_error_s)

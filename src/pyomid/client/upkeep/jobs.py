@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyomid.client.drive import Run
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped
 from pyomid.client.upkeep.verification import Seen, Verification, look, verified
 from pyomid.config import Settings
 from pyomid.ports import Deployment, Sleep

@@ -31,7 +31,7 @@ from typing import Any, Final, Protocol
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver, Handler, drive, port_handlers
-from pyomid.client.upkeep.expired_keys import expire_keys
+from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Compaction, compact_partition, compacted, sanitize
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.crashpoints import crash_point
@@ -234,7 +234,7 @@ class CompactionRounds(ClusterRounds):
         before the others."""
 
     def round(self) -> float:
-        deployment = self.database.deployment
+        deployment = self.database._core.deployment
         tables = self._present(deployment)
         expires_in_s = self._expire(tables)
         now_s = self._wall_clock()
@@ -305,12 +305,12 @@ class CompactionRounds(ClusterRounds):
     def _expire(self, tables: Sequence[str] | None) -> float:
         """Expire values and keys. Return the seconds until the next call."""
         database = self.database
-        infos = chosen_tables(database.deployment.catalog, tables)
+        infos = chosen_tables(database._core.deployment.catalog, tables)
         for info in infos:
             if info.ttl_seconds is not None and not self.is_failing(expiry_of(info.name)):
                 with self.alone(expiry_of(info.name)):
                     database.expire([info.name])
-        days = database.deployment.settings.transaction_id_days
+        days = database._core.deployment.settings.transaction_id_days
         if tables is None and days and not self.is_failing(EXPIRY_OF_KEYS):
             with self.alone(EXPIRY_OF_KEYS):
                 expire_keys(database, 86_400 * days)
@@ -322,7 +322,7 @@ class SanitizingRounds(ClusterRounds):
     """Sanitizing, at once and then every `every_s`."""
 
     def round(self) -> float:
-        deployment = self.database.deployment
+        deployment = self.database._core.deployment
         self.check()
         report = sanitize(deployment, Driver(deployment).run)
         log.info(

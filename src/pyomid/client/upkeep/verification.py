@@ -46,8 +46,7 @@ from numpy.typing import NDArray
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
 from pyomid.client.admin.table_admin import drawn_start
-from pyomid.client.upkeep.partitions import Partition
-from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.partitions import Partition, table_text
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.sanitize import covered_watermark

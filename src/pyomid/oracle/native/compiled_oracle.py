@@ -26,7 +26,7 @@ from pyomid.oracle.native import decide
 from pyomid.oracle.native.memory import CacheLineMap, Chunk, Op, OracleState, TableColumn, TableRows, moved
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CellsOfCommit, CommitRequest
-from pyomid.wire.codec import Incoming
+from pyomid.wire.codec import ReceivedRequest
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.messages import Complete
 
@@ -41,8 +41,8 @@ _TAGS: Final = 1 << 64
 ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
 """Completed starts between two steps of the machine."""
-_COPIED_IN: Final = struct.Struct("=17q")
-"""`OracleState` from its first field up to `fenced_ts`: packing at once saves 2 µs over field by field."""
+_COPIED_IN: Final = struct.Struct("=18q")
+"""`OracleState` from its first field up to `reported_ts`: packing at once saves 2 µs over field by field."""
 
 
 class CompiledOracle(ChunkOracle):
@@ -98,11 +98,11 @@ class CompiledOracle(ChunkOracle):
             block.grow(self._machine.settings.batch_entries_max)
         return decided
 
-    def decode(self, payload: bytes) -> Incoming:
+    def decode(self, payload: bytes) -> ReceivedRequest:
         return self.parsed(payload) or super().decode(payload)
 
     @staticmethod
-    def parsed(payload: bytes) -> Incoming | None:
+    def parsed(payload: bytes) -> ReceivedRequest | None:
         """Return a long ordinary commit or completion, its ids as an array: as `decode_request`, but five times as
         fast. None if the request is of another kind, or malformed."""
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
@@ -115,11 +115,11 @@ class CompiledOracle(ChunkOracle):
         ids = cast("tuple[int, ...]", cells[: op["cell_end"]].copy())
         start_ts, tag = int(op["ts"]), int(op["tag"]) % _TAGS
         if op["kind"] == decide.COMPLETE:
-            return Incoming(tag, Complete(ids))
+            return ReceivedRequest(tag, Complete(ids))
         if op["kind"] == decide.COMMIT:
             named = tuple(tables[: op["table_end"]].tolist())
             carried = framed[op["carried_at"] :][: op["carried_bytes"]].tobytes()
-            return Incoming(tag, CommitRequest(start_ts, ids, named, cells=carried))
+            return ReceivedRequest(tag, CommitRequest(start_ts, ids, named, cells=carried))
         return None
 
     def give_back(self) -> None:
@@ -205,6 +205,7 @@ class CompiledOracle(ChunkOracle):
             settings.batch_bytes_max - batch.cells_bytes,
             settings.one_step_bytes_max,
             machine.begins.fenced_ts,
+            machine.oracle.reported.newest_ts,
         )  # fmt: skip
         return block
 

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from pyomid.native.batch cimport TIMESTAMP_STEP
 from pyomid.native.numbers cimport BYTES, VARINT, big_endian
 from pyomid.native.search cimport lower_bound
-from pyomid.native.varints cimport read_varint
+from pyomid.native.varints cimport read_short, read_varint
 from pyomid.oracle.native.memory cimport (
     BUCKET_WORDS, Chunk, Op, OracleState, Table, first_later, keep_commit, keep_commits, kept_commit, prefetch_commits,
     prefetch_tags,
@@ -74,7 +74,7 @@ cdef struct Parsed:
 
 cdef inline int64_t read_key(const uint8_t *data, int64_t at, int64_t end, int64_t *key) noexcept nogil:
     """Return where the key ends, field number and wire type in `key[0]`; -1 for field 0 or more than 32 bits."""
-    at = read_varint(data, at, end, key)
+    at = read_short(data, at, end, key)
     return -1 if at < 0 or key[0] < 8 or key[0] >> 32 else at
 
 
@@ -101,7 +101,7 @@ cdef int64_t parse_ids(
         at = read_varint(data, at, end, ids + count[0])
         count[0] += 1
         return at
-    at = read_varint(data, at, end, &length)
+    at = read_short(data, at, end, &length)
     if wire_type != BYTES or at < 0 or length < 0 or length > end - at:
         return -1
     stop = at + length
@@ -128,7 +128,7 @@ cdef int64_t parse_commit(
         elif key >> 3 == COMMIT_REQUEST_TABLE_ID:
             at = parse_ids(data, at, end, key & 7, tables, &op.table_end)
         elif key == (COMMIT_REQUEST_CELLS << 3 | BYTES):
-            at = read_varint(data, at, end, &length)
+            at = read_short(data, at, end, &length)
             if at < 0 or length < 0 or length > end - at:
                 return RARE
             op.carried_at, op.carried_bytes = at, length
@@ -169,7 +169,7 @@ cdef int64_t parse_one(
         if at < 0:
             return RARE
         if key & 7 == BYTES:
-            at = read_varint(data, at, end, &length)
+            at = read_short(data, at, end, &length)
             if at < 0 or length < 0 or length > end - at or op.kind != RARE:
                 return RARE
             if key >> 3 == REQUEST_TIMESTAMP_REQUEST:
@@ -292,12 +292,12 @@ cdef int64_t take_start(OracleState *state, int64_t not_before) noexcept nogil:
 
 
 cdef bint is_rare_commit(OracleState *state, Memory *memory, Op *op, Parsed *parsed) noexcept nogil:
-    """Whether the machine must answer: malformed, sealed, a retry, an unregistered table."""
+    """Whether the machine must answer: malformed, sealed, a retry, an unregistered table, older than reported ids."""
     cdef int64_t index, at
     cdef Table *table
     if not is_issued_start(state, op.ts) or op.table_end - op.table_begin > TABLE_IDS_MAX:
         return True
-    if op.carried_bytes > state.one_step_bytes_max:
+    if op.carried_bytes > state.one_step_bytes_max or state.low_watermark < op.ts < state.reported_ts:
         return True
     if op.cell_end - op.cell_begin > state.write_set_ids_max or state.next_ts + TIMESTAMP_STEP > state.ceiling:
         return True

@@ -32,6 +32,7 @@ cdef struct OracleState:
     int64_t carried_bytes_left
     int64_t one_step_bytes_max
     int64_t fenced_ts
+    int64_t reported_ts
     int64_t begins
     int64_t commits
     int64_t aborts_conflict

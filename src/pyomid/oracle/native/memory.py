@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.oracle.native import decide
-from pyomid.oracle.status_oracle import BucketMap
+from pyomid.oracle.status_oracle import BucketMap, Ids
 
 SLOTS: Final = 28
 BUCKET_WORDS: Final = 64
@@ -95,6 +95,8 @@ class OracleState(Record):
     """Bytes of cells that one commit may carry."""
     fenced_ts: int
     """The newest fence, sent with each start."""
+    reported_ts: int
+    """The newest commit with reported ids: the machine decides commits of earlier starts."""
     begins: int
     commits: int
     aborts_conflict: int
@@ -171,8 +173,13 @@ class CacheLineMap:
     def record(self, cell_id: int, commit_ts: int) -> int:
         return decide.record_commit(self.words, cell_id, commit_ts)
 
-    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
-        return decide.first_conflict(self.words, np.array(cell_ids, dtype=np.int64), start_ts)
+    def ids_after(self, start_ts: int) -> Ids:
+        buckets = self.words.reshape(-1, BUCKET_WORDS)
+        is_later = buckets[:, COMMITS_AT : COMMITS_AT + SLOTS] > np.uint64(start_ts)
+        return buckets[:, IDS_AT : IDS_AT + SLOTS][is_later].view(np.int64)
+
+    def first_conflict(self, cell_ids: Sequence[int] | Ids, start_ts: int) -> int:
+        return decide.first_conflict(self.words, np.asarray(cell_ids, dtype=np.int64), start_ts)
 
     def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
         return decide.record_all(self.words, np.array(cell_ids, dtype=np.int64), commit_ts)

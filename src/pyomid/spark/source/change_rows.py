@@ -20,14 +20,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
-from pyomid.client.changes import ChangeScan, check_order, until_steps
+from pyomid.client.change_feed import ChangeScan, check_order, until_steps
 from pyomid.client.past_snapshot import check_time, moment_of, too_old
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
 from pyomid.protocol.time_points import wall_ms_of
 from pyomid.row_codec.decode import RowDecoder
-from pyomid.spark.databases import Connection
+from pyomid.spark.connections import Connection
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch

@@ -2,7 +2,7 @@
 
     "origin = 'EWR' and time_hour >= '2013-01-02T00:00:00Z'"    →    two comparisons    →    the keys that may match
 
-In a transaction a condition only bounds the keys, and Spark applies it (`pyomid.spark.frames.expressions`). A data
+In a transaction a condition only bounds the keys, and Spark applies it (`pyomid.spark.expressions`). A data
 source has no Spark session: its option `where` must consist of such comparisons, and `Where` applies them.
 """
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.source.options import FORMAT, Options
-from pyomid.spark.supported_pyspark import DataSource
+from pyomid.spark.source.supported_pyspark import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

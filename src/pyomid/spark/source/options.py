@@ -46,7 +46,7 @@ INTERNAL: Final = {
     "_snapshotVersion": "the start at which a transaction or a view reads, which a lease must hold",
     "_snapshotEpoch": "epoch of the TSO that issued _snapshotVersion",
     "_snapshotDatabase": "id of the database that issued _snapshotVersion",
-    "_view": "true: writes ignore _snapshotVersion",
+    "_view": "true: writes ignore _snapshotVersion; set by SparkDatabase.views",
     "_ownBranches": "branches that the snapshot sees as own writes",
 }
 """Options that pyomid sets itself; neither documented nor suggested."""

@@ -24,15 +24,14 @@ from pyomid.row_codec.schema import (
     select_columns,
 )
 from pyomid.spark.coded_errors import coded_errors
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import arrow_of, check_read_fields, fields_of, struct_of
-from pyomid.spark.frames.stale_reads import check_read
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.source.comparisons import Where
 from pyomid.spark.source.key_ranges import key_range, parse_bound
 from pyomid.spark.source.options import ENDING, STARTING, Options
-from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, divided, intersection, read_range
-from pyomid.spark.supported_pyspark import DataSourceReader, InputPartition, ReadMaxRows
+from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, check_read, divided, intersection, read_range
+from pyomid.spark.source.supported_pyspark import DataSourceReader, InputPartition, ReadMaxRows
 from pyomid.types import NO_KEYS, KeyRange, TableInfo, TableSchema
 from pyomid.wiring import is_made
 
@@ -105,7 +104,7 @@ class Planner:
         return OmidReader(plan, self._range(table_schema, where), self._partitions(), schema)
 
     def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
-        from pyomid.client.changes import check_table
+        from pyomid.client.change_feed import check_table
         from pyomid.spark.source.change_rows import (
             ChangesPlan,
             base_start,

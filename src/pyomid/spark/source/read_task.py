@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of_rows
+from pyomid.errors import Misuse
 from pyomid.ports import DataStore
 from pyomid.protocol.reading import Snapshot, VisibleRow, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
@@ -23,7 +25,7 @@ from pyomid.row_codec.decode import RowDecoder, arrow_schema
 from pyomid.row_codec.encode import RowEncoder
 from pyomid.row_codec.row_key import KeyLayout
 from pyomid.spark.coded_errors import coded_errors
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.held_start import UNHELD, HeldStart
 from pyomid.types import KeyRange, TableSchema
 
@@ -179,3 +181,48 @@ def intersection(one: KeyRange, other: KeyRange) -> KeyRange | None:
     stops = [stop for stop in (one.stop, other.stop) if stop is not None]
     stop = min(stops) if stops else None
     return None if stop is not None and stop <= start else KeyRange(start, stop)
+
+
+# Stale reads. A write computed from the same table at another snapshot would silently lose the commits in between:
+#
+#     df = spark.read.format("omid")…load()       snapshot 100
+#                                                 others change the table
+#     tx.write(df.withColumn(…), table)           snapshot 200: no conflict with them, and their changes are gone
+#
+# A plan does not show what it reads, only the data source's name; but its tasks know. The jobs of a write carry a local
+# property with table and snapshot, and a task inside such a job refuses to read the same table at another snapshot. The
+# property belongs to the thread, so it reaches the jobs of every session; a job tag would belong to one session, and a
+# frame's jobs run in the frame's session. Over Spark Connect there are no local properties: a tag is used, and a frame
+# of another session is refused (`local_frames`). The origin of rows that were collected, cached or stored elsewhere is
+# unknown: they are written.
+
+JOB_TAGS: Final = "spark.job.tags"
+"""Local property in which Spark keeps a job's tags; tags set over Connect have a prefix there."""
+
+WRITES: Final = "pyomid.writes"
+_WRITES: Final = re.compile(r"(\d+)-([0-9a-f]*)-([0-9a-f]*)")
+_TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
+"""Start, database and table of the write that a job belongs to."""
+
+
+def write_text(start_ts: int, database_id: bytes, table: str) -> str:
+    """Return the value of the property `WRITES` for the jobs of a write (`jobs.writes_by`)."""
+    return f"{start_ts}-{database_id.hex()}-{table.encode().hex()}"
+
+
+def check_read(plan: ReadPlan) -> None:
+    """In a reading task: `Misuse` if its job writes the same table by a transaction at another snapshot."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    written, tags = ("", "") if task is None else (task.getLocalProperty(name) or "" for name in (WRITES, JOB_TAGS))
+    writes = _WRITES.fullmatch(written) or _TAGGED.search(tags)
+    if writes is not None and writes.groups()[1:] == (plan.database_id.hex(), plan.table.encode().hex()):
+        start_ts = int(writes[1])
+        if start_ts != plan.snapshot.start_ts:
+            raise Misuse(
+                f"a write to {plan.table!r} by transaction {start_ts} is computed from a read of the same table at "
+                f"another snapshot, {plan.snapshot.start_ts}: commits in between would be lost; read by tx.read(…) of "
+                "the transaction that writes, or give stale_read='allow'",
+                table=plan.table,
+            )

@@ -35,13 +35,13 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.changes import ChangeScan, bookmark_steps, check_table
-from pyomid.client.session.leases import Lease
+from pyomid.client.change_feed import ChangeScan, bookmark_steps, check_table
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.spark.coded_errors import coded_errors
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import arrow_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.change_rows import (
@@ -54,7 +54,7 @@ from pyomid.spark.source.change_rows import (
     until_of,
 )
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.supported_pyspark import (
+from pyomid.spark.source.supported_pyspark import (
     DataSourceStreamReader,
     InputPartition,
     ReadAllAvailable,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, Unavailable
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
@@ -28,12 +28,12 @@ from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import sentinel_column
-from pyomid.spark.databases import Connection, connection
+from pyomid.spark.connections import Connection, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 REPORTED_MAX: Final = 1 << 21
-"""About how many keys all tasks of one write report (16 MB in the driver), and as many ids."""
+"""About how many keys all tasks of one write report (16 MB in the driver)."""
 
 NO_IDS: Final = np.empty(0, np.int64)
 """Replaces arrays that are no longer needed; an empty slice of an array would keep the whole array alive."""
@@ -52,17 +52,14 @@ class WritePlan:
     duplicates: Duplicates = Duplicates.ERROR
     nulls: Nulls = Nulls.TOMBSTONE
     ids: tuple[ConflictLevel, ...] = ()
-    """Levels of the ids that the commit will name; none if it claims the tables, two while a table's level changes."""
-    ids_max: int = 1 << 62
-    """The most ids that the TSO accepts in one commit, `ids_before` included."""
-    ids_before: int = 0
-    """Ids of earlier writes of the same commit."""
+    """Levels of the ids that tasks report to the TSO; none if the commit claims the tables, two while a table's level
+    changes."""
     may_claim_tables: bool = True
-    """Whether a task with more ids reports none; if False, the level was given, and the task fails."""
+    """Whether the write goes on if the TSO has no room for the ids; if False, the level was given, and it fails."""
     database_id: bytes = b""
     """The database of these timestamps; empty if unknown."""
     reported_max: int = REPORTED_MAX
-    """About how many keys, and how many ids, all tasks report to the driver together (`written_rows`)."""
+    """About how many keys all tasks report to the driver together (`written_rows`)."""
     whole: bool = False
     """Whether the rows' existence is written too, if the commit names cells."""
     absent_from: ReadPlan | None = None
@@ -80,16 +77,14 @@ class WritePlan:
 class BranchReport:
     """An attempt's report of what it wrote. `witness` is one of its cells: evidence if the commit's reply is lost.
 
-    `ids_count`: number of its conflict ids; a lower bound if they are too many for the commit. `ids` holds all of them,
-    or none if they are too many to report.
+    `ids_count`: how many conflict ids it reported to the TSO; None if the TSO had no room for them.
     """
 
     branch: int
     rows: int
     cells: int
     bytes: int
-    ids_count: int
-    ids: NDArray[np.int64]
+    ids_count: int | None
     keys_count: int
     """Number of its rows, if their keys must be distinct (`duplicates`); else 0."""
     keys: NDArray[np.int64]
@@ -104,10 +99,6 @@ class BranchReport:
     @property
     def all_keys_reported(self) -> bool:
         return len(self.keys) == self.keys_count
-
-    @property
-    def all_ids_reported(self) -> bool:
-        return len(self.ids) == self.ids_count
 
 
 def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
@@ -269,14 +260,14 @@ def _write_branch(
 ) -> BranchReport | None:
     conn = connection(plan.url, plan.database_id)
     rows = cells = size = 0
-    ids, keys = _ConflictIds(plan), [NO_IDS]
+    ids, keys = _ConflictIds(conn, plan), [NO_IDS]
     first, last = b"", b""
     witness: CellVersion | None = None
     for batch in batches:
         if not batch.rows:
             continue
-        ids.add(batch)
         branch = branch or draw_branch(conn, plan)
+        ids.add(branch, batch)
         crash_point("spark.task.before_write")
         conn.deployment.store.write_batch(plan.info.name, branch, batch)
         crash_point("spark.task.after_write")
@@ -291,7 +282,7 @@ def _write_branch(
         return None
     all_keys, span = np.concatenate(keys), KeyRange(first, last + b"\0")
     reported, count = _reported_keys(plan, all_keys), len(all_keys)
-    return BranchReport(branch, rows, cells, size, ids.count, ids.reported(), count, reported, span, witness)
+    return BranchReport(branch, rows, cells, size, ids.report(branch), count, reported, span, witness)
 
 
 _DOUBLED_MAX: Final = 1_000
@@ -307,14 +298,14 @@ def _reported_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _reported_max(plan: WritePlan) -> int:
-    """Return how many keys, and how many ids, this task may report."""
+    """Return how many keys this task may report."""
     pyspark = sys.modules.get("pyspark")
     task = None if pyspark is None else pyspark.TaskContext.get()
     return reported_by_task(plan.reported_max, 0 if task is None else task.partitionId())
 
 
 def reported_by_task(reported_max: int, number: int) -> int:
-    """Return how many keys or ids task `number` may report; it does not know the number of tasks.
+    """Return how many keys task `number` may report; it does not know the number of tasks.
 
     If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
     of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
@@ -322,43 +313,43 @@ def reported_by_task(reported_max: int, number: int) -> int:
     return reported_max // (number + 1)
 
 
+IDS_A_PART: Final = 1 << 19
+"""Ids reported to the TSO at a time: 4 MB."""
+
+
 class _ConflictIds:
-    """The conflict ids of a task's writes: all while they are few enough to report and for one commit to name, else
-    only their number."""
+    """Reports the conflict ids of a task's writes to the TSO, in parts."""
 
-    def __init__(self, plan: WritePlan) -> None:
-        self.count = 0
-        self._plan = plan
-        self._left = plan.ids_max - plan.ids_before
-        self._reported_max = min(self._left, _reported_max(plan))
-        self._ids = [NO_IDS]
+    def __init__(self, conn: Connection, plan: WritePlan) -> None:
+        self._conn, self._plan = conn, plan
+        self._held: list[NDArray[np.int64]] = []
+        self._parts = 0
+        self._reported: int | None = 0
 
-    def add(self, batch: CellBatch) -> None:
-        """Count the ids of a batch, before it is written. `Misuse` if the level was given and the TSO would refuse the
-        commit."""
-        plan = self._plan
-        if not plan.ids or self.count > self._left:
+    def add(self, branch: int, batch: CellBatch) -> None:
+        if self._reported is None:
             return
-        self.count += sum(batch.rows if level is ConflictLevel.ROW else batch.cells for level in plan.ids)
-        if self.count <= self._reported_max:
-            self._ids += [_conflict_ids(plan.info.name, level, batch) for level in plan.ids]
-            return
-        self._ids = [NO_IDS]
-        if self.count > self._left and not plan.may_claim_tables:
-            raise too_many_ids(plan.ids_before + self.count, plan.ids_max)
+        self._held += [_conflict_ids(self._plan.info.name, level, batch) for level in self._plan.ids]
+        if sum(map(len, self._held)) >= IDS_A_PART:
+            self.report(branch)
 
-    def reported(self) -> NDArray[np.int64]:
-        return np.concatenate(self._ids)
-
-
-def too_many_ids(count: int, most: int) -> Misuse:
-    """Return the error for a commit at level cell or row that the TSO would refuse. `count`: its ids so far."""
-    return Misuse(
-        f"the write set has at least {count} ids, but this TSO accepts at most {most} in one commit (a quarter of its "
-        "conflictMapEntries): omit the conflict level or give 'auto', which then claims the written tables as a whole, "
-        "or write less at once; a table of level 'row' needs one id per row, one of level 'cell' one per value",
-        ids=count,
-    )
+    def report(self, branch: int) -> int | None:
+        """Report what is left. Return how many ids were reported; None if the TSO had no room for them and the tables
+        may be claimed instead."""
+        ids = np.sort(np.concatenate([NO_IDS, *self._held]))
+        self._held = []
+        for at in range(0, len(ids), IDS_A_PART):
+            part = ids[at : at + IDS_A_PART]
+            try:
+                self._conn.deployment.tso.report_ids(self._plan.start_ts, branch, self._parts, part.tobytes())
+            except Unavailable:
+                if not self._plan.may_claim_tables:
+                    raise
+                self._reported = None
+                break
+            self._parts += 1
+            self._reported = (self._reported or 0) + len(part)
+        return self._reported
 
 
 def draw_branch(conn: Connection, plan: WritePlan) -> int:

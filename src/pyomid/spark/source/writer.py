@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from pyomid.client.idempotency import check_transaction_id
-from pyomid.client.session.leases import Lease
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, Unavailable
 from pyomid.row_codec.schema import Field, parse_column_mapping, parse_row_key
 from pyomid.spark.coded_errors import coded_errors
-from pyomid.spark.databases import connection
+from pyomid.spark.connections import connection
 from pyomid.spark.frame_schema import WriteOptions
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
 from pyomid.spark.source.options import Options, checked_choice
+from pyomid.spark.source.supported_pyspark import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyomid.spark.source.write_task import BranchReport, WritePlan, delete_range, draw_branch, write_rows
-from pyomid.spark.supported_pyspark import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyomid.types import BeginReply, KeyRange
 
 if TYPE_CHECKING:

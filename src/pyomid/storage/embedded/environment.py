@@ -5,7 +5,7 @@ LMDB's conditions, and how this module meets them:
     a process opens an environment only once            `open_environment` keeps a counted register by device and inode
     read transactions must be short                     `read` runs one function inside one transaction
     the wait for the write lock has no timeout          every writer first takes a lock of ours, which has one
-                                                        (`writer_turn`)
+                                                        (`writer_turns`)
     write transactions are serial, their sync is slow   in `write` one thread commits for all that wait
     the map is resized only while no thread reads       `_alone` waits until no call is inside
     a child of fork must not use or close it            forks wait until no call is inside; then the child's close of
@@ -45,8 +45,7 @@ from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared, open_own
 from pyomid.platforms import reserve
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.embedded.group_commit import Group, Member, next_members
-from pyomid.storage.embedded.writer_turn import WriterTurn
+from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
 
 T = TypeVar("T")
 Transaction = Any
@@ -190,7 +189,7 @@ class Environment:
         """Run `work` inside a durable write transaction, perhaps together with the work of other threads.
 
         `patience_s`: wait this long for another writer's group before committing alone; the sync is then shared.
-        `is_urgent`: before other processes' writes that are not urgent (`writer_turn`).
+        `is_urgent`: before other processes' writes that are not urgent (`writer_turns`).
 
         `work` may run twice (if another member of its group fails), so it must change nothing but the store. Its
         exception undoes the transaction and is raised here. `records`: about how much it writes. If interrupted, the

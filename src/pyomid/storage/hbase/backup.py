@@ -15,18 +15,18 @@ The manifest is in a row of PYOMID_META while that table's snapshot is taken, so
     monday.5f02c1d9.0, ….1      data tables
     monday.manifest             PYOMID_META
 
-While a backup is in progress, the row holds the backup's random *mark*, which is also part of its snapshots' names
-(5f02c1d9). If two backups of one name run at once, the later one replaces the mark, and the earlier one fails when it
-finds the other's mark. So no backup mixes snapshots of two, and none deletes the other's snapshots.
+While a backup is in progress, the row holds its random *run id*, which is also part of its snapshots' names (5f02c1d9).
+If two backups of one name run at once, the later one replaces the run id, and the earlier one fails when it finds the
+other's. So no backup mixes snapshots of two, and none deletes the other's snapshots.
 
 A restore clones the snapshots: working copies of the commit table and the data tables, then the restored tables.
 
-    monday.….commits ─► PYOMID_RESTORE.monday.MARK.commits    entries of the moment, read and never written
-    monday.….0       ─► PYOMID_RESTORE.monday.MARK.0          is cut to the moment, then:
+    monday.….commits ─► PYOMID_RESTORE.monday.RUNID.commits    entries of the moment, read and never written
+    monday.….0       ─► PYOMID_RESTORE.monday.RUNID.0          is cut to the moment, then:
                            ─► its snapshot ─► the table, under its name     HBase copies no file for that
 
 No catalog lists the copies. A restore first deletes all copies of earlier restores of the same backup, also of one that
-is still in progress. That one then fails: it looks only for copies with its own mark, so it never takes an uncut copy
+is still in progress. That one then fails: it looks only for copies with its own run id, so it never takes an uncut copy
 of another restore for its own.
 """
 
@@ -57,8 +57,8 @@ MANIFEST_ROW: Final = b"backup/"
 MANIFEST_QUALIFIER: Final = b"manifest"
 
 _FORMAT: Final = 2
-_MARK: Final = b"under way "
-_MARK_BYTES: Final = 4
+_IN_PROGRESS: Final = b"under way "
+_RUN_ID_BYTES: Final = 4
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _COPY_PREFIX: Final = "PYOMID_RESTORE."
 
@@ -99,31 +99,31 @@ def check_name(name: object) -> str:
     return name
 
 
-def new_mark() -> str:
-    """Return a random mark for one backup in progress."""
-    return secrets.token_hex(_MARK_BYTES)
+def new_run_id() -> str:
+    """Return a random id for one run of a backup or restore."""
+    return secrets.token_hex(_RUN_ID_BYTES)
 
 
-def mark_value(mark: str) -> bytes:
+def in_progress_value(run_id: str) -> bytes:
     """Return the row's value while the backup is in progress, before it is the manifest."""
-    return _MARK + mark.encode()
+    return _IN_PROGRESS + run_id.encode()
 
 
 def manifest_snapshot(name: str) -> str:
     return f"{name}.manifest"
 
 
-def commits_snapshot(name: str, mark: str) -> str:
-    return f"{name}.{mark}.commits"
+def commits_snapshot(name: str, run_id: str) -> str:
+    return f"{name}.{run_id}.commits"
 
 
-def data_snapshot(name: str, mark: str, number: int) -> str:
-    return f"{name}.{mark}.{number}"
+def data_snapshot(name: str, run_id: str, number: int) -> str:
+    return f"{name}.{run_id}.{number}"
 
 
-def belongs_to(snapshot: str, name: str, mark: str) -> bool:
-    """Return whether the snapshot belongs to the backup with this mark."""
-    return snapshot.startswith(f"{name}.{mark}.")
+def belongs_to(snapshot: str, name: str, run_id: str) -> bool:
+    """Return whether the snapshot belongs to the backup with this run id."""
+    return snapshot.startswith(f"{name}.{run_id}.")
 
 
 def unfinished_snapshots(snapshots: Sequence[str], name: str) -> list[str]:
@@ -132,9 +132,9 @@ def unfinished_snapshots(snapshots: Sequence[str], name: str) -> list[str]:
     A backup takes the commit table's snapshot first, and it is deleted last: without one, a snapshot with such a name
     may be an operator's own, and is not returned.
     """
-    begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _MARK_BYTES}}})\.commits")
-    marks = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
-    return sorted(each for each in snapshots if any(belongs_to(each, name, mark) for mark in marks))
+    begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _RUN_ID_BYTES}}})\.commits")
+    run_ids = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
+    return sorted(each for each in snapshots if any(belongs_to(each, name, run_id) for run_id in run_ids))
 
 
 def is_complete(snapshots: list[str], name: str) -> bool:
@@ -160,17 +160,17 @@ class HBaseBackup:
         Unfinished backups of that name are deleted first; one that is still in progress fails. If this backup fails,
         its snapshots are deleted.
         """
-        name, mark = check_name(destination), new_mark()
+        name, run_id = check_name(destination), new_run_id()
         self._check_tables(moment)
         self._check_free(name)
-        self._cells.change(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda _: mark_value(mark))
+        self._cells.change(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda _: in_progress_value(run_id))
         self._admin.delete_snapshots(unfinished_snapshots(self._check_free(name), name))
         try:
-            manifest = self._take(name, mark, moment)
+            manifest = self._take(name, run_id, moment)
         except OmidError:
-            self._delete(name, mark)
+            self._delete(name, run_id)
             raise
-        self._finish(manifest, mark)
+        self._finish(manifest, run_id)
         return backup_of(manifest, self._cluster)
 
     def _check_free(self, name: str) -> list[str]:
@@ -184,19 +184,19 @@ class HBaseBackup:
             )
         return found
 
-    def _delete(self, name: str, mark: str) -> None:
-        """Delete the snapshots and the mark of a failed backup, as far as HBase answers."""
+    def _delete(self, name: str, run_id: str) -> None:
+        """Delete the snapshots and the run id of a failed backup, as far as HBase answers."""
         with contextlib.suppress(OmidError):
-            self._admin.delete_snapshots([each for each in self._admin.snapshots() if belongs_to(each, name, mark)])
-            self._swap(name, mark_value(mark), b"")
+            self._admin.delete_snapshots([each for each in self._admin.snapshots() if belongs_to(each, name, run_id)])
+            self._swap(name, in_progress_value(run_id), b"")
 
-    def _take(self, name: str, mark: str, moment: BackupMoment) -> BackupManifest:
-        commits = commits_snapshot(name, mark)
+    def _take(self, name: str, run_id: str, moment: BackupMoment) -> BackupManifest:
+        commits = commits_snapshot(name, run_id)
         self._admin.take_snapshot(commits, self._commits)
         crash_point("hbase.backup.commits")
         _, horizon = self._leader_state.read_watermarks()
         tables = tuple(
-            TableInBackup(info, data_snapshot(name, mark, number), moment.expired_to.get(info.name, 0))
+            TableInBackup(info, data_snapshot(name, run_id, number), moment.expired_to.get(info.name, 0))
             for number, info in enumerate(moment.tables)
         )
         for each in tables:
@@ -216,13 +216,13 @@ class HBaseBackup:
             tables,
         )
 
-    def _finish(self, manifest: BackupManifest, mark: str) -> None:
-        """Replace the row's mark by the manifest, take the last snapshot, then clear the row. If all three steps
+    def _finish(self, manifest: BackupManifest, run_id: str) -> None:
+        """Replace the row's run id by the manifest, take the last snapshot, then clear the row. If all three steps
         succeed, no other backup took the name meanwhile. If HBase does not report whether it took the snapshot, delete
         nothing: the backup may be complete."""
         name, written = manifest.name, encode_manifest(manifest)
-        if not self._swap(name, mark_value(mark), written):
-            self._delete(name, mark)
+        if not self._swap(name, in_progress_value(run_id), written):
+            self._delete(name, run_id)
             raise _superseded(name)
         crash_point("hbase.backup.noted")
         try:
@@ -230,11 +230,11 @@ class HBaseBackup:
         except OmidError as error:
             if self._cells.read(MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER) == written:
                 raise
-            self._delete(name, mark)
+            self._delete(name, run_id)
             raise _superseded(name) from error
         if not self._swap(name, written, b""):
             self._admin.delete_snapshots([manifest_snapshot(name)])
-            self._delete(name, mark)
+            self._delete(name, run_id)
             raise _superseded(name)
 
     def _swap(self, name: str, old: bytes, new: bytes) -> bool:
@@ -306,7 +306,7 @@ class HBaseRestore:
     def __init__(self, cluster: Cluster, name: object) -> None:
         self._cluster = cluster
         self._name = check_name(name)
-        self._prefix = f"{_COPY_PREFIX}{self._name}.{new_mark()}."
+        self._prefix = f"{_COPY_PREFIX}{self._name}.{new_run_id()}."
         self._admin = Admin(cluster)
         found = self._admin.snapshots()
         if not is_complete(found, self._name):

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from pyomid.native.numbers cimport BYTES, VARINT, put_varint, varint_bytes
-from pyomid.native.varints cimport VARINT_BYTES_MAX, read_varint
+from pyomid.native.varints cimport VARINT_BYTES_MAX, read_short, read_varint
 from pyomid.wire.native.fields cimport (
     COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
     COMMIT_REQUEST_TABLE_ID, COMMIT_RESPONSE_ABORTED, COMMIT_RESPONSE_COMMIT_TIMESTAMP, COMMIT_RESPONSE_START_TIMESTAMP,
@@ -24,7 +24,6 @@ cpdef enum:
     COMMIT_REPLY = 2
 
 cdef enum:
-    SHORT_BYTES_MAX = 5  # protobuf refuses tags and lengths with more bytes
     FIELDS_BYTES_MAX = 8 * (2 + VARINT_BYTES_MAX)  # Of all tags, numbers and lengths of a commit except its ids.
 
 
@@ -70,11 +69,6 @@ def commit_request(int64_t start_ts, bint is_retry, tuple cell_ids, tuple table_
     if request_id > 0:
         at = put_varint(whole, put_varint(whole, at, REQUEST_REQUEST_ID << 3 | VARINT), request_id)
     return message[:at]
-
-
-cdef int64_t read_short(const uint8_t *data, int64_t at, int64_t end, int64_t *number) noexcept nogil:
-    """`read_varint`, for a tag or a length."""
-    return read_varint(data, at, min(end, at + SHORT_BYTES_MAX), number)
 
 
 def plain_answer(bytes payload):

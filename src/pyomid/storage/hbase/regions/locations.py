@@ -45,11 +45,6 @@ class Region:
         """The field that names the region in a region action."""
         return b"\x0a" + delimited(self.specifier.SerializeToString())
 
-    @property
-    def encoded_name(self) -> bytes:
-        """The hash between the last two dots of the name."""
-        return self.name.rstrip(b".").rpartition(b".")[2]
-
 
 _NOTHING: Final[tuple[tuple[bytes, ...], tuple[Region, ...]]] = ((), ())
 

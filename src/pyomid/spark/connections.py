@@ -1,26 +1,92 @@
-"""One open database per process and URL, shared by the driver, the tasks or the data source's planner.
+"""One open database per process and URL, shared by the driver, the tasks or the data source's planner; and how tasks
+reach it.
 
 A Python worker of Spark runs many tasks and opens a database once. A forked child opens its own (C5).
+
+Tasks get its URL, with a delegation token of the program's user if they have no Kerberos ticket.
+
+    driver, planner       plan.url = conn.task_url ── pickled with the newest delegation token ──→ task
+    task                  connection(plan.url)         presents the newest token that this process received
+
+Each job carries a token with at least nine tenths of its life left, so an application may outlive a token. A process
+that works for several users keeps their tokens apart.
+
+A token is part of pickled plans only, and appears in no option, no printed plan and no `repr`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pyomid.client.drive import Driver
-from pyomid.client.session.leases import LeaseKeeper, renewal_pause_s
+from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
 from pyomid.protocol.reading import CommitCache
-from pyomid.spark.task_urls import TaskUrl, sent_token, user_of
-from pyomid.types import BeginReply, TableInfo
+from pyomid.types import BeginReply, TableInfo, TaskToken
 from pyomid.wiring import is_made, open_deployment
+
+log = logging.getLogger(__name__)
+
+TokenSource = Callable[[], TaskToken | None]
+
+_sent: Final[dict[tuple[str, str], TaskToken]] = {}
+"""The newest token received, by URL and user."""
+
+
+class TaskUrl(str):
+    """The URL of a database, for a plan. Pickling it adds the newest token of `source`. `user`: the user of the token
+    that this process received with it; empty if none."""
+
+    user: str
+    _source: TokenSource
+    _last: TaskToken | None
+
+    def __new__(cls, url: str, source: TokenSource, user: str = "") -> TaskUrl:
+        """Fetch a first token, so that the source's error is raised here and not during pickling."""
+        made = super().__new__(cls, url)
+        made.user, made._source, made._last = user, source, source()
+        return made
+
+    def __reduce__(self) -> Any:
+        try:
+            self._last = self._source()
+        except OmidError as error:
+            log.warning("cannot get a new delegation token; sending the previous one to the tasks: %s", error)
+        return _received, (str(self), self._last)
+
+
+def _received(url: str, token: TaskToken | None) -> TaskUrl:
+    if token is None:
+        return TaskUrl(url, _none)
+    key = (url, token.user)
+    if key not in _sent or _sent[key].expires_ms < token.expires_ms:
+        _sent[key] = token
+    return TaskUrl(url, lambda: _sent[key], token.user)
+
+
+def user_of(url: str) -> str:
+    """Return the user whose token came with this URL; empty if none."""
+    return url.user if isinstance(url, TaskUrl) else ""
+
+
+def sent_token(url: str) -> TokenSource | None:
+    """Return a source of the newest token received with this URL; None if no token came with it."""
+    key = (str(url), user_of(url))
+    return (lambda: _sent[key]) if key[1] else None
+
+
+def _none() -> None:
+    return None
+
 
 _open: dict[tuple[int, str, str], Connection] = {}
 """Connections by process, URL, and the user whose token came with the URL."""
@@ -63,11 +129,6 @@ class Connection:
         """Whether the TSO grants leases. Under a Java TSO, which does not, a snapshot is readable until compaction
         removes versions that it sees."""
         return self.deployment.tso.extended
-
-    @property
-    def write_set_ids_max(self) -> int:
-        """The most ids that the TSO accepts in one commit; if not reported, what a TSO with these settings accepts."""
-        return self.deployment.tso.write_set_ids_max or self.deployment.settings.conflict_map_entries // 4
 
     def require_branches(self) -> None:
         """`Misuse`, before anything is written, if the TSO does not support branches."""

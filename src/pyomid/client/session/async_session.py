@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from pyomid import platforms
-from pyomid.client.drive import Blocking, Pause, adrive
-from pyomid.client.session.connecting import untrusted
-from pyomid.client.session.daemon_threads import in_daemon_thread
+from pyomid.client.async_driver import adrive, in_daemon_thread
+from pyomid.client.drive import Blocking, Pause
+from pyomid.client.session.blocking import untrusted
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
     Attempt,
     ConnectionBroken,
     KnownDatabase,
-    ReadClock,
     SessionBase,
     Silence,
     broke,
@@ -35,7 +34,7 @@ from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import Answer, Request
-from pyomid.wire.open_starts import REPORT_S
+from pyomid.wire.session_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -71,7 +70,12 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         known: KnownDatabase | None = None,
     ) -> None:
         super().__init__(
-            request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch, known=known
+            request_s=request_s,
+            retry_s=retry_s,
+            token=token,
+            clock=lambda: asyncio.get_running_loop().time(),
+            announced_epoch=announced_epoch,
+            known=known,
         )
         self._connect = connect
         self._has_moved = has_moved
@@ -134,8 +138,6 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         match effect:
             case Attempt(request, timeout_s):
                 return await (await self._connected(timeout_s)).ask(request, timeout_s)
-            case ReadClock():
-                return asyncio.get_running_loop().time()
             case Pause(pause_s):
                 return await asyncio.sleep(pause_s)
             case Blocking(call):

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking
-from pyomid.client.public_names import Handle
-from pyomid.client.session.leases import Lease, LeaseKeeper
-from pyomid.client.tables.table import scan_range
+from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
+from pyomid.client.tables.scans import scan_range
 from pyomid.client.transaction_steps import named
-from pyomid.client.validation import TableRules, find_table
+from pyomid.client.validation import Handle, TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
@@ -35,7 +34,7 @@ from pyomid.protocol.reading import CommitCache, Snapshot
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo
 
 if TYPE_CHECKING:
-    from pyomid.client.database import Database
+    from pyomid.client.open_database import OpenDatabase
     from pyomid.ports import Catalog, Deployment
 
 ROWS_AT_ONCE: Final = 500
@@ -254,7 +253,7 @@ def check_still_there_steps(catalog: Catalog, table: str, since: Bookmark) -> St
 
 
 def begin_changes_steps(
-    database: Database,
+    database: OpenDatabase,
     table: str,
     starting: Bookmark | int,
     ending: Bookmark | int | None,
@@ -272,7 +271,7 @@ def begin_changes_steps(
     return ChangeScan(deployment, table, key_range, since, until, database.commit_cache)
 
 
-def shown_steps(database: Database, scan: ChangeScan) -> Steps[list[RowChange] | None]:
+def shown_steps(database: OpenDatabase, scan: ChangeScan) -> Steps[list[RowChange] | None]:
     """Return the next changes as programs see them. None at the end."""
     database.check_usable()
     found = yield from scan.next_steps()

@@ -32,10 +32,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
-from pyomid.client.public_names import Handle
+from pyomid.client.validation import Handle
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, column_named, schema_of, select_columns
+from pyomid.spark.expressions import assignments, expression, fitted, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,
     arrow_of,
@@ -45,8 +46,7 @@ from pyomid.spark.frame_schema import (
     fields_of,
     struct_of,
 )
-from pyomid.spark.frames.expressions import assignments, expression, fitted, resolved
-from pyomid.spark.frames.local_frames import local_rows
+from pyomid.spark.local_frames import local_rows
 from pyomid.spark.sessions import any_case
 from pyomid.spark.source.read_task import ReadPlan, pair_rows
 from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows

@@ -5,7 +5,7 @@
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
 Begin and commit are awaited on an asyncio connection. Calls that block on a disk or a server run in a few threads; over
-HBase, small writes of many tasks share one call (`shared_writes`). A transaction accepts one call at a time: a second
+HBase, small writes of many tasks share one call (`async_driver`). A transaction accepts one call at a time: a second
 one meanwhile raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then it
 leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled commit is unknown.
 """
@@ -17,27 +17,46 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
-from pyomid.client import changes
-from pyomid.client.changes import RowChange
+from pyomid.client import change_feed
+from pyomid.client.async_driver import (
+    AsyncDriver,
+    AsyncHandler,
+    AsyncRun,
+    DaemonThreads,
+    SharedWrites,
+    in_daemon_thread,
+)
+from pyomid.client.change_feed import RowChange
 from pyomid.client.database import Database
-from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun, Blocking
+from pyomid.client.drive import Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.public_names import DATABASE, Handle, shows
 from pyomid.client.retry import check_awaitable, run_steps
-from pyomid.client.session.daemon_threads import DaemonThreads, in_daemon_thread
-from pyomid.client.session.leases import Lease
-from pyomid.client.shared_writes import SharedWrites
+from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.tables.table import Cells, Expected, RowScan, Table, TableBase
-from pyomid.client.tables.typed import IndexScan, RowT, TypedTable, TypedTableBase
-from pyomid.client.transaction import Event, RowTransaction, Transaction
-from pyomid.client.validation import TableRules
+from pyomid.client.tables.scans import RowScan
+from pyomid.client.tables.table import Cells, Expected, Table, TableHandle, TableSteps
+from pyomid.client.tables.typed import IndexScan, RowT, TypedSteps, TypedTable
+from pyomid.client.transaction import Event, RowTransaction, Transaction, TransactionHandle
+from pyomid.client.validation import Handle
 from pyomid.client.watch import POLL_SECONDS, Watching
+from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.ports import AsyncTso, Tso
+from pyomid.ports import AsyncTso
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
 from pyomid.types import BeginReply, Bookmark, CommitReply
 
@@ -114,7 +133,7 @@ def _in_thread(
 
     @functools.wraps(method)
     async def awaited(self: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self.driver.in_thread(partial(method, self.blocking, *args, **kwargs))
+        return await self._driver.in_thread(partial(method, self._blocking, *args, **kwargs))
 
     return awaited
 
@@ -137,34 +156,40 @@ class AsyncDatabase(Handle):
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
-        self.url: Final = database.url
-        self.settings: Final = database.settings
-        self.blocking: Final = database
-        self.deployment: Final = database.deployment
+        self._blocking = database
+        self._core = core = database._core
         self._session = session
-        self.tso: Final[AsyncTso | Tso] = session or database.deployment.tso
-        """The session: the loop's own, if there is one."""
         self._tso_threads = DaemonThreads(TSO_THREADS, "pyomid-tso")
-        store = database.deployment.store
+        store = core.deployment.store
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
         self._store_threads = DaemonThreads(store_threads, "pyomid-store")
         awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _handlers(session)
         if store.capabilities.shared_writes:
             awaited[WriteCells] = SharedWrites(store, self._store_threads).write
-        self.driver: Final = AsyncDriver(
-            database.driver,
+        self._driver = AsyncDriver(
+            core.driver,
             awaited,
             tso_threads=self._tso_threads,
             store_threads=self._store_threads,
         )
 
+    @property
+    def url(self) -> str:
+        """As `Database.url`."""
+        return self._core.url
+
+    @property
+    def settings(self) -> Settings:
+        """As `Database.settings`."""
+        return self._core.settings
+
     def begin(
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
     ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
-        self.blocking.check_usable()
+        self._core.check_usable()
         made = partial(self._made, read_only=read_only)
-        return Beginning(self.driver.run(self.blocking.begin_steps(made, not_before, lease=lease, at=at)))
+        return Beginning(self._driver.run(self._core.begin_steps(made, not_before, lease=lease, at=at)), self._driver)
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
@@ -200,11 +225,12 @@ class AsyncDatabase(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        def body(transaction: AsyncTransaction) -> Awaitable[R]:
-            return check_awaitable(function(transaction, *args, **kwargs), function)
+        def body(transaction: RowTransaction) -> Awaitable[R]:
+            handle = AsyncTransaction(transaction, self._driver)
+            return check_awaitable(function(handle, *args, **kwargs), function)
 
-        begin = partial(self.blocking.begin_steps, self._made)
-        result: R | AlreadyDone = await self.driver.run(run_steps(self.blocking, begin, transaction_id, body))
+        begin = partial(self._core.begin_steps, self._made)
+        result: R | AlreadyDone = await self._driver.run(run_steps(self._core, begin, transaction_id, body))
         return result
 
     def transactional(
@@ -222,9 +248,9 @@ class AsyncDatabase(Handle):
 
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""
-        self.blocking.check_usable()
-        leases = self.blocking.leases
-        mark, lease = await self.driver.run(changes.bookmark_steps(leases, keep_seconds))
+        self._core.check_usable()
+        leases = self._core.leases
+        mark, lease = await self._driver.run(change_feed.bookmark_steps(leases, keep_seconds))
         if lease is not None:
             leases.keep(lease)
         return mark
@@ -241,8 +267,8 @@ class AsyncDatabase(Handle):
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
         """As `Database.changes`, with `async for`. An error closes it."""
-        scan = await self.driver.run(changes.begin_changes_steps(self.blocking, table, starting, ending, prefix))
-        while (found := await self.driver.run(changes.shown_steps(self.blocking, scan))) is not None:
+        scan = await self._driver.run(change_feed.begin_changes_steps(self._core, table, starting, ending, prefix))
+        while (found := await self._driver.run(change_feed.shown_steps(self._core, scan))) is not None:
             for change in found:
                 yield change
 
@@ -259,9 +285,9 @@ class AsyncDatabase(Handle):
     ) -> AsyncWatch:
         """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
         ends it."""
-        self.blocking.check_usable()
+        self._core.check_usable()
         watching = Watching(
-            self.blocking,
+            self._core,
             table,
             key=key,
             prefix=prefix,
@@ -270,7 +296,7 @@ class AsyncDatabase(Handle):
             max_wait_seconds=max_wait_seconds,
             poll_seconds=poll_seconds,
         )
-        return AsyncWatch(watching, self.driver)
+        return AsyncWatch(watching, self._driver)
 
     create_table = _in_thread(Database.create_table)
     """As `Database.create_table`."""
@@ -334,14 +360,14 @@ class AsyncDatabase(Handle):
         finally:
             self._tso_threads.shutdown(wait=False)
             try:
-                await in_daemon_thread(self.blocking.close)
+                await in_daemon_thread(self._blocking.close)
             except RuntimeError:  # the system cannot start a thread: block the loop
-                self.blocking.close()
+                self._blocking.close()
             finally:
                 self._store_threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncDatabase:
-        self.blocking.check_usable()
+        self._core.check_usable()
         return self
 
     async def __aexit__(
@@ -349,19 +375,13 @@ class AsyncDatabase(Handle):
     ) -> None:
         await self.close()
 
-    __dir__ = shows(DATABASE)
-
     def __repr__(self) -> str:
-        return f"<AsyncDatabase over {self.blocking!r}>"
+        return f"<AsyncDatabase over {self._blocking!r}>"
 
-    # For pyomid's own use
-
-    def end_lease(self, lease: Lease) -> None:
-        """End a lease without waiting: the loop must not block."""
-        self.blocking.leases.give_back(lease)
-
-    def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> AsyncTransaction:
-        return AsyncTransaction(self, begun, lease, read_only=read_only)
+    def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> RowTransaction:
+        """Return a transaction for one task. Its lease ends without a wait, because the loop must not block."""
+        leases, tso = self._core.leases, self._session
+        return _OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
 
 
 def _handlers(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
@@ -385,15 +405,16 @@ def _handlers(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
 class Beginning(Handle):
     """A begin in flight: await it, or enter it as a block that commits at its end."""
 
-    def __init__(self, begin: Awaitable[AsyncTransaction]) -> None:
+    def __init__(self, begin: Awaitable[RowTransaction], driver: AsyncDriver) -> None:
         self._begin = begin
+        self._driver = driver
         self._transaction: AsyncTransaction | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncTransaction]:
-        return self._begin.__await__()
+        return AsyncTransaction((yield from self._begin.__await__()), self._driver)
 
     async def __aenter__(self) -> AsyncTransaction:
-        self._transaction = await self._begin
+        self._transaction = await self
         return await self._transaction.__aenter__()
 
     async def __aexit__(
@@ -403,11 +424,37 @@ class Beginning(Handle):
         await self._transaction.__aexit__(kind, error, traceback)
 
 
-class AsyncTable(TableBase):
+class _OneCallAtATime(RowTransaction):
+    """A transaction of a task: a flush and a read at the same time would see half of each other."""
+
+    _is_busy = False
+
+    def alone(self, steps: Steps[T]) -> Steps[T]:
+        self._check_free()
+        self._is_busy = True
+        try:
+            return (yield from steps)
+        finally:
+            self._is_busy = False
+
+    def begin_write(self) -> None:
+        self._check_free()
+        super().begin_write()
+
+    def _check_free(self) -> None:
+        if self._is_busy:
+            raise Misuse(
+                f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
+                "one transaction per task",
+                start_ts=self.start_ts,
+            )
+
+
+class AsyncTable(TableHandle[TableSteps]):
     """As `Table`, with awaits. Returned by `AsyncTransaction.table`."""
 
-    def __init__(self, transaction: RowTransaction[AsyncTable], rules: TableRules, run: AsyncRun) -> None:
-        super().__init__(transaction, rules)
+    def __init__(self, table: TableSteps, run: AsyncRun) -> None:
+        self._table = table
         self._run = run
 
     get = _awaited(Table.get)
@@ -418,12 +465,9 @@ class AsyncTable(TableBase):
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
         """As `Table.put`."""
-        if expect is not None:
-            await self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
-        elif self.info.indexes:
-            await self._run(self.put_steps(key, cells, conflict=conflict))
-        elif self.buffer_put(key, cells, conflict=conflict):
-            await self._run(self._transaction.send_steps())
+        steps = self._table.put(key, cells, expect, conflict=conflict)
+        if steps is not None:
+            await self._run(steps)
 
     put_if_absent = _awaited(Table.put_if_absent)
     """As `Table.put_if_absent`."""
@@ -452,8 +496,8 @@ class AsyncTable(TableBase):
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
         """As `Table.to_arrow`, but all rows are read before the return: the reader needs no awaits."""
-        scan = self.arrow_scan_steps(start, stop, prefix, columns)
-        return await self._run(_read_whole_steps(self._transaction, scan))
+        scan = self._table.arrow_scan_steps(start, stop, prefix, columns)
+        return await self._run(_read_whole_steps(self._table.transaction, scan))
 
     write_arrow = _awaited(Table.write_arrow)
     """As `Table.write_arrow`."""
@@ -464,17 +508,17 @@ class AsyncTable(TableBase):
                 yield row
 
 
-def _read_whole_steps(transaction: RowTransaction[Any], scan: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
+def _read_whole_steps(transaction: RowTransaction, scan: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
     found = yield from scan
     batches = yield Blocking(lambda: list(found.batches(transaction.database.driver.run)))
     return found.reader(batches)
 
 
-class AsyncTypedTable(TypedTableBase[RowT]):
+class AsyncTypedTable(TableHandle[TypedSteps[RowT]], Generic[RowT]):
     """As `TypedTable`, with awaits. Returned by `AsyncTransaction.table` with a codec."""
 
-    def __init__(self, table: TableBase, transaction: RowTransaction[AsyncTable], codec: object, run: AsyncRun) -> None:
-        super().__init__(table, transaction, codec)
+    def __init__(self, table: TypedSteps[RowT], run: AsyncRun) -> None:
+        self._table = table
         self._run = run
 
     get = _awaited(TypedTable[RowT].get)
@@ -508,8 +552,8 @@ class AsyncTypedTable(TypedTableBase[RowT]):
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """As `TypedTable.to_arrow`, but all rows are read before the return."""
-        scan = self.arrow_scan_steps(start, stop, prefix, columns)
-        return await self._run(_read_whole_steps(self._transaction, scan))
+        scan = self._table.arrow_scan_steps(start, stop, prefix, columns)
+        return await self._run(_read_whole_steps(self._table.transaction, scan))
 
     scan = _iterated(TypedTable[RowT].scan)
     """As `TypedTable.scan`, with `async for`."""
@@ -517,18 +561,15 @@ class AsyncTypedTable(TypedTableBase[RowT]):
     async def _rows_of(self, scan: RowScan | IndexScan) -> AsyncIterator[RowT]:
         while (rows := await self._run(scan.next_steps())) is not None:
             for key, row in rows:
-                yield self.shown(key, row)
+                yield self._table.shown(key, row)
 
 
-class AsyncTransaction(RowTransaction[AsyncTable]):
+class AsyncTransaction(TransactionHandle):
     """As `Transaction`, with awaits; one call at a time. Returned by `AsyncDatabase.begin`."""
 
-    def __init__(
-        self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
-    ) -> None:
-        super().__init__(front.blocking, begun, lease, front.end_lease, read_only=read_only, tso=front.tso)
-        self._run = front.driver.run
-        self._busy = False
+    def __init__(self, core: RowTransaction, driver: AsyncDriver) -> None:
+        super().__init__(core)
+        self._run: AsyncRun = driver.run
 
     @overload
     async def table(self, name: str, codec: None = None) -> AsyncTable: ...
@@ -541,15 +582,15 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
 
     async def table(self, name: str, codec: Any = None) -> Any:
         """As `Transaction.table`."""
-        table = await self._run(self.table_steps(name))
-        return table if codec is None else AsyncTypedTable(table, self, codec, self._run_alone)
+        table, run = await self._run(self._core.table_steps(name)), self._run_alone
+        return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedSteps(table, codec), run)
 
     claim = _awaited(Transaction.claim)
     """As `Transaction.claim`."""
 
     async def commit(self) -> None:
         """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
-        await self._run(self.commit_steps())
+        await self._run(self._core.commit_steps())
 
     rollback = _awaited(Transaction.rollback)
     """As `Transaction.rollback`."""
@@ -558,39 +599,13 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
     """As `Transaction.flush`."""
 
     async def __aenter__(self) -> AsyncTransaction:
-        self.step(Event.READ)
+        self._core.step(Event.READ)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._run(self.exit_steps(kind))
-
-    # For pyomid's own use
-
-    def alone(self, steps: Steps[T]) -> Steps[T]:
-        """Refuse concurrent calls: a flush and a read at the same time would see half of each other."""
-        self._check_free()
-        self._busy = True
-        try:
-            return (yield from steps)
-        finally:
-            self._busy = False
-
-    def begin_write(self) -> None:
-        self._check_free()
-        super().begin_write()
-
-    def _new_table(self, rules: TableRules) -> AsyncTable:
-        return AsyncTable(self, rules, self._run_alone)
+        await self._run(self._core.exit_steps(kind))
 
     def _run_alone(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
-        return self._run(self.alone(steps))
-
-    def _check_free(self) -> None:
-        if self._busy:
-            raise Misuse(
-                f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
-                "one transaction per task",
-                start_ts=self.start_ts,
-            )
+        return self._run(self._core.alone(steps))

@@ -1,0 +1,215 @@
+"""Scans of a table's rows, ascending and descending; their ranges, and the tokens of their pages."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pyomid.cells import CellBatch
+from pyomid.client.drive import Blocking
+from pyomid.client.native import shown_rows as kernels
+from pyomid.client.observers import Kind
+from pyomid.client.transaction_steps import NO_OWN_ROWS, OwnRows, SeenBatch, merged, shown_rows
+from pyomid.client.validation import TableRules
+from pyomid.client.write_buffer import OpenRead
+from pyomid.errors import Misuse, MisuseType
+from pyomid.protocol.effects import Steps
+from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
+
+if TYPE_CHECKING:
+    from pyomid.client.transaction import RowTransaction
+
+
+class RowScan:
+    """A scan: rows batch by batch, with own writes as of its creation (C15). `read`: an open read of the same rows to
+    use instead."""
+
+    def __init__(
+        self,
+        transaction: RowTransaction,
+        info: TableInfo,
+        key_range: KeyRange,
+        selection: Sequence[Column] | None,
+        limit: int | None,
+        read: OpenRead | None = None,
+    ) -> None:
+        self._transaction = transaction
+        self._info = info
+        self._selection = selection
+        self._batch_rows_max = transaction.database.settings.scan_batch_rows
+        self._rows_max = batch_rows(self._batch_rows_max, limit)
+        self._left = limit
+        self._read = transaction.writes.begin_read(info.name, key_range) if read is None else read
+        self._batches: Iterator[CellBatch] | None = None
+        self._rows: kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
+        """The rows returned last."""
+        self._is_over = limit == 0 or selection == []
+
+    def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """Return the next rows, possibly none. None at the end of the scan."""
+        return self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps())
+
+    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        if self._transaction.is_leased or self._left is not None:
+            found = yield from self.read_steps()
+            return None if found is None else self._shown(found)
+        rows = yield from self._all_steps()
+        if rows is None:
+            return None
+        self._rows = rows
+        self._transaction.note_scan(self)
+        return iter(rows)
+
+    def cut(self) -> None:
+        """End the scan with its transaction: its iterators return no more rows, and the next call raises."""
+        self._rows.clear()
+        self._is_over = False
+
+    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `next_steps`, within another call of the transaction."""
+        found = yield from self._seen_steps()
+        return None if found is None else self._limited(merged(*found, self._selection))
+
+    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `read_steps`, for a scan without a limit."""
+        found = yield from self._seen_steps()
+        return None if found is None else shown_rows(*found, self._selection)
+
+    def _seen_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows] | None]:
+        """Return the store's next batches and own rows in their range. None at the end of the scan."""
+        if self._is_over:
+            return None
+        yield from self._transaction.begin_read_steps()
+        try:
+            return (yield from self._next_batch_steps())
+        except BaseException:
+            self._batches = None  # its iterator is past rows that were not returned
+            raise
+
+    def _next_batch_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows]]:
+        writes, read = self._transaction.writes, self._read
+        if self._batches is None:
+            self._batches = self._ask(read.key_range)
+        batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
+        if batch is not None and not batch.rows:
+            return [], NO_OWN_ROWS
+        found = yield from writes.batch_steps(self._info, batch, self._selection)
+        seen = [] if found is None else [found]
+        shown = read.up_to(None if batch is None else batch.row_key(batch.rows - 1) + b"\0")
+        own = yield from writes.own_rows_steps(read, self._info, seen, shown, self._selection)
+        self._is_over = batch is None
+        if self._grow():
+            self._batches = None  # the next scan begins after this batch, and fetches more rows
+        return seen, own
+
+    def _grow(self) -> bool:
+        """Enlarge the next batch. False if it has the full size already.
+
+        A scan with a limit starts with a small batch and needs another only after deleted rows. The head of a queue may
+        have thousands of these, and each batch costs a fetch.
+        """
+        rows_max, self._rows_max = self._rows_max, min(4 * self._rows_max, self._batch_rows_max)
+        return rows_max < self._rows_max
+
+    def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
+        store = self._transaction.database.deployment.store
+        return store.scan(
+            self._info.name,
+            key_range,
+            self._selection,
+            batch_rows_max=self._rows_max,
+            bounds=self._transaction.writes.bounds,
+        )
+
+    def _limited(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        if self._left is None:
+            return rows
+        rows = rows[: self._left]
+        self._left -= len(rows)
+        if not self._left:
+            self._is_over = True
+            self._read.end()
+        return rows
+
+    def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        """Yield rows while the transaction may read: its lease may be lost at any moment. Ownership is checked once per
+        batch, not per row."""
+        check_open = self._transaction.check_open
+        for row in rows:
+            check_open()
+            yield row
+
+
+class DescendingScan(RowScan):
+    """A scan from the last row to the first: parts of the range, the last part first, each read ascending and
+    reversed."""
+
+    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        return self.read_steps()
+
+    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        if self._is_over:
+            return None
+        yield from self._transaction.begin_read_steps()
+        writes, whole = self._transaction.writes, self._read.key_range
+        if whole.stop is not None and whole.stop <= whole.start:
+            self._is_over = True
+            return []
+        store = self._transaction.database.deployment.store
+        start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
+        part = self._read.down_to(start)
+        batches: list[CellBatch] = yield Blocking(lambda: list(self._ask(part)))
+        seen: list[SeenBatch] = []
+        for batch in (*(each for each in batches if each.rows), None):
+            found = yield from writes.batch_steps(self._info, batch, self._selection)
+            seen += () if found is None else (found,)
+        own = yield from writes.own_rows_steps(self._read, self._info, seen, part, self._selection)
+        self._is_over = start <= whole.start
+        self._grow()
+        return self._limited(merged(seen, own, self._selection)[::-1])
+
+
+# Ranges and pages
+
+
+def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:
+    """Return the key range of a scan: start and stop within the prefix."""
+    low = rules.bound("start", start)
+    high = None if stop is None else rules.bound("stop", stop)
+    found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
+    if found is None:
+        raise Misuse(
+            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} exclude all keys "
+            f"with prefix={prefix!r}: bounds are whole keys, not the part after the prefix",
+            table=rules.info.name,
+        )
+    return found
+
+
+def page_token(key: bytes, *, reverse: bool) -> str:
+    """Return a page token: the direction and the page's last key."""
+    return base64.urlsafe_b64encode(_TOKENS[reverse] + key).decode().rstrip("=")
+
+
+def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRange:
+    """Return the rest of the range after the token's page. `Misuse` if it is not a token of such a scan."""
+    if not isinstance(token, str):
+        raise MisuseType(f"after {token!r} is {type(token).__name__}, not str", value=token)
+    try:
+        decoded = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        decoded = b""
+    key = decoded[1:]
+    if decoded[:1] != _TOKENS[reverse] or not key or key not in key_range:
+        raise Misuse(f"after {token[:60]!r} is not a page token of this scan", value=token)
+    return KeyRange(key_range.start, key) if reverse else KeyRange(key + b"\0", key_range.stop)
+
+
+_TOKENS: Final = {False: b"\x01", True: b"\x02"}
+
+
+def batch_rows(batch_rows_max: int, limit: int | None) -> int:
+    """Return how many rows to fetch at once: for a small limit few, but some spare because a few may not be visible."""
+    return batch_rows_max if limit is None else min(batch_rows_max, max(16, limit + limit // 4))

@@ -1,1 +1,0 @@
-"""What callers pass in Spark's terms: conditions, assignments, clauses of a merge, frames."""
