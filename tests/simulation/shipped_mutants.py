@@ -718,7 +718,7 @@ SHIPPED_MUTANTS: Final = (
         "between two levels a commit names the ids of the former one only",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-client.level.fenced]",
         (
-            "client.transaction_steps:_conflict_ids",
+            "client.write_buffer:conflict_ids",
             _ids_of_the_former_level,
         ),
     ),
