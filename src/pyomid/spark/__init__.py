@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyomid.spark.change_data import ChangesResult
     from pyomid.spark.coded_errors import original_error, original_errors
     from pyomid.spark.database import SparkDatabase, connect
     from pyomid.spark.loads import MomentOf, RestoreResult
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyomid.spark.transactions import SparkTransaction, WriteResult
 
 __all__ = [
+    "ChangesResult",
     "Merge",
     "MergeResult",
     "MomentOf",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "ChangesResult": "change_data",
     "original_error": "coded_errors",
     "original_errors": "coded_errors",
     "SparkDatabase": "database",

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pyomid.spark.change_data import ChangesResult
     from pyomid.spark.database import SparkDatabase
     from pyomid.spark.merge import Merge
 
@@ -338,6 +339,35 @@ class SparkTransaction(LargeTransaction):
         level = checked_level(conflict_level)
         given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
         return Merge(self, self._spark, given, table, names_of(on), level, stale_read)
+
+    def apply_changes(
+        self,
+        changes: DataFrame,
+        table: str,
+        *,
+        sequence_by: str,
+        deletes: Column | str | None = None,
+        reason: Column | str | None = None,
+        position: Column | str | None = None,
+        bad: str | None = None,
+    ) -> ChangesResult:
+        """Apply change data of another database to a table: one row of `changes` per insert, update or delete, with
+        the table's columns and any others. Of the changes of one key the one with the highest `sequence_by` counts.
+
+            tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
+
+        `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
+        not above it is ignored. A deleted row stores none, so changes of one key must not arrive before and after its
+        delete in the wrong order. `deletes`: a condition, true for deletes, which need only the key and the sequence.
+        A change is bad if a key column or its sequence is null, if `deletes` is null, or if the text `reason`, an
+        expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
+        `bad` they become rows of that table instead: table, position, reason, change (JSON).
+        """
+        from pyomid.spark.change_data import apply_changes
+
+        return apply_changes(
+            self, changes, table, sequence_by=sequence_by, deletes=deletes, reason=reason, position=position, bad=bad
+        )
 
     def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
         """Perform one SQL statement in the transaction. Names of tables are the database's; a query sees the snapshot
