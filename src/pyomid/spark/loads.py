@@ -19,7 +19,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyomid.client.change_feed import place
 from pyomid.client.past_snapshot import check_time, moment_of
@@ -359,6 +359,10 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
     return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
+SENT_KEYS_MAX: Final = 500_000
+"""If at most so many rows changed, a restore sends their keys to every task; else Spark shuffles the table by key."""
+
+
 def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
     """Restore the table as of `at` in a separate transaction. For a time the restored `moment` is at or after it:
     nothing acknowledged by that time is undone. Only rows that changed since then are written or deleted; if values
@@ -382,16 +386,22 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
 
 
 def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
-    """Write the past rows with these keys, and delete the keys without one. Return the number of both."""
+    """Write the past rows with these keys, and delete the keys without one. Return the number of both. `keys` is
+    persisted."""
     from pyspark.sql import functions as f
 
     names, key = past.columns, keys.columns
-    rows = past.toDF(*(f"c{place}" for place in range(len(names))))
     wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
     same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]
     try:
-        written = tx.write(rows.join(wanted, same, "left_semi").toDF(*names), table, stale_read="allow")
-        deleted = tx.delete(wanted.join(rows, same, "left_anti").toDF(*key), table, stale_read="allow")
+        count = keys.count()
+        if not count:
+            return 0, 0
+        sent = f.broadcast(wanted) if count <= SENT_KEYS_MAX else wanted
+        rows = past.toDF(*(f"c{place}" for place in range(len(names)))).join(sent, same, "left_semi")
+        gone = wanted.join(rows.select(*(f"c{names.index(name)}" for name in key)), same, "left_anti")
+        written = tx.write(rows.toDF(*names), table, stale_read="allow")
+        deleted = tx.delete(gone.toDF(*key), table, stale_read="allow")
     finally:
         keys.unpersist()
     return written.rows, deleted.rows
