@@ -1,4 +1,4 @@
-"""Frames of tables at one snapshot: of a transaction, or outside of one, now or past; what changed; SQL and views.
+"""Lazy frames of tables at one snapshot, now or past, in a transaction or outside one; changes, SQL, views, restore.
 
     db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     db.read("flights", at=version_or_datetime)
@@ -105,7 +105,7 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
 
 
 class Reads(Protocol):
-    """What a query reads by: one snapshot of a database, in a session."""
+    """Where a query reads its tables: one snapshot of a database, in a session."""
 
     @property
     def session(self) -> SparkSession: ...
@@ -235,7 +235,7 @@ def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) ->
 def keys_of(
     spark: SparkSession, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
 ) -> KeyRange:
-    """Return the key range of a read, as far as its bounds and its condition say."""
+    """Return the range of keys that the bounds and the condition of a read allow."""
     layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
     if not (start is None and stop is None and prefix is None):
         zone = spark.conf.get("spark.sql.session.timeZone")
@@ -275,10 +275,10 @@ def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
 
 
 def placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
-    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
-    with a dot, or one of two names that differ only by case."""
-    plain = frame.toDF(*(f"c{place}" for place in range(width)))
-    return plain.select(*(f"c{place}" for place in places))
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. Spark cannot resolve a name with
+    a dot, or one of two names that differ only by case."""
+    numbered = frame.toDF(*(f"c{place}" for place in range(width)))
+    return numbered.select(*(f"c{place}" for place in places))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
@@ -340,7 +340,7 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
 
 def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreCommit | None:
     """Restore the table as of `at` in a separate transaction; return its commit timestamp with the restored `moment`.
-    For a time that moment is at or after it: nothing acknowledged by that time is undone. All rows are rewritten;
+    If `at` is a time, that moment is at or after it: nothing acknowledged by then is undone. All rows are rewritten;
     cells that the table's schema does not name are not restored. `ConflictError` if another transaction changed the
     table meanwhile."""
     at = _checked(at)

@@ -178,7 +178,7 @@ class SparkTransaction(LargeTransaction):
         and "ignore" does nothing if the snapshot sees a row of the table. `row_key` creates a missing table.
         `conflict_level`: as in `transaction`, for this table; also the level of a new table ("auto": row; over HBase,
         cell). A failed write leaves the transaction rollback-only. `stale_read="allow"`: the frame may be computed
-        from this table at another snapshot; commits in between are then overwritten unseen.
+        from this table at another snapshot; commits in between are then silently overwritten.
         """
         mode = checked_choice("mode", mode, MODES)
         level = checked_level(conflict_level)

@@ -2,7 +2,7 @@
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    wall-clock time by which the commit had happened; the same in every repetition of the read
+    _commit_timestamp    wall-clock time by which the commit had happened; rereading gives the same time
 
 `protocol.changes` defines the changes; a batch read and a stream plan the same tasks.
 """
@@ -64,7 +64,7 @@ class ChangesPlan:
 
 
 def option_place(options: Options, name: str) -> Bookmark | None:
-    """Return the place that an option names: a timestamp, or a bookmark in the format of `place_text`."""
+    """Return the position that an option gives: a timestamp, or a bookmark in the format of `place_text`."""
     text = options.text(name)
     if text is None:
         return None

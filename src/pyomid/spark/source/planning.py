@@ -59,8 +59,8 @@ class Planner:
             self._started(create=False)
 
     def prepare_to_leave(self) -> None:
-        """Called before the source is pickled. A load is asked for its schema before; a source that was not asked is a
-        write, or a load with a given schema: its start gets its own lease until that is known."""
+        """Lease a start that only this process holds, before the source is pickled. Spark has asked a load for its
+        schema by now; any other source is a write, or a load with a given schema, and gets its own lease for now."""
         if self._held is not None and self._held.keeper is Keeper.PROCESS:
             self._held = self._held.owned(self._connection())
 
