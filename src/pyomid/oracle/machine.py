@@ -1,4 +1,4 @@
-"""The whole TSO as a pure machine: events in, instructions out (protocol.md; hazards.md T1 … T15).
+"""The whole TSO as a pure machine: events in, instructions out (protocol.md; hazards.md T1 … T20).
 
     handle([request of a peer, store call ended, …], now) → [reply, store call, …, or die]
 

@@ -54,6 +54,8 @@ class WriteOptions:
     merge_schema: bool = False
     any_case: bool = True
     """Whether the writer's Spark ignores case in names; True if its settings are unknown."""
+    new_keys: bool = False
+    """Refuse a row whose key exists in the snapshot, as SQL's INSERT does."""
     whole: bool = False
     """At level cell, conflict also with transactions that create or delete these rows."""
 
