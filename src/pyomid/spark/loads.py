@@ -1,4 +1,4 @@
-"""Frames of tables at one snapshot: of a transaction, or outside of one, now or past; what changed; SQL and views.
+"""Lazy frames of tables at one snapshot, now or past, in a transaction or outside one; changes, SQL, views, restore.
 
     db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     db.read("flights", at=version_or_datetime)
@@ -115,7 +115,7 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
 
 
 class Reads(Protocol):
-    """What a query reads by: one snapshot of a database, in a session."""
+    """Where a query reads its tables: one snapshot of a database, in a session."""
 
     @property
     def session(self) -> SparkSession: ...
@@ -245,7 +245,7 @@ def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) ->
 def keys_of(
     spark: SparkSession, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
 ) -> KeyRange:
-    """Return the key range of a read, as far as its bounds and its condition say."""
+    """Return the range of keys that the bounds and the condition of a read allow."""
     layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
     if not (start is None and stop is None and prefix is None):
         zone = spark.conf.get("spark.sql.session.timeZone")
@@ -290,10 +290,10 @@ def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
 
 
 def placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
-    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
-    with a dot, or one of two names that differ only by case."""
-    plain = frame.toDF(*(f"c{place}" for place in range(width)))
-    return plain.select(*(f"c{place}" for place in places))
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. Spark cannot resolve a name with
+    a dot, or one of two names that differ only by case."""
+    numbered = frame.toDF(*(f"c{place}" for place in range(width)))
+    return numbered.select(*(f"c{place}" for place in places))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
@@ -364,9 +364,9 @@ SENT_KEYS_MAX: Final = 500_000
 
 
 def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
-    """Restore the table as of `at` in a separate transaction. For a time the restored `moment` is at or after it:
-    nothing acknowledged by that time is undone. Only rows that changed since then are written or deleted; if values
-    expire (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
+    """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
+    it: nothing acknowledged by then is undone. Only rows that changed since are written or deleted; if values expire
+    (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
     another transaction changed the table meanwhile."""
     at = _checked(at)
     found = moment(db, at) if isinstance(at, datetime) else None
@@ -386,8 +386,8 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
 
 
 def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
-    """Write the past rows with these keys, and delete the keys without one. Return the number of both. `keys` is
-    persisted."""
+    """Write the past rows with these keys, and delete the rows of the other keys. Return how many were written and
+    deleted. `keys` is persisted."""
     from pyspark.sql import functions as f
 
     names, key = past.columns, keys.columns
