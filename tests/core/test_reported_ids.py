@@ -76,6 +76,17 @@ def test_ids_go_with_the_lease_and_the_commit_then_aborts() -> None:
     assert job.commit().reason is AbortReason.LEASE_LOST
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_under_the_next_tso_a_job_aborts_as_any_that_began_before(again: bool) -> None:
+    before = Script()
+    job = Job(before)
+    job.report(1)
+    job.tso = Script(before.stores)
+    if again:
+        job.report(2, part=1)
+    assert job.commit().reason is AbortReason.LOW_WATERMARK
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_commit_counts_exactly_the_ids_of_its_branches(count: int) -> None:
     tso = Script()

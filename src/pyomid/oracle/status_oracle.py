@@ -91,7 +91,7 @@ class StatusOracle:
             return Conflict(AbortReason.SEALED, 0)
         parts = self.reported.parts_of(request)
         if sum(map(len, parts)) != request.reported_ids:
-            return Conflict(AbortReason.LEASE_LOST, 0)
+            return self._low_watermark_conflict(start_ts) or Conflict(AbortReason.LEASE_LOST, 0)
         if request.level is WriteSetLevel.TABLE or (parts and start_ts <= self.low_watermark):
             return (
                 self._table_history_conflict(start_ts, decided)

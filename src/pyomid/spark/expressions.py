@@ -129,22 +129,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OfKey = tuple[KeyPart, Comparison]
 
 
-def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> KeyRange:
-    """Return a range that holds every row of the table for which the condition is true. `frame`: has the table's
-    columns; it is not computed."""
+def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> tuple[KeyRange, bool]:
+    """Return a range that holds every row of the table for which the condition is true, and whether it holds no other
+    row. `frame`: has the table's columns; it is not computed."""
     parts = list(conjuncts(condition))
     read = [_comparisons_of_key(part, layout) for part in parts]
     found = [each for comparisons in read for each in comparisons or ()]
     if not any(part is layout.parts[0] for part, _ in found):
-        return KeyRange()
+        return KeyRange(), False
     try:
         if not _says_the_same(frame, condition, parts, read):
-            return KeyRange()
+            return KeyRange(), False
         moment = functools.partial(_moment, frame)
         values = [(part, each.operator, literal_value(part.type.name, each.literal, moment)) for part, each in found]
     except PySparkException:
-        return KeyRange()
-    return key_range_of(layout, [each for each in values if each[2] is not None])
+        return KeyRange(), False
+    keys, is_exact = key_range_of(layout, [each for each in values if each[2] is not None])
+    return keys, is_exact and None not in read and all(value is not None for _, _, value in values)
 
 
 def _comparisons_of_key(part: str, layout: KeyLayout) -> list[OfKey] | None:

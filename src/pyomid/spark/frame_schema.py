@@ -54,6 +54,8 @@ class WriteOptions:
     merge_schema: bool = False
     any_case: bool = True
     """The writer's Spark ignores case in names; assumed if its settings are unknown."""
+    new_keys: bool = False
+    """Refuse a row whose key exists in the snapshot, as SQL's INSERT does."""
     whole: bool = False
     """Protect the rows' former state: at level cell the write conflicts with one that creates or deletes such a row."""
 

@@ -60,9 +60,7 @@ class HeldStart:
             with conn.begun() as newest:
                 epoch = newest.epoch
             if start_ts > newest.start_ts:
-                raise Misuse(
-                    f"snapshotTimestamp {start_ts} was never issued: the latest timestamp is {newest.start_ts}"
-                )
+                raise Misuse(f"_snapshotVersion {start_ts} was never issued: the latest version is {newest.start_ts}")
             if conn.has_leases:
                 conn.deployment.tso.grant_lease(start_ts, term_s)
         return cls(BeginReply(start_ts, epoch), keeper, term_s)

@@ -303,7 +303,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             work.may_claim_tables,
             self._conn.database_id,
             self.reported_max,
-            options.whole,
+            options.whole or options.new_keys,
+            self.read_plan(info) if options.new_keys else None,
         )
 
     def read_plan(self, info: TableInfo) -> ReadPlan:

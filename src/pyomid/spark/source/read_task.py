@@ -156,6 +156,8 @@ class CutsEvenly(Protocol):
 def divided(store: DataStore, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
     """Return the range divided into up to `partitions` even parts; if the store has region servers, divided at its
     regions, and each region again until there are about `partitions` parts."""
+    if intersection(key_range, KeyRange()) is None:
+        return []
     if isinstance(store, CutsEvenly):
         return store.even_parts(table, key_range, partitions)
     regions = [part for region in store.regions(table) if (part := intersection(region, key_range)) is not None]
