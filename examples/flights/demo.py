@@ -179,7 +179,7 @@ def start_pipeline(name: str, **environment: str) -> faults.Process:
 
 
 def start_stream(since: pyomid.Bookmark, **environment: str) -> faults.Process:
-    place = f"{since.start_ts}:{since.watermark}"
+    place = str(since)
     return faults.start("carriers", "examples.flights.carriers", place, environment=environment)
 
 

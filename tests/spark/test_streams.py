@@ -436,7 +436,7 @@ def test_a_query_that_dies_anywhere_tells_each_change_once(
                 known = [] if before is None else [(name, "update_preimage", before)]
                 expected.extend([*known, (name, "insert" if before is None else "update_postimage", after)])
 
-    query = Query(url, f"{mark.start_ts}:{mark.watermark}")
+    query = Query(url, str(mark))
     for _ in range(5):
         query.run(rng, rng.randint(1, 6), write)
     query.run(rng, 60, lambda: None, dies=0.0)
