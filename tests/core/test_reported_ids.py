@@ -121,9 +121,7 @@ def test_undecided_ids_make_no_room_and_a_refused_job_keeps_none() -> None:
     assert one.commit().committed
 
 
-@pytest.mark.parametrize(
-    "ids", [b"1234567", packed(2, 1), packed(1, -1)], ids=["half an id", "falling", "unsigned"]
-)
+@pytest.mark.parametrize("ids", [b"1234567", packed(2, 1), packed(1, -1)], ids=["half an id", "falling", "unsigned"])
 def test_malformed_ids_are_refused(ids: bytes) -> None:
     tso = Script()
     job = Job(tso)
