@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase test-hbases test-long: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-static test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-static test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase demo-cdc bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -92,6 +92,9 @@ demo: setup ## the flights pipeline with its faults; report in build/demo/report
 
 demo-hbase: setup ## the same over a real HBase, with its servers' faults; report in build/demo-hbase/report.html; SECURED=1: by Kerberos and TLS
 	$(RUN) -m examples.flights hbase $(if $(SECURED),--secured)
+
+demo-cdc: setup ## change data of four tables, landed as one cut beside kills, and table by table in Delta; report in build/cdc/report.html
+	$(RUN) -m examples.cdc --delta
 
 bench: setup ## embedded store and Spark: ratios against raw peers of the same run
 	$(RUN) -m benchmarks

@@ -131,8 +131,14 @@ def reported(rows: int, found: dict[str, Found]) -> None:
 
 
 def measured(python: str, contender: str, what: str, settings: Found) -> Found:
-    command = [python, str(Path(__file__).with_name("_peer.py")), contender, what, json.dumps(settings)]
     print(f"{contender}, {what} …", file=sys.stderr, flush=True)
+    return measured_by(
+        [python, str(Path(__file__).with_name("_peer.py")), contender, what, json.dumps(settings)], contender
+    )
+
+
+def measured_by(command: list[str], contender: str) -> Found:
+    """Run a program that prints what it measured as its last line; end this one if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     told = [line for line in done.stdout.splitlines() if line.startswith("measured ")]
     if done.returncode or not told:

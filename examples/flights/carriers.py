@@ -90,7 +90,7 @@ def started(spark: SparkSession, since: str) -> StreamingQuery:
         again(partial(sink, changes, number), lambda error: note(LANE, "interrupted", error=type(error).__name__))
         note(LANE, "committed" if begun else "already", batch=number, start_ts=begun[-1] if begun else 0)
 
-    options = {"readChangeFeed": "true", "starting": since, "bookmarkSeconds": str(LEASE_SECONDS)}
+    options = {"readChangeFeed": "true", "startingBookmark": since, "bookmarkSeconds": str(LEASE_SECONDS)}
     columns = "carrier,dep_time,dep_delay"
     changes = spark.readStream.format("omid").options(url=url(), table=FLIGHTS, columns=columns, **options).load()
     return changes.writeStream.foreachBatch(noted).option("checkpointLocation", str(CHECKPOINT)).start()

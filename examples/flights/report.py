@@ -53,18 +53,18 @@ def write(run: Run) -> None:
         f"<h1>Flights of 2013, in transactions</h1><p class='lead'>{_verdict(run)}</p>",
         _tiles(run, events),
         "<h2>What happened</h2>",
-        _wide(_timeline(events)),
+        in_wide(_timeline(events)),
         _legend(),
         "<h2>Faults</h2>",
-        _table(
+        table(
             ("fault", "happened", "outcome found afterwards", "orphan cells removed"),
             [(f.what, "yes" if f.hit else "no", f.outcome, f"{f.orphans:,}") for f in run.faults.values()],
         ),
         "<h2>The store before and after compaction and sanitizing</h2>",
-        _wide(_sizes(run)),
+        in_wide(_sizes(run)),
         f"<p>{html.escape(growth_text(run.place))}.</p>",
         "<h2>Comparison with the source</h2>",
-        _table(
+        table(
             ("figure", "source", "database", ""),
             [
                 (c.what, _number(c.source), _number(c.database), "equal" if c.equal else "different")
@@ -122,7 +122,7 @@ def _timeline(events: Sequence[Event]) -> str:
 
     height = LANE_HEIGHT * len(lanes) + 40
     parts = [f"<svg viewBox='0 0 {WIDTH} {height}' role='img' aria-label='time line'>"]
-    parts += _axis(first, last, x, height)
+    parts += axis(first, last, x, height)
     for index, lane in enumerate(lanes):
         middle = 20 + LANE_HEIGHT * index + LANE_HEIGHT / 2
         parts.append(f"<text x='{LEFT - 12}' y='{middle + 4}' class='lane'>{LANE_NAMES[lane]}</text>")
@@ -133,7 +133,7 @@ def _timeline(events: Sequence[Event]) -> str:
     return "".join(parts)
 
 
-def _axis(first: float, last: float, x: Any, height: int) -> Iterable[str]:
+def axis(first: float, last: float, x: Any, height: int) -> Iterable[str]:
     step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if (last - first) / s <= 14 or s == 300)
     second = 0
     while second <= last - first:
@@ -159,7 +159,7 @@ def _attempts(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
             what, number = _work(event)
             yield _mark(x(event.at), middle, "known", f"{what} {number}: found already committed")
         if event.kind == "killed":
-            yield _skull(x(event.at), middle, "driver killed")
+            yield cross(x(event.at), middle, "driver killed")
 
 
 def _work(event: Event) -> tuple[str, int]:
@@ -174,11 +174,11 @@ def _dots(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
             title = f"{event.kind}, start {event.values.get('start_ts', '')}"
             yield _dot(x(event.at), middle, radius, "good", title)
         elif event.kind in ("torn", "failed"):
-            yield _skull(x(event.at), middle, event.kind)
+            yield cross(x(event.at), middle, event.kind)
         elif event.kind == "interrupted":
             yield _dot(x(event.at), middle, 3, "lost", "interrupted")
         elif event.kind == "killed":
-            yield _skull(x(event.at), middle, f"process {event.values['pid']} killed")
+            yield cross(x(event.at), middle, f"process {event.values['pid']} killed")
         elif event.kind in ("split", "moved", "started"):
             words = ", ".join(f"{name} {value}" for name, value in event.values.items())
             yield _mark(x(event.at), middle, "known", f"{event.kind}: {words}")
@@ -200,7 +200,7 @@ def _mark(at: float, middle: float, kind: str, title: str) -> str:
     return f"<polygon points='{points}' class='{kind}'><title>{html.escape(title)}</title></polygon>"
 
 
-def _skull(at: float, middle: float, title: str) -> str:
+def cross(at: float, middle: float, title: str) -> str:
     top = middle - 19
     return (
         f"<g class='fault'><title>{html.escape(title)}</title>"
@@ -244,13 +244,13 @@ def _sizes(run: Run) -> str:
     return "".join(parts)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
     lines = "".join("<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
-    return _wide(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+    return in_wide(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
 
 
-def _wide(picture: str) -> str:
+def in_wide(picture: str) -> str:
     """Wrap content that scrolls sideways in a narrow window."""
     return f"<div class='wide'>{picture}</div>"
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def session(name: str, *, master: str = "local[2,4]", **settings: str) -> SparkSession:
+def session(name: str, *, master: str = "local[2,4]", database: str | None = None, **settings: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = (
@@ -32,5 +32,6 @@ def session(name: str, *, master: str = "local[2,4]", **settings: str) -> SparkS
         builder = builder.config(key.replace("__", "."), value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    pyomid.spark.connect(spark, url())  # from here on workers run this Python, and `format("omid")` is known
+    # from here on workers run this Python, and `format("omid")` is known
+    pyomid.spark.connect(spark, database or url())
     return spark

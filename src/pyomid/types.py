@@ -131,6 +131,9 @@ class Bookmark(NamedTuple):
     start_ts: int
     watermark: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.start_ts}:{self.watermark}"
+
 
 def _without_idle_families(going_on: set[Column], with_values: set[bytes]) -> set[Column]:
     """Remove the tombstones of families that continue in no other column and in no value without qualifier."""
@@ -174,6 +177,10 @@ class KeyRange(NamedTuple):
 
     def __contains__(self, row: object) -> bool:
         return isinstance(row, bytes) and self.start <= row and (self.stop is None or row < self.stop)
+
+
+NO_KEYS: Final = KeyRange(b"\0", b"\0")
+"""The range without keys."""
 
 
 def prefix_range(prefix: bytes) -> KeyRange:

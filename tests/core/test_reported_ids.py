@@ -7,6 +7,7 @@ import pytest
 from machine_script import Script
 from numpy.typing import NDArray
 
+from pyomid.errors import ConflictError
 from pyomid.native import search
 from pyomid.oracle.status_oracle import PART_COST
 from pyomid.types import AbortReason, CommitReply, CommitRequest
@@ -33,7 +34,8 @@ class Job:
 
     def report(self, *ids: int, part: int = 0) -> object:
         answer = self.tso.ask_settled(ReportIds(self.start_ts, TABLE, self.branch, part, packed(*ids))).answer
-        self.reported += len(ids) if isinstance(answer, Done) else 0
+        is_kept = isinstance(answer, Done) or (isinstance(answer, Refused) and answer.code == ConflictError.code)
+        self.reported += len(ids) if is_kept else 0
         return answer
 
     def commit(self, reported_ids: int | None = None) -> CommitReply:
@@ -74,6 +76,17 @@ def test_ids_go_with_the_lease_and_the_commit_then_aborts() -> None:
     tso.tick(0.1)
     assert kept(tso) == 0
     assert job.commit().reason is AbortReason.LEASE_LOST
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_under_the_next_tso_a_job_aborts_as_any_that_began_before(again: bool) -> None:
+    before = Script()
+    job = Job(before)
+    job.report(1)
+    job.tso = Script(before.stores)
+    if again:
+        job.report(2, part=1)
+    assert job.commit().reason is AbortReason.LOW_WATERMARK
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -111,8 +111,9 @@ def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_examples_of_spark_run_as_they_stand(tmp_path: Path) -> None:
-    run_page("docs/spark.md", tmp_path)
+@pytest.mark.parametrize("page", ["spark", "change-data"])
+def test_examples_of_spark_run_as_they_stand(tmp_path: Path, page: str) -> None:
+    run_page(f"docs/{page}.md", tmp_path)
 
 
 RUN_ELSEWHERE = {

@@ -37,7 +37,7 @@ def count(number: int) -> bytes:
 
 def loaded(spark: SparkSession, url: str, table: str) -> DataFrame:
     reader = spark.read.format("omid").schema(DDL).option("url", url).option("table", table)
-    return reader.options(rowKey="name", columnMapping="count=f:count", numPartitions="4").load()
+    return reader.options(rowKey="name", mapping="count=f:count", numPartitions="4").load()
 
 
 def rows(content: DataFrame) -> list[tuple[Any, ...]]:

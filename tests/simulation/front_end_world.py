@@ -137,7 +137,7 @@ class FrontProcess:
     @property
     def url(self) -> str:
         """What every process of this universe names the database by."""
-        return "simulated:all"
+        return "omid-memory:simulated"  # opened by `_parts_here`
 
     def start(self, name: str, function: Callable[[], Any]) -> Task:
         """A thread of it."""

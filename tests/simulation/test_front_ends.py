@@ -38,7 +38,7 @@ SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 FEW = 8
 
 
-def play(seed: int, populate: Populate = clients) -> FrontWorld:
+def play(seed: int, populate: Populate = clients) -> tuple[FrontWorld, Jobs]:
     """One universe from an empty disk to the verdict; raises what is wrong with it."""
     choices = Choices(seed)
     cache_s = choices.pick((0.0, 0.0, 5.0))
@@ -68,7 +68,7 @@ def play(seed: int, populate: Populate = clients) -> FrontWorld:
             raise AssertionError(
                 f"seed {seed}: {type(error).__name__}: {error}\n{universe.story(150)}\nseed {seed}: {error}"
             ) from error
-    return world
+    return world, jobs
 
 
 def _calm_down(world: FrontWorld, jobs: Jobs) -> None:
@@ -163,9 +163,16 @@ def test_who_claims_what_it_reads_is_serializable(seed: int) -> None:
 
 @pytest.mark.fast
 def test_front_end_universes_are_not_empty() -> None:
-    worlds = [play(seed) for seed in range(1, 6)]
+    worlds = [play(seed)[0] for seed in range(1, 6)]
     outcomes = [txn.outcome.value for world in worlds for txn in world.history.transactions if txn.last_writes()]
     assert outcomes.count("committed") >= 20
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("populate", [spark_jobs, streams])
+def test_spark_universes_are_not_empty(populate: Populate) -> None:
+    told = [jobs for _, jobs in (play(seed, populate) for seed in range(1, 6))]
+    assert sum(len(jobs.told) + len(jobs.told_ids) for jobs in told) >= 20
 
 
 @pytest.mark.soak

@@ -65,7 +65,12 @@ def copy(spark: SparkSession, url: str, folder: Path, **options: str) -> Streami
 
 def mirror(spark: SparkSession, url: str, folder: Path, starting: str) -> StreamingQuery:
     """The changes there are now, two rows a batch, each with an id that it has by this delivery alone."""
-    options = {"readChangeFeed": "true", "bookmarkSeconds": "600", "maxRowsPerTrigger": "2", "starting": starting}
+    options = {
+        "readChangeFeed": "true",
+        "bookmarkSeconds": "600",
+        "maxRowsPerTrigger": "2",
+        "startingBookmark": starting,
+    }
     changes = spark.readStream.format("omid").options(url=url, table=ACCOUNTS, **options).load()
     told = changes.selectExpr("name", "balance", "_change_type AS kind", "_commit_version AS version", "uuid() AS id")
     return _started(told.writeStream.format("omid").options(url=url, table=MIRROR, rowKey="name,version,kind"), folder)

@@ -55,11 +55,11 @@ def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
     planned = connection(url).database_id
     assert connection(url, planned).database_id == planned
     remake(url, tmp_path / "db")
-    with pytest.raises(Misuse, match=r"planned for database .* was dropped"):
+    with pytest.raises(Misuse, match=r"made for database .* was dropped"):
         connection(url, planned)
     assert connection(url, b"").database_id != planned
     with pytest.raises(Misuse, match="was dropped"):
-        OmidDataSource({"url": url, "table": "new", "snapshotTimestamp": "50", "snapshotDatabase": planned.hex()})
+        OmidDataSource({"url": url, "table": "new", "_snapshotVersion": "50", "_snapshotDatabase": planned.hex()})
 
 
 def test_a_child_forked_while_a_database_opens_opens_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,11 @@ def test_two_columns_added_at_once_never_share_a_place(conn: Connection, monkeyp
     other, own = (ID, Field("a", "long")), (ID, Field("b", "string"))
 
     def another_adds() -> None:
-        save(conn, other, {"id": "k", "a": 5}, mergeSchema="true", columnMapping="a=d:q")
+        save(conn, other, {"id": "k", "a": 5}, mergeSchema="true", mapping="a=d:q")
 
     happens_behind(monkeypatch, "fit_frame", another_adds)
     with pytest.raises(OmidError, match="'a' and 'b' are both stored in"):
-        prepared(conn, own, mergeSchema="true", columnMapping="b=d:q")
+        prepared(conn, own, mergeSchema="true", mapping="b=d:q")
     assert rows_of(conn) == [{"id": "a", "x": 1, "a": None}, {"id": "k", "x": None, "a": 5}]
 
 
@@ -138,7 +138,7 @@ def test_a_transaction_that_meets_two_meanings_of_a_name_begins_anew(conn: Conne
     tx = LargeTransaction(conn, begin(conn), level=None, transaction_id=None, lease=None)
     tx.noticed(conn.deployment.catalog.table("t"))
     alter_columns(conn.deployment, "t", rename={"x": "price", "price": "x"})
-    with pytest.raises(ConflictError, match="another column than when this transaction began"):
+    with pytest.raises(ConflictError, match="now belongs to another column"):
         tx.prepared("t", (ID, X), WriteOptions())
 
 

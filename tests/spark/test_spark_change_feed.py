@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,9 +68,12 @@ def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "option starting is missing"),
-        ({"starting": "yesterday"}, "neither a timestamp nor a bookmark"),
-        ({"starting": "1"}, "after the bookmark 1"),
+        ({}, "give one of the options startingVersion, startingTimestamp, startingBookmark"),
+        ({"startingBookmark": "yesterday"}, "is not a bookmark"),
+        ({"startingTimestamp": "2020-01-01T00:00:00"}, "no time zone"),
+        ({"startingTimestamp": "2020-01-01T00:00:00Z"}, "no longer kept"),
+        ({"startingVersion": "5", "startingBookmark": "5:0"}, "give only one of them"),
+        ({"startingVersion": "2"}, "after the bookmark 1"),
     ],
 )
 def test_a_bad_read_of_changes_is_one_sentence(
@@ -78,6 +82,32 @@ def test_a_bad_read_of_changes_is_one_sentence(
     reader = spark.read.format("omid").options(url=url, table=TABLE, readChangeFeed="true")
     with pytest.raises(Exception, match=says):
         reader.options(**options).load().collect()
+
+
+def test_changes_begin_and_end_at_versions_and_timestamps_as_in_delta(spark: SparkSession, url: str) -> None:
+    """A version is included, on both sides; a time counts everything that was acknowledged by it."""
+    kept = url + "&retention=1h"
+    db = pyomid.spark.connect(spark, kept)
+    versions, times = [], []
+    for count in range(4):
+        with db.transaction() as tx:
+            tx.write(frame(spark, [("alice", count)]), "timed", row_key=["name"])
+        assert tx.commit_ts is not None
+        versions.append(tx.commit_ts)
+        times.append(db.moment(datetime.now(UTC)).timestamp)
+
+    def read(**options: Any) -> set[int]:
+        reader = spark.read.format("omid").options(url=kept, table="timed", readChangeFeed="true", **options)
+        return {row["_commit_version"] for row in reader.load().collect()}
+
+    assert read(startingVersion=versions[1], endingVersion=versions[2]) == set(versions[1:3])
+    assert read(startingVersion=versions[1] + 1) == set(versions[2:])
+    assert read(startingVersion=versions[1], endingTimestamp=times[2].isoformat()) == set(versions[1:3])
+    assert read(startingTimestamp=(times[1] + timedelta(milliseconds=1)).isoformat()) >= set(versions[2:])
+    found = db.changes("timed", times[2], times[3]).where("_change_type <> 'update_preimage'")
+    assert versions[3] in {row["_commit_version"] for row in found.collect()}
+    late = found.where("_commit_timestamp < timestamp '" + times[2].isoformat() + "'")
+    assert late.count() == 0
 
 
 def test_a_bookmark_of_a_dropped_table_is_refused(spark: SparkSession, url: str, database: Any) -> None:

@@ -10,10 +10,11 @@ from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
-from pyomid.errors import Misuse
+from pyomid.errors import ConflictError, Misuse
 from pyomid.spark import SparkTransaction
-from pyomid.spark.loads import keys_of
+from pyomid.spark.loads import allowed_keys, keys_of
 from pyomid.spark.source.read_task import WRITES
+from pyomid.types import NO_KEYS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +98,8 @@ READ: dict[str, int] = {
     "item = 'it''s' and shop = 3": 36,
     "item = 'b' and shop = 3.0": 12,
     "item = 'b' and shop = 99999999999": 12,
-    "item = 'b' and item = 'c'": 12,
+    "item = 'b' and item = 'c'": 0,
+    "item > 'b' and item <= 'b'": 0,
     "upper(item) = 'B' and shop = 3": 36,
     "true": 36,
 }
@@ -119,6 +121,55 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
                 assert all(key in found for key, row in zip(keys, meets, strict=True) if row[place]), where
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+BY_KEYS: dict[str | None, bool] = {
+    None: True,
+    "item = 'b'": True,
+    "shop between 2 and 3 and item = 'b'": True,
+    "item >= 'b' and item < 'c'": True,
+    "item = 'b' and item = 'c'": True,
+    "shop = 2": False,
+    "item > 'a' and shop = 2": False,
+    "item = 'b' and note is null": False,
+    "item = 'b' and count = 20": False,
+    "item = 'b' and shop = 99999999999": False,
+}
+"""Conditions, and whether they say nothing but the key range."""
+
+
+@pytest.mark.parametrize("level", ["row", "cell"])
+def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
+    spark: SparkSession, url: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, table = pyomid.spark.connect(spark, url), f"ranges_{level}"
+    made(spark, url, table, *STOCK, level=level)
+    with db.transaction() as tx:
+        info = pyomid_table(url, table)
+        assert {where: allowed_keys(spark, info, where)[1] for where in BY_KEYS} == BY_KEYS
+        assert tx.delete(table, where="item = 'b' and item = 'c'").rows == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(SparkTransaction, "reports", None)  # no frame is computed
+            assert tx.delete(table, where="item >= 'b' and item < 'd'").rows == 2
+            assert tx.delete(table, where="item >= 'b' and item < 'd'").rows == 0
+    assert [row[0] for row in content(spark, url, table)] == ["a", "d"]
+    late = db.transaction()
+    late.delete(table, where=None)
+    other_write(spark, url, table, "note", "new in a column without a value")
+    with pytest.raises(ConflictError):
+        late.commit()
+
+
+def test_contradictory_bounds_read_nothing(spark: SparkSession, url: str, ranged: None) -> None:
+    db, info = pyomid.spark.connect(spark, url), pyomid_table(url, "ranged")
+    reader = spark.read.format("omid").options(url=url, table="ranged")
+    with db.transaction() as tx:
+        for start, stop, where in (("c", "a", None), ("b", "b", None), ("c", None, "item = 'a'")):
+            assert keys_of(spark, info, [start], stop and [stop], None, where) == NO_KEYS
+            assert tx.read("ranged", start=[start], stop=stop and [stop], where=where).count() == 0
+    with_option = reader.option("where", "item = 'b' and shop > 3 and shop < 2").load()
+    assert with_option.count() == 0
+    assert db.read("ranged").count() == 36
 
 
 def pyomid_table(url: str, name: str) -> Any:
@@ -167,7 +218,7 @@ def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: st
         ("item = 'b' and shop = 3 and moment > timestamp '2024-03-10 06:30:00Z'", 2),
         ("item >= 'b' and note = 'x'", 24),
         ("shop = 3 and shop < 99999999999", 36),
-        ("item = 'b' and item = 'c'", 12),
+        ("item = 'b' and item = 'c'", 0),
     ],
 )
 def test_the_option_where_gives_what_a_filter_gives(

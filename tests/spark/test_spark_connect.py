@@ -90,7 +90,7 @@ def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_p
         since = db.bookmark(keep_seconds=600)
     with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.range(3, 7).selectExpr("id", "id * 3 AS twice"), "t")
-    options = {"readChangeFeed": "true", "starting": f"{since.start_ts}:{since.watermark}"}
+    options = {"readChangeFeed": "true", "startingBookmark": str(since)}
     changes = spark.readStream.format("omid").options(url=url, table="t", **options).load()
     told = changes.selectExpr("id", "twice", "_change_type AS kind")
 

@@ -106,6 +106,18 @@ def test_many_rows_that_are_here_are_written_by_tasks(spark: SparkSession, url: 
     assert [load(spark, url, table).count() for table in ("few", "many")] == [HERE_ROWS_MAX, HERE_ROWS_MAX + 1]
 
 
+def test_a_local_frame_is_computed_once(spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows in this process, many by tasks, which need no rows here."""
+    numbers = pa.array(range(HERE_ROWS_MAX + 1))
+    few, many = (spark.createDataFrame(pa.table({"id": ids})) for ids in (numbers[1:], numbers))
+    assert few.isLocal()
+    assert many.isLocal()
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        assert tx.write(few, "few_local", row_key="id").branches == 1
+        monkeypatch.setattr(type(many), "toArrow", None)
+        assert tx.write(many, "many_local", row_key="id").rows == len(numbers)
+
+
 @pytest.mark.connect
 def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, url: str) -> None:
     write(spark, url, "kept", ("a", 1, None))
@@ -346,7 +358,7 @@ def test_a_snapshot_is_one_for_all_reads_and_partitions(spark: SparkSession, url
         assert before.agg(f.sum("count")).first()[0] == 100
         assert tx.read("snapshot").agg(f.sum("count")).first()[0] == 100
     assert load(spark, url, "snapshot").agg(f.sum("count")).first()[0] == 50 * 7 + 50
-    loaded = load(spark, url, "snapshot", snapshotTimestamp=str(tx.start_ts))
+    loaded = load(spark, url, "snapshot", _snapshotVersion=str(tx.start_ts))
     assert loaded.agg(f.sum("count")).first()[0] == 100
 
 
@@ -436,7 +448,7 @@ def test_what_a_program_without_spark_wrote_is_read_by_a_schema(spark: SparkSess
         with db.begin() as tx:
             tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
     reader = spark.read.format("omid").option("url", url).option("table", "accounts").schema("who string, money string")
-    loaded = reader.option("rowKey", "who").option("columnMapping", "money=f:balance").load()
+    loaded = reader.option("rowKey", "who").option("mapping", "money=f:balance").load()
     assert rows(loaded) == [("alice", "100")]
 
 
@@ -454,7 +466,7 @@ def test_temporary_views_keep_their_options(spark: SparkSession, url: str) -> No
         ({"table": "nowhere"}, "there is no table 'nowhere'"),
         ({"table": "bad", "columns": "cuont"}, "no column 'cuont'; did you mean 'count'"),
         ({"table": "bad", "batchRows": "many"}, "batchRows='many' is not a whole number"),
-        ({"table": "bad", "snapshotTimestamp": "9000000000000000000"}, "was never issued"),
+        ({"table": "bad", "_snapshotVersion": "9000000000000000000"}, "was never issued"),
     ],
 )
 def test_a_bad_read_is_refused_and_names_the_value(

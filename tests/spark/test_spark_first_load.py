@@ -171,7 +171,7 @@ def test_jobs_and_reads_say_what_they_are(spark: SparkSession, url: str, capsys:
         tx.write(spark.range(1).coalesce(1).mapInArrow(name, "k long, name string"), "named", row_key="k")
         tx.read("named", start=1).where("k > 0").explain(True)
         assert tx.read("named").head()["name"] == "omid write named"
-    assert f"omid named rowStart=0x8000000000000001 snapshotTimestamp={tx.start_ts}" in capsys.readouterr().out
+    assert f"omid named rowStart=0x8000000000000001 version={tx.start_ts}" in capsys.readouterr().out
     assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
     spark.sparkContext.setLocalProperty("spark.job.description", None)
 

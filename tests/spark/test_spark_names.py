@@ -54,7 +54,7 @@ def test_one_name_alone_is_one_column_of_the_changes(spark: SparkSession, url: s
     bad: dict[str, dict[str, Any]] = {
         r"row key \[1\]: 1 is not a column name": {"row_key": [1]},
         "row key 1: 1 is not a column name": {"row_key": 1},
-        "columnMapping 'x=f:q' is not a mapping": {"row_key": "id", "mapping": "x=f:q"},
+        "mapping='x=f:q' does not map column names": {"row_key": "id", "mapping": "x=f:q"},
     }
     for words, how in bad.items():
         with pytest.raises(MisuseType, match=words):

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 import pyomid
 import pyomid.spark
 from portions import first
-from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
+from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.spark.connections import connection
 from waiting import until_w_passes
 
@@ -105,6 +105,28 @@ def test_the_option_if_exists_gives_the_other_modes(
     assert rows(load(spark, url, table)) == expected
 
 
+@pytest.mark.parametrize("level", ["row", "cell"])
+def test_an_insert_refuses_a_key_that_exists_and_names_it(spark: SparkSession, url: str, level: str) -> None:
+    table = f"inserted_{level}"
+    append(spark, url, table, ("a", 1, None), conflictLevel=level, ifExists="insert")
+    append(spark, url, table, ("b", 2, None), ifExists="insert")
+    with pytest.raises(Exception, match=r"name='b'.*exists in table"):
+        append(spark, url, table, ("c", 3, None), ("b", 3, None), ifExists="insert")
+    db = pyomid.spark.connect(spark, url)
+    twice = db.transaction()
+    twice.write(frame(spark, ("d", 4, None)), table, mode="insert")
+    with pytest.raises(Misuse, match=r"mode 'insert'.*name='d'"):
+        twice.write(frame(spark, ("d", 5, None)), table, mode="insert")
+    twice.rollback()
+    assert rows(load(spark, url, table)) == [("a", 1, None), ("b", 2, None)]
+    one, other = db.transaction(), db.transaction()
+    one.write(frame(spark, ("e", 1, None)), table, mode="insert")
+    other.write(frame(spark, ("e", None, "x")).select("name", "note"), table, mode="insert")
+    one.commit()
+    with pytest.raises(ConflictError):
+        other.commit()
+
+
 def test_overwriting_with_nothing_leaves_an_empty_table(spark: SparkSession, url: str) -> None:
     append(spark, url, "emptied", *[(f"{n}", n, None) for n in range(30)])
     writer(frame(spark), url, "emptied").mode("overwrite").save()
@@ -183,10 +205,10 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
     with pyomid.spark.connect(spark, url).transaction() as holder:
         snapshot = holder.start_ts
         append(spark, url, "dated", ("a", 2, None))
-        assert rows(load(spark, url, "dated", snapshotTimestamp=str(snapshot))) == [("a", 1, None)]
+        assert rows(load(spark, url, "dated", _snapshotVersion=str(snapshot))) == [("a", 1, None)]
     until_w_passes(connection(url).deployment.leader_state, snapshot)
     with pytest.raises(PySparkException) as raised:
-        load(spark, url, "dated", snapshotTimestamp=str(snapshot)).collect()
+        load(spark, url, "dated", _snapshotVersion=str(snapshot)).collect()
     found = refusal(raised)
     assert isinstance(found, SnapshotTooOld)
     assert str(snapshot) in str(found)
@@ -300,7 +322,7 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
         ("extra", "is not name=family:qualifier"),
     ):
         with pytest.raises(PySparkException) as raised:
-            writer(wider, url, strict, mergeSchema="true", columnMapping=mapping).mode("append").save()
+            writer(wider, url, strict, mergeSchema="true", mapping=mapping).mode("append").save()
         assert words in str(refusal(raised))
     assert load(spark, url, strict).columns == ["name", "count", "note"]
 
@@ -312,7 +334,7 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
         ({"rowStart": "0xzz"}, "row bound '0xzz' is not a valid hexadecimal number"),
         ({"columns": "name,name"}, "each at most once"),
         ({"numPartitions": "0"}, "numPartitions='0' is not a whole number of at least 1"),
-        ({"snapshotTimestamp": "soon"}, "snapshotTimestamp='soon' is not a whole number"),
+        ({"_snapshotVersion": "soon"}, "_snapshotVersion='soon' is not a whole number"),
     ],
 )
 def test_a_bad_option_of_a_read_is_refused_with_its_value(

@@ -56,8 +56,7 @@ def put(database: Database, name: str, balance: int) -> int:
 
 def place(database: Database) -> str:
     """Where a stream begins: now."""
-    since = database.bookmark(keep_seconds=600)
-    return f"{since.start_ts}:{since.watermark}"
+    return str(database.bookmark(keep_seconds=600))
 
 
 def told(batch: DataFrame) -> list[tuple[str, str, int]]:
@@ -92,14 +91,14 @@ def test_a_stream_goes_on_exactly_where_it_was(
 ) -> None:
     starting = place(database)
     put(database, "alice", 2)
-    run(spark, url, tmp_path, starting=starting)
+    run(spark, url, tmp_path, startingBookmark=starting)
     assert written(tmp_path) == UPDATED
-    run(spark, url, tmp_path, starting=starting)
+    run(spark, url, tmp_path, startingBookmark=starting)
     assert written(tmp_path) == UPDATED
     batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
     put(database, "dora", 4)
     put(database, "dora", 5)
-    run(spark, url, tmp_path, starting=starting, maxRowsPerTrigger="1")
+    run(spark, url, tmp_path, startingBookmark=starting, maxRowsPerTrigger="1")
     dora = [("dora", "insert", 4), ("dora", "update_postimage", 5), ("dora", "update_preimage", 4)]
     assert written(tmp_path) == [*UPDATED, *dora]
     assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= batches + 2, "one commit a batch"
@@ -122,7 +121,7 @@ def test_a_batch_that_died_is_handed_out_again_the_same(
             raise RuntimeError("on purpose")
 
     with pytest.raises(Exception, match="on purpose"):
-        run(spark, url, tmp_path, sink=sink, starting=starting)
+        run(spark, url, tmp_path, sink=sink, startingBookmark=starting)
     put(database, "alice", 3)
     run(spark, url, tmp_path, sink=sink)
     assert [batch for batch in batches if batch[1]] == [(0, UPDATED), (0, UPDATED), (1, LATER)]
@@ -134,7 +133,7 @@ def test_a_running_stream_tells_what_is_new_until_a_column_is_widened(
 ) -> None:
     """Whose values it cannot have: it ends, and says what to do."""
     database.alter_columns(TABLE, add={"note": "integer"})
-    options = {"starting": place(database), "readChangeFeed": "true", "bookmarkSeconds": "600"}
+    options = {"startingBookmark": place(database), "readChangeFeed": "true", "bookmarkSeconds": "600"}
     changes = spark.readStream.format("omid").options(url=url, table=TABLE, **options).load()
     queries: list[StreamingQuery] = []
 

@@ -54,7 +54,9 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
     changed = now.join(past.withColumnRenamed("v", "was"), "id", "left").where("was IS NULL OR was <> v")
     assert sorted(row.id for row in changed.collect()) == [2, 3], "two snapshots in one query"
     restored = db.restore("t", first)
-    assert restored is not None
+    assert restored.commit_version is not None
+    assert restored.commit_version > second
+    assert (restored.rows_written, restored.rows_deleted) == (1, 1), "only what differs"
     assert rows_of(db.read("t")) == before
     assert rows_of(db.read("t", at=second)) == [(1, "a"), (2, "c"), (3, "d")]
     options = {"url": kept_url, "table": "t", "timestampAsOf": datetime.now(UTC).isoformat()}
@@ -90,9 +92,9 @@ def test_a_restore_undoes_nothing_that_was_acknowledged_by_its_time(spark: Spark
         write(spark, kept_url, rows[:count], "restored")
         at = datetime.now(UTC)
         restored = db.restore("restored", at)
-        assert restored is not None
+        assert restored.commit_version is None, "nothing differs"
         assert restored.moment is not None
-        assert restored.moment.time >= at
+        assert restored.moment.timestamp >= at
         assert rows_of(db.read("restored")) == rows[:count]
     write(spark, kept_url, [(9, "later")], "restored")
     found = db.moment(at)
@@ -130,10 +132,10 @@ def test_a_snapshot_that_cannot_be_is_refused(
 
 
 NO_TIMES: list[tuple[Any, str]] = [
-    (None, "at=None is NoneType, not a timestamp"),
-    ("2020-01-01", "at='2020-01-01' is str, not a timestamp"),
-    (True, "at=True is bool, not a timestamp"),
-    (0, "at=0 is not a valid timestamp"),
+    (None, "at=None is NoneType, not a version"),
+    ("2020-01-01", "at='2020-01-01' is str, not a version"),
+    (True, "at=True is bool, not a version"),
+    (0, "at=0 is not a valid version"),
     (datetime(2020, 1, 1), "has no time zone"),
 ]
 
@@ -178,3 +180,5 @@ def test_e1_what_expired_is_gone_by_the_frames_snapshot(spark: SparkSession, kep
         assert rows_of(db.read("expiring")) == new
         assert rows_of(before) == sorted([*old[:40], *new])
         assert rows_of(db.read("expiring", at=first)) == old
+        db.restore("expiring", first)
+        assert rows_of(db.read("expiring")) == old

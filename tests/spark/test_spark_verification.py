@@ -29,7 +29,7 @@ def three_rows(db: Database, table: str) -> tuple[int, int]:
         for row in (b"a", b"b", b"c"):
             tx.table(table).put(row, {b"f:x": b"1"})
     assert db.drain(30)
-    commits = db.deployment.commit_table
+    commits = db._core.deployment.commit_table
     until(lambda: commits.lookup([tx.start_ts]) == [NOT_FOUND], "the commit-table entry stays")
     assert tx.commit_ts is not None
     return tx.start_ts, tx.commit_ts

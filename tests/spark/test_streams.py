@@ -123,7 +123,7 @@ def test_f4_a_query_at_its_limit_does_not_hold_w_for_ever(database: Database, ur
 
 def test_a_callers_lease_is_the_callers_to_end(database: Database, url: str) -> None:
     mark = database.bookmark(keep_seconds=60)
-    first = reader(url, starting=f"{mark.start_ts}:{mark.watermark}")
+    first = reader(url, startingBookmark=str(mark))
     start = first.initialOffset()
     put(database, "alice", 1)
     end, rows = next_batch(first, start)
@@ -294,7 +294,7 @@ def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: 
     start = stream.initialOffset()
     stream._moved_s = float("inf")  # it moved just now
     assert stream.latestOffset(start, stream.getDefaultReadLimit()) == start
-    stream._next_look_s, stream._moved_s = 0.0, float("-inf")  # long ago
+    stream._next_check_s, stream._moved_s = 0.0, float("-inf")  # long ago
     assert stream.latestOffset(start, stream.getDefaultReadLimit())["start"] > start["start"]
 
 
@@ -388,7 +388,7 @@ class Query:
 
     def run(self, rng: random.Random, steps: int, write: Callable[[], None], *, dies: float = 0.15) -> None:
         options = {} if rng.random() < 0.5 else {"maxRowsPerTrigger": str(rng.randint(1, 3))}
-        begins = {"starting": self.starting} if not self.noted else {}
+        begins = {"startingBookmark": self.starting} if not self.noted else {}
         stream = reader(self.url, **options, **begins)
         for _ in range(steps):
             if rng.random() < 0.5:

@@ -106,9 +106,9 @@ def test_a_write_names_no_snapshot(conn: Connection) -> None:
     save(conn, ("first", 1))
     start_ts = begin(conn).start_ts
     struct = StructType([StructField("name", StringType()), StructField("count", LongType())])
-    for epoch in ({}, {"snapshotEpoch": "0"}):
-        source = OmidDataSource({"url": conn.url, "table": "t", "snapshotTimestamp": str(start_ts), **epoch})
-        with pytest.raises(Misuse, match="snapshotTimestamp is for reads"):
+    for epoch in ({}, {"_snapshotEpoch": "0"}):
+        source = OmidDataSource({"url": conn.url, "table": "t", "_snapshotVersion": str(start_ts), **epoch})
+        with pytest.raises(Misuse, match="_snapshotVersion is for reads"):
             source.writer(struct, False)
     assert leases(conn) == (start_ts,)
     assert rows_of(conn) == [("first", 1)]

@@ -84,7 +84,7 @@ def distributed(spark: SparkSession, url: str) -> DataFrame:
         return tx.write(tx.read("arrivals"), "flights").rows
 
     rows: int | AlreadyDone = db.run(load, transaction_id="load-1")
-    restored: pyomid.spark.RestoreCommit | None = db.restore("flights", 100)
+    restored: pyomid.spark.RestoreResult = db.restore("flights", 100)
     assert rows or restored
     db.read(17)  # type: ignore[arg-type]
     db.sanitize("flights")  # type: ignore[call-arg]

@@ -51,7 +51,7 @@ def moment_of(deployment: Deployment, at: int | datetime) -> Moment:
         return Moment(snapshot_after(at), 0)
     moment = deployment.tso.moment_at(wall_ms, _now_ms())
     if not moment.snapshot_ts:
-        raise _too_old(deployment, at)
+        raise too_old(deployment, at)
     is_of_same_ms = moment.wall_ms == wall_ms - 1  # the TSO rounds its clock down, and `at` was rounded up
     return moment._replace(wall_ms=wall_ms) if is_of_same_ms else moment
 
@@ -66,7 +66,7 @@ def past_begin(
     try:
         lease = keep(moment.snapshot_ts)
     except SnapshotTooOld as error:
-        raise _too_old(deployment, at) from error
+        raise too_old(deployment, at) from error
     return replace(begun, read_at=moment.snapshot_ts, moment_ms=moment.wall_ms), lease
 
 
@@ -95,13 +95,13 @@ def check_time(at: int | datetime) -> int:
     return 0
 
 
-def _too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
+def too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
     watermark, _ = deployment.leader_state.read_watermarks()
     kept = [point for point in deployment.leader_state.time_points() if snapshot_after(point.start_ts) > watermark]
     since = "no history is kept"
     if kept:
         kept_since = datetime.fromtimestamp(kept[0].wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-        since = f"history is kept since {kept_since}, timestamp {kept[0].start_ts}"
+        since = f"history is kept since {kept_since} (start {kept[0].start_ts})"
     return SnapshotTooOld(
         f"the snapshot at {at} is no longer kept: {since} (option retention in the URL of the folder, or "
         "over HBase of the TSO, keeps more from now on)",

@@ -103,7 +103,7 @@ def parse_column_mapping(text: str) -> dict[str, Column]:
         try:
             pairs = list(json.loads(text).items())
         except ValueError as error:
-            raise Misuse(f"columnMapping {text!r} is not a JSON object: {error}") from error
+            raise Misuse(f"mapping {text!r} is not a JSON object: {error}") from error
     else:
         pairs = [tuple(part.split("=", 1)) for part in text.split(",") if part.strip()]
     return column_mapping(dict(_two(pair, text) for pair in pairs))
@@ -113,17 +113,15 @@ def column_mapping(mapping: Mapping[str, str | bytes | Column]) -> dict[str, Col
     """Return column name → family and qualifier, parsed from "family:qualifier"."""
     made = {}
     if not isinstance(mapping, Mapping):
-        raise MisuseType(
-            f"columnMapping {mapping!r} is not a mapping from column names to family:qualifier", value=mapping
-        )
+        raise MisuseType(f"mapping={mapping!r} does not map column names to family:qualifier", value=mapping)
     for name, place in mapping.items():
         if not isinstance(place, Column):
             if not isinstance(place, str | bytes):
-                raise MisuseType(f"columnMapping of {name!r} is {place!r}, not family:qualifier", column=name)
+                raise MisuseType(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
             raw = place.encode() if isinstance(place, str) else place
             family, colon, qualifier = raw.partition(b":")
             if not colon or not family:
-                raise Misuse(f"columnMapping of {name!r} is {place!r}, not family:qualifier", column=name)
+                raise Misuse(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
             place = Column(family, qualifier)
         made[name.strip()] = place
     return made
@@ -142,7 +140,7 @@ def make_schema(
     keys = {part.name for part in row_key}
     for name in (*keys, *mapping):
         if name not in names:
-            raise Misuse(f"row key or columnMapping names an unknown column {name!r}{near(name, names)}", column=name)
+            raise Misuse(f"row key or mapping names an unknown column {name!r}{near(name, names)}", column=name)
     columns = []
     for field in fields:
         column_type(field.spark_type, field.name)
@@ -348,7 +346,7 @@ def _shown(parts: Sequence[RowKeyPart]) -> str:
 
 def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
     if len(pair) != 2:
-        raise Misuse(f"columnMapping {text!r} is not name=family:qualifier, …")
+        raise Misuse(f"mapping {text!r} is not name=family:qualifier, …")
     return pair[0].strip(), pair[1].strip()
 
 

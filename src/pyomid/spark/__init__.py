@@ -10,18 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyomid.spark.change_data import ChangesResult
     from pyomid.spark.coded_errors import original_error, original_errors
     from pyomid.spark.database import SparkDatabase, connect
-    from pyomid.spark.loads import MomentOf, RestoreCommit
+    from pyomid.spark.loads import MomentOf, RestoreResult
     from pyomid.spark.merge import Merge, MergeResult
     from pyomid.spark.run_outcome import RunOutcome, RunState
     from pyomid.spark.transactions import SparkTransaction, WriteResult
 
 __all__ = [
+    "ChangesResult",
     "Merge",
     "MergeResult",
     "MomentOf",
-    "RestoreCommit",
+    "RestoreResult",
     "RunOutcome",
     "RunState",
     "SparkDatabase",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "ChangesResult": "change_data",
     "original_error": "coded_errors",
     "original_errors": "coded_errors",
     "SparkDatabase": "database",
@@ -40,7 +43,7 @@ _MODULES: Final = {
     "Merge": "merge",
     "MergeResult": "merge",
     "MomentOf": "loads",
-    "RestoreCommit": "loads",
+    "RestoreResult": "loads",
     "RunOutcome": "run_outcome",
     "RunState": "run_outcome",
     "SparkTransaction": "transactions",

@@ -1,4 +1,4 @@
-"""Frames of tables at one snapshot: of a transaction, or outside of one, now or past; what changed; SQL and views.
+"""Lazy frames of tables at one snapshot, now or past, in a transaction or outside one; changes, SQL, views, restore.
 
     db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     db.read("flights", at=version_or_datetime)
@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyomid.client.change_feed import place
 from pyomid.client.past_snapshot import check_time, moment_of
@@ -26,18 +27,17 @@ from pyomid.client.upkeep.partitions import chosen_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
 from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, select_columns
+from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.connections import Connection
 from pyomid.spark.expressions import quoted
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, parallelism
-from pyomid.spark.source.change_rows import place_text
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import FORMAT, names_of
 from pyomid.spark.source.read_task import intersection
-from pyomid.types import Bookmark, KeyRange, TableInfo
+from pyomid.types import NO_KEYS, Bookmark, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyomid.spark.database import SparkDatabase
+    from pyomid.spark.transactions import SparkTransaction
 
 
 def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> DataFrame:
-    """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp for everything committed at or
+    """Return a lazy frame of the table at one snapshot. `at`: None for now; a version for everything committed at or
     before it; a timezone-aware datetime for the first known moment at or after it (`moment`). SnapshotTooOld says
     since when history is kept."""
     if at is not None:
@@ -64,24 +65,33 @@ def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> 
 def changes(
     db: SparkDatabase,
     table: str,
-    starting: Bookmark | int,
-    ending: Bookmark | int | None = None,
+    starting: Bookmark | int | datetime,
+    ending: Bookmark | int | datetime | None = None,
     *,
     columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the changes that commits after `starting`, up to and including `ending` (None: now), made to a table.
+    """Return the changes that commits from `starting` to `ending` (None: now) made to a table.
 
     Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
-    and `_commit_timestamp`. Both ends are exact, even if transactions ran at that time. `starting` and `ending` are
-    bookmarks (`db.bookmark`) or timestamps. `SnapshotTooOld` if the changes are no longer kept.
+    and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
+    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. From a datetime on, some
+    commits up to seconds older may be included. `SnapshotTooOld` if the changes are no longer kept.
     """
-    reader = _reader(db, table).option("readChangeFeed", "true")
-    reader = reader.option("starting", place_text(place(starting, "starting")))
+    reader = _end(_reader(db, table).option("readChangeFeed", "true"), "starting", starting)
     if ending is not None:
-        reader = reader.option("ending", place_text(place(ending, "ending")))
+        reader = _end(reader, "ending", ending)
     if columns is not None:
         reader = reader.option("columns", names_text(names_of(columns)))
     return _loaded(reader)
+
+
+def _end(reader: DataFrameReader, name: str, given: Bookmark | int | datetime) -> DataFrameReader:
+    """Set where the changes begin or end."""
+    if isinstance(given, Bookmark):
+        return reader.option(f"{name}Bookmark", str(place(given, name)))
+    if isinstance(given, datetime):
+        return reader.option(f"{name}Timestamp", given.isoformat())
+    return reader.option(f"{name}Version", _version(name, given))
 
 
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
@@ -105,7 +115,7 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
 
 
 class Reads(Protocol):
-    """What a query reads by: one snapshot of a database, in a session."""
+    """Where a query reads its tables: one snapshot of a database, in a session."""
 
     @property
     def session(self) -> SparkSession: ...
@@ -149,7 +159,7 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
     try:
         for table, view in names.items():
-            reader = _reader(db, table).option("view", "true").options(**snapshot_options(conn, held.start_ts))
+            reader = _reader(db, table).option("_view", "true").options(**snapshot_options(conn, held.start_ts))
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
         held.end(conn)
@@ -183,7 +193,7 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 
 def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
     """Return the options of a read at a start that is leased already."""
-    return {"url": conn.url, "snapshotTimestamp": str(start_ts), "snapshotDatabase": conn.database_id.hex()}
+    return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
 
 
 def table_frame(
@@ -209,7 +219,7 @@ def table_frame(
     if row_key is not None:
         reader = reader.option("rowKey", row_key_text(row_key))
     if mapping is not None:
-        reader = reader.option("columnMapping", _mapping_text(mapping))
+        reader = reader.option("mapping", _mapping_text(mapping))
     names = None if columns is None else known_columns(spark, info, names_of(columns))
     by_option = names is not None and where is None and schema is None
     if names is not None and by_option:
@@ -217,7 +227,7 @@ def table_frame(
     keys = keys_of(spark, info, start, stop, prefix, where)
     reader = reader.options(**dict(_bounds(keys)))
     frame, what = (
-        _loaded(reader).alias(_read_text(info.name, keys, at["snapshotTimestamp"])),
+        _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"])),
         f"the read of {info.name!r}",
     )
     met = frame if where is None else _meeting(frame, where, what)
@@ -235,23 +245,28 @@ def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) ->
 def keys_of(
     spark: SparkSession, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
 ) -> KeyRange:
-    """Return the key range of a read, as far as its bounds and its condition say."""
+    """Return the range of keys that the bounds and the condition of a read allow."""
     layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
     if not (start is None and stop is None and prefix is None):
         zone = spark.conf.get("spark.sql.session.timeZone")
         found = key_range(layout, start, stop, prefix, session_zone=zone)
-    if layout is None or info.schema is None or not isinstance(where, str):
-        return found
+    return intersection(found, allowed_keys(spark, info, where)[0]) or NO_KEYS
+
+
+def allowed_keys(spark: SparkSession, info: TableInfo, where: Column | str | None) -> tuple[KeyRange, bool]:
+    """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
+    if info.schema is None or not isinstance(where, str):
+        return KeyRange(), where is None
     from pyomid.spark.expressions import range_of
 
     empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
-    return intersection(found, range_of(empty, layout, where)) or found
+    return range_of(empty, key_layout(info.schema), where)
 
 
 def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
     """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
-    return f"omid {table}{bounds} snapshotTimestamp={start_ts}"
+    return f"omid {table}{bounds} version={start_ts}"
 
 
 def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
@@ -275,10 +290,10 @@ def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
 
 
 def placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
-    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
-    with a dot, or one of two names that differ only by case."""
-    plain = frame.toDF(*(f"c{place}" for place in range(width)))
-    return plain.select(*(f"c{place}" for place in places))
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. Spark cannot resolve a name with
+    a dot, or one of two names that differ only by case."""
+    numbered = frame.toDF(*(f"c{place}" for place in range(width)))
+    return numbered.select(*(f"c{place}" for place in places))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
@@ -294,7 +309,7 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
     read_back = column_mapping(places)
     for name, column in given.items():
         if read_back[name] != column:
-            raise Misuse(f"columnMapping of {name!r} is {column}, which is not UTF-8: read the table by pyomid.connect")
+            raise Misuse(f"column {name!r} is mapped to {column}, which is not UTF-8: read the table by pyomid.connect")
     return json.dumps(places)
 
 
@@ -302,10 +317,11 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
 
 
 class MomentOf(NamedTuple):
-    """A snapshot, by its `version` and its `time`: it holds exactly what was acknowledged at or before that time."""
+    """A snapshot, by its `version` and its `timestamp`: it holds exactly what was acknowledged at or before that
+    time."""
 
     version: int
-    time: datetime
+    timestamp: datetime
 
 
 def moment(db: SparkDatabase, at: datetime) -> MomentOf:
@@ -314,10 +330,15 @@ def moment(db: SparkDatabase, at: datetime) -> MomentOf:
     return MomentOf(found.snapshot_ts - 1, datetime.fromtimestamp(found.wall_ms / 1000, UTC))
 
 
-class RestoreCommit(int):
-    """The commit timestamp of a restore, with the `moment` that it restored; None if `at` was a version."""
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What one `restore` did. `commit_version`: None if the table had no other rows than at that time. `moment`: the
+    restored snapshot, if a time was given."""
 
-    moment: MomentOf | None = None
+    commit_version: int | None
+    moment: MomentOf | None
+    rows_written: int
+    rows_deleted: int
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
@@ -338,26 +359,68 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
     return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
-def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreCommit | None:
-    """Restore the table as of `at` in a separate transaction; return its commit timestamp with the restored `moment`.
-    For a time that moment is at or after it: nothing acknowledged by that time is undone. All rows are rewritten;
-    cells that the table's schema does not name are not restored. `ConflictError` if another transaction changed the
-    table meanwhile."""
+SENT_KEYS_MAX: Final = 500_000
+"""If at most so many rows changed, a restore sends their keys to every task; else Spark shuffles the table by key."""
+
+
+def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
+    """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
+    it: nothing acknowledged by then is undone. Only rows that changed since are written or deleted; if values expire
+    (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
+    another transaction changed the table meanwhile."""
     at = _checked(at)
     found = moment(db, at) if isinstance(at, datetime) else None
-    with db.transaction() as tx:
-        frame = read(db, table, at=at if found is None else found.version)
-        tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
-    if tx.commit_ts is None:
-        return None
-    commit = RestoreCommit(tx.commit_ts)
-    commit.moment = found
-    return commit
+    version = at if isinstance(at, int) else found.version  # type: ignore[union-attr]  # a time has a moment
+    past = read(db, table, at=version)
+    with db.transaction(conflict_level="table") as tx:
+        info = tx.writable(table)
+        if info.ttl_seconds is not None:  # the change feed does not report what expired
+            written = tx.write(past, table, mode="overwrite", stale_read="allow").rows
+            deleted = 0
+        else:
+            key = [part.name for part in schema_of(info).row_key]
+            since = snapshot_after(version)
+            changed = changes(db, table, since, tx.start_ts, columns=key).select(*map(quoted, key)).distinct()
+            written, deleted = _restore_rows(tx, table, past, changed.persist())
+    return RestoreResult(tx.commit_ts, found, written, deleted)
+
+
+def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
+    """Write the past rows with these keys, and delete the rows of the other keys. Return how many were written and
+    deleted. `keys` is persisted."""
+    from pyspark.sql import functions as f
+
+    names, key = past.columns, keys.columns
+    wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
+    same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]
+    try:
+        count = keys.count()
+        if not count:
+            return 0, 0
+        sent = f.broadcast(wanted) if count <= SENT_KEYS_MAX else wanted
+        rows = past.toDF(*(f"c{place}" for place in range(len(names)))).join(sent, same, "left_semi")
+        gone = wanted.join(rows.select(*(f"c{names.index(name)}" for name in key)), same, "left_anti")
+        written = tx.write(rows.toDF(*names), table, stale_read="allow")
+        deleted = tx.delete(gone.toDF(*key), table, stale_read="allow")
+    finally:
+        keys.unpersist()
+    return written.rows, deleted.rows
 
 
 def _checked(at: int | datetime) -> int | datetime:
-    """Return `at` checked; a version from a pandas frame, a numpy integer, becomes an int."""
-    if hasattr(at, "__index__") and not isinstance(at, bool):
-        at = operator.index(at)
-    check_time(at)
-    return at
+    if isinstance(at, datetime):
+        check_time(at)
+        return at
+    return _version("at", at)
+
+
+def _version(name: str, given: object) -> int:
+    """Return a version, checked; one from a pandas frame, a numpy integer, becomes an int."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise MisuseType(
+            f"{name}={given!r} is {type(given).__name__}, not a version (int) or a datetime with a time zone"
+        )
+    version = operator.index(given)
+    if version <= 0:
+        raise Misuse(f"{name}={version} is not a valid version: versions are above 0", value=version)
+    return version

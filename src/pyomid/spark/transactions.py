@@ -16,7 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -48,7 +48,7 @@ from pyomid.spark.frame_schema import (
 )
 from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.loads import known_columns, placed, snapshot_options, table_frame
+from pyomid.spark.loads import allowed_keys, known_columns, placed, snapshot_options, table_frame
 from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.sessions import any_case, parallelism
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pyomid.spark.change_data import ChangesResult
     from pyomid.spark.database import SparkDatabase
     from pyomid.spark.merge import Merge
 
@@ -80,7 +81,7 @@ R = TypeVar("R")
 _ALL: Final[Any] = object()
 """Default of `where`: no condition was given."""
 
-MODES: Final = ("append", "overwrite", "error", "errorifexists", "ignore")
+MODES: Final = ("append", "insert", "overwrite", "error", "errorifexists", "ignore")
 
 HERE_ROWS_MAX: Final = 10_000
 """A frame whose rows are already in the driver is written there if it has at most this many."""
@@ -173,11 +174,12 @@ class SparkTransaction(LargeTransaction):
         """Write the frame's rows; the frame is computed now, once. Besides a Spark frame, `frame` may be a pandas or
         Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.local_frames`).
 
-        `mode`: "append" upserts by row key; "overwrite" first deletes the rows that the snapshot sees; "error" raises
-        and "ignore" does nothing if the snapshot sees a row of the table. `row_key` creates a missing table.
-        `conflict_level`: as in `transaction`, for this table; also the level of a new table ("auto": row; over HBase,
-        cell). A failed write leaves the transaction rollback-only. `stale_read="allow"`: the frame may be computed
-        from this table at another snapshot; commits in between are then overwritten unseen.
+        `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
+        "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
+        snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `transaction`, for
+        this table; also the level of a new table ("auto": row; over HBase, cell). A failed write leaves the
+        transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
+        commits in between are then silently overwritten.
         """
         mode = checked_choice("mode", mode, MODES)
         level = checked_level(conflict_level)
@@ -212,8 +214,9 @@ class SparkTransaction(LargeTransaction):
         if not self.writes_into(table, mode, option=f"mode={mode!r}"):
             return _result(table, [])
         with self.writing(f"a write to {table!r} failed", table, stale_read):
+            options = replace(options, new_keys=mode == "insert")
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
-            deleted = self._delete_all(plan) if mode == "overwrite" else []
+            deleted = self._delete_range("overwrite", plan, KeyRange()) if mode == "overwrite" else []
             reports = self.reports(f"write {table}", frame, functools.partial(write_rows, plan))
             self.note(plan, [*deleted, *reports])
         return _result(table, reports)
@@ -254,8 +257,16 @@ class SparkTransaction(LargeTransaction):
 
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
-        rows = self.read(table, where=where)
-        return self._delete_rows(rows, info, "refuse", whole=ConflictLevel.CELL in info.id_levels)
+        whole = ConflictLevel.CELL in info.id_levels
+        keys, is_exact = allowed_keys(self._spark, info, where)
+        if not is_exact:
+            return self._delete_rows(self.read(table, where=where), info, "refuse", whole=whole)
+        check_level(info, self._level)
+        with self.writing(f"a delete in {table!r} failed", table, "refuse"):
+            plan = self.plan(info)
+            reports = self._delete_range("delete", plan, keys, whole=whole)
+            self.note(plan, reports)
+        return _result(table, reports)
 
     def _delete_rows(
         self, keys: DataFrame | LocalRows, info: TableInfo, stale_read: str, *, whole: bool = False
@@ -329,6 +340,35 @@ class SparkTransaction(LargeTransaction):
         given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
         return Merge(self, self._spark, given, table, names_of(on), level, stale_read)
 
+    def apply_changes(
+        self,
+        changes: DataFrame,
+        table: str,
+        *,
+        sequence_by: str,
+        deletes: Column | str | None = None,
+        reason: Column | str | None = None,
+        position: Column | str | None = None,
+        bad: str | None = None,
+    ) -> ChangesResult:
+        """Apply change data of another database to a table: one row of `changes` per insert, update or delete, with
+        the table's columns and any others. Of the changes of one key the one with the highest `sequence_by` counts.
+
+            tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
+
+        `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
+        not above it is ignored. A deleted row stores none, so changes of one key must not arrive before and after its
+        delete in the wrong order. `deletes`: a condition, true for deletes, which need only the key and the sequence.
+        A change is bad if a key column or its sequence is null, if `deletes` is null, or if the text `reason`, an
+        expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
+        `bad` they become rows of that table instead: table, position, reason, change (JSON).
+        """
+        from pyomid.spark.change_data import apply_changes
+
+        return apply_changes(
+            self, changes, table, sequence_by=sequence_by, deletes=deletes, reason=reason, position=position, bad=bad
+        )
+
     def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
         """Perform one SQL statement in the transaction. Names of tables are the database's; a query sees the snapshot
         with the transaction's own writes. Expressions are Spark's.
@@ -360,13 +400,13 @@ class SparkTransaction(LargeTransaction):
 
     def _snapshot_options(self, table: str) -> dict[str, str]:
         own = ",".join(str(branch) for branch in sorted(self.snapshot(table).own))
-        epoch = {"snapshotEpoch": str(self._begun.epoch)}
-        return snapshot_options(self._conn, self._begun.start_ts) | epoch | ({"ownBranches": own} if own else {})
+        epoch = {"_snapshotEpoch": str(self._begun.epoch)}
+        return snapshot_options(self._conn, self._begun.start_ts) | epoch | ({"_ownBranches": own} if own else {})
 
-    def _delete_all(self, plan: WritePlan) -> list[BranchReport]:
-        """Write tombstones for every row that the transaction sees, under branches below those of the new rows."""
-        work = functools.partial(_delete_part, plan, self.read_plan(plan.info))
-        return self._of_ranges("overwrite", plan.info.name, KeyRange(), work)
+    def _delete_range(self, job: str, plan: WritePlan, keys: KeyRange, *, whole: bool = False) -> list[BranchReport]:
+        """Delete every row of a range that the transaction sees, under branches below those of later writes."""
+        work = functools.partial(_delete_part, plan, self.read_plan(plan.info), whole)
+        return self._of_ranges(job, plan.info.name, keys, work)
 
     def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
         return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
@@ -414,7 +454,7 @@ class SparkTransaction(LargeTransaction):
         names = tuple(every[place] for place in places)
         with job_named(self._spark, job):
             wanted = placed(frame, len(every), places)
-            if frame.isLocal():
+            if frame.isLocal() and _rows_max(frame) <= HERE_ROWS_MAX:
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
                 if rows.num_rows <= HERE_ROWS_MAX:
                     return reported(work(named_batches(names, rows.to_batches())))
@@ -516,7 +556,14 @@ def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
     return WriteResult(table, rows, cells, size, len(reports))
 
 
-def _delete_part(plan: WritePlan, read: ReadPlan, key_range: KeyRange) -> BranchReport | None:
-    report = delete_range(plan, read, key_range)
+def _delete_part(plan: WritePlan, read: ReadPlan, whole: bool, key_range: KeyRange) -> BranchReport | None:
+    report = delete_range(plan, read, key_range, whole=whole)
     crash_point("spark.task.written")
     return report
+
+
+def _rows_max(frame: DataFrame) -> int:
+    """Return the number of a local frame's rows; 0 if unknown, as over Connect."""
+    plan = getattr(frame, "_jdf", None)
+    known = None if plan is None else plan.logicalPlan().maxRows()
+    return int(known.get()) if known is not None and known.isDefined() else 0

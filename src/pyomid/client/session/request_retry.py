@@ -7,6 +7,8 @@ session knows of its TSO.
     no reply for `retry_s`           Unavailable; for a commit that was sent: OutcomeUnknown
     no TSO for a known reason        the reason is raised at once (store full, folder gone); but a commit that was sent
                                      is retried, because the reason says nothing about its outcome
+
+A begin's reply carries the newest epoch that the session has received, never an older one (T6).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import ids_in_frame_max
 from pyomid.wire.frames import FRAME_BYTES_MAX
-from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
+from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, ReportIds, Request
 from pyomid.wire.session_starts import OpenStarts
 
 log = logging.getLogger(__name__)
@@ -316,8 +318,9 @@ def ask_steps(
 
 
 def is_long(request: Request) -> bool:
-    """Whether the request may take longer than `request_s`, because it writes or deletes many entries."""
-    return isinstance(request, AdvanceHorizon) or (isinstance(request, CommitRequest) and bool(request.branches))
+    """Whether the request may take longer than `request_s`, because it is long, or writes or deletes many entries."""
+    is_large = isinstance(request, CommitRequest) and bool(request.branches)
+    return is_large or isinstance(request, AdvanceHorizon | ReportIds)
 
 
 def _again(request: Request, lost: ConnectionBroken) -> Request:

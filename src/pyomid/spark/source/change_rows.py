@@ -2,7 +2,7 @@
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    wall-clock time by which the commit had happened; the same in every repetition of the read
+    _commit_timestamp    wall-clock time by which the commit had happened; rereading gives the same time
 
 `protocol.changes` defines the changes; a batch read and a stream plan the same tasks.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
 from pyomid.client.change_feed import ChangeScan, check_order, until_steps
+from pyomid.client.past_snapshot import check_time, moment_of, too_old
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
@@ -27,9 +29,9 @@ from pyomid.protocol.time_points import wall_ms_of
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.connections import Connection
 from pyomid.spark.held_start import HeldStart
-from pyomid.spark.source.options import Options
+from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch
-from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
+from pyomid.types import TIMESTAMP_STEP, Bookmark, KeyRange, TableInfo, TableSchema, start_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -60,22 +62,51 @@ class ChangesPlan:
     database_id: bytes
     times: KnownTimes
     held: HeldStart
-    """A start at or below `since`, whose lease tasks renew."""
+    """`base_start` of `since` or an older start, whose lease tasks renew."""
 
 
-def option_place(options: Options, name: str) -> Bookmark | None:
-    """Return the place that an option names: a timestamp, or a bookmark in the format of `place_text`."""
-    text = options.text(name)
+def starting_of(options: Options) -> Bookmark | datetime | None:
+    """Return where changes begin by the options: after a position, or at a time (`starting_place`)."""
+    name = options.only_one(*STARTING)
+    if name == "startingVersion":
+        return Bookmark((options.whole(name, least=1) or 1) - 1)
+    return options.time(name) if name == "startingTimestamp" else _bookmark(options, name)
+
+
+def starting_place(conn: Connection, starting: Bookmark | datetime) -> Bookmark:
+    """Return the position after which changes begin. For a time: the newest time point before it, so that every commit
+    whose `_commit_timestamp` is at or after the time follows. `SnapshotTooOld` if there is no such point."""
+    if isinstance(starting, Bookmark):
+        return starting
+    wall_ms = check_time(starting)
+    before = [point.start_ts for point in conn.deployment.leader_state.time_points() if point.wall_ms < wall_ms]
+    if not before:
+        raise too_old(conn.deployment, starting)
+    return Bookmark(max(before))
+
+
+def base_start(since: Bookmark) -> int:
+    """Return the start whose snapshot is the state before the changes; a lease on it keeps the changes."""
+    return start_of(since.start_ts + TIMESTAMP_STEP - 1)
+
+
+def ending_of(conn: Connection, options: Options) -> Bookmark | None:
+    """Return the position at which changes end by the options; None if they give none."""
+    name = options.only_one(*ENDING)
+    if name == "endingVersion":
+        return Bookmark(options.whole(name, least=1) or 1)
+    at = options.time("endingTimestamp")
+    return _bookmark(options, name) if at is None else Bookmark(moment_of(conn.deployment, at).snapshot_ts - 1)
+
+
+def _bookmark(options: Options, name: str | None) -> Bookmark | None:
+    text = None if name is None else options.text(name)
     if text is None:
         return None
     parts = text.split(":")
-    if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
-        raise Misuse(f"option {name}={text!r} is neither a timestamp nor a bookmark, 'start:watermark'", option=name)
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise Misuse(f"option {name}={text!r} is not a bookmark: give str(db.bookmark(…))", option=name)
     return Bookmark(*map(int, parts))
-
-
-def place_text(place: Bookmark) -> str:
-    return f"{place.start_ts}:{place.watermark}"
 
 
 def with_change_columns(info: TableInfo, struct: StructType) -> StructType:

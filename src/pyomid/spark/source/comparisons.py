@@ -26,7 +26,7 @@ from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import column_named, near
 from pyomid.row_codec.values import number_of
 from pyomid.spark.source.read_task import intersection
-from pyomid.types import KeyRange, TableSchema, prefix_range
+from pyomid.types import NO_KEYS, KeyRange, TableSchema, prefix_range
 
 _NAME: Final = r"(?:([A-Za-z_]\w*)|`([^`]+)`)"
 _LITERAL: Final = r"((?:(?:date|timestamp|timestamp_ntz)\s*)?'[^'\\$]*'|-?\d{1,19})"
@@ -122,10 +122,10 @@ def literal_value(kind: str, literal: str, moment: Callable[[str], datetime | No
 # The keys that comparisons allow
 
 
-def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, Any]]) -> KeyRange:
-    """Return a range of all keys that meet these comparisons: equalities of leading parts, then bounds of the next. It
-    may hold other keys too."""
-    prefix, found = b"", KeyRange()
+def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, Any]]) -> tuple[KeyRange, bool]:
+    """Return a range of all keys that meet these comparisons, by equalities of leading parts and bounds of the next;
+    and whether it holds no other keys."""
+    prefix, found, used = b"", KeyRange(), 0
     for part in layout.parts:
         of_part = [
             (operator, encoded)
@@ -134,12 +134,13 @@ def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, An
             for encoded in _encoded(part, prefix, value)
         ]
         for operator, key in of_part:
-            found = intersection(found, _bounded(part, operator, prefix, key)) or found
+            found = intersection(found, _bounded(part, operator, prefix, key)) or NO_KEYS
+        used += len(of_part)
         equal = next((key for operator, key in of_part if operator == "="), None)
         if equal is None:
-            return found
+            break
         prefix = equal
-    return found
+    return found, used == len(comparisons)
 
 
 def _encoded(part: KeyPart, prefix: bytes, value: Any) -> Iterator[bytes]:
@@ -157,7 +158,8 @@ def _bounded(part: KeyPart, operator: str, prefix: bytes, key: bytes) -> KeyRang
     if operator == "=":
         return same
     if (operator in (">", ">=")) is not part.descending:
-        return KeyRange(key if operator in (">=", "<=") else same.stop or key, whole.stop)
+        first = key if operator in (">=", "<=") else same.stop
+        return NO_KEYS if first is None else KeyRange(first, whole.stop)
     return KeyRange(whole.start, same.stop if operator in (">=", "<=") else key)
 
 
@@ -196,7 +198,7 @@ class Where:
         """Return a range with the keys of all rows that meet the comparisons."""
         parts = {part.name: part for part in layout.parts}
         of_key = [(parts[name], operator, value) for name, operator, value in self.comparisons if name in parts]
-        return key_range_of(layout, of_key)
+        return key_range_of(layout, of_key)[0]
 
     def met(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch that meet every comparison; the batch must have `columns`."""

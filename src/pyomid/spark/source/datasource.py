@@ -9,7 +9,7 @@ Spark creates a `DataSource` once per `load()`, pickles it, and calls its parts 
              returns it in its message; `commit` decides once; `abort` looks up the outcome and never undoes a
              commit (S2)
 
-Filters are not pushed down: if a DataFrame is used twice, Spark 4.3 applies the filters of one use to the other. Key
+Filters are not pushed down: if a DataFrame is used twice, Spark applies the filters of one use to the other (0117). Key
 ranges and comparisons (`where`) are given as options.
 
 Spark imports this module whenever it looks for data sources, so the rest is imported at the first use.

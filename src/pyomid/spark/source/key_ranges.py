@@ -28,7 +28,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.nested import OF_PROGRAMS, value_of_json
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.types import KeyRange, narrowed_range
+from pyomid.spark.source.read_task import intersection
+from pyomid.types import NO_KEYS, KeyRange, narrowed_range
 
 Bound = bytes | Sequence[Any] | Any
 
@@ -57,7 +58,7 @@ def key_range(
             f"row bounds start={start!r}, stop={stop!r} exclude every key with prefix={prefix!r}: give start and stop "
             "as complete bounds, prefix included"
         )
-    return found
+    return intersection(found, KeyRange()) or NO_KEYS
 
 
 def bound_bytes(layout: KeyLayout | None, bound: Bound, *, session_zone: str | None = None) -> bytes:

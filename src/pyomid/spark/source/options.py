@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from pyomid.errors import Misuse, MisuseType
@@ -18,18 +19,17 @@ READING: Final = {
     "rowStop": "end of the row keys, exclusive",
     "rowPrefix": "values of leading key columns",
     "where": "comparisons of columns with literals, joined by and; those of key columns bound the read",
-    "versionAsOf": "read what was committed at or before this timestamp",
+    "versionAsOf": "read what was committed at or before this version",
     "timestampAsOf": "read everything acknowledged by this time, ISO 8601 with a zone: 2030-01-31T10:00:00Z",
-    "snapshotTimestamp": "read at this start timestamp, which a lease must hold",
-    "snapshotEpoch": "epoch of the TSO that issued snapshotTimestamp; set by transactions",
-    "snapshotDatabase": "id of the database that issued snapshotTimestamp; set by transactions",
-    "view": "true: writes ignore snapshotTimestamp; set by SparkDatabase.views",
-    "ownBranches": "branches that the snapshot sees as own writes; set by transactions",
     "batchRows": "rows per record batch",
     "numPartitions": "minimum number of partitions",
     "readChangeFeed": "true: read changes instead of rows",
-    "starting": "changes after this timestamp or bookmark (start:watermark)",
-    "ending": "changes up to this timestamp or bookmark; default: now",
+    "startingVersion": "changes by commits from this version on",
+    "startingTimestamp": "changes by commits from this time on, and by some up to seconds older",
+    "startingBookmark": "changes by commits after this bookmark of db.bookmark",
+    "endingVersion": "changes by commits up to and including this version; the default end is now",
+    "endingTimestamp": "changes by all commits acknowledged by this time",
+    "endingBookmark": "changes by commits before this bookmark",
     "bookmarkSeconds": "how long a streaming query may be stopped and still continue where it was",
     "maxRowsPerTrigger": "maximum rows per streaming batch; a commit is never split (PySpark 4.2 or later)",
 }
@@ -40,13 +40,24 @@ WRITING: Final = {
     "mergeSchema": "true: add columns that the table lacks",
     "family": "column family of a new table",
     "transactionId": "idempotency key: of all writes under it at most one commits",
-    "ifExists": "overwrite, append, error or ignore: what to do if the table has rows",
+    "ifExists": "append, insert, overwrite, error or ignore: what to do if the table has rows, or the key (insert)",
 }
+INTERNAL: Final = {
+    "_snapshotVersion": "the start at which a transaction or a view reads, which a lease must hold",
+    "_snapshotEpoch": "epoch of the TSO that issued _snapshotVersion",
+    "_snapshotDatabase": "id of the database that issued _snapshotVersion",
+    "_view": "true: writes ignore _snapshotVersion; set by SparkDatabase.views",
+    "_ownBranches": "branches that the snapshot sees as own writes",
+}
+"""Options that pyomid sets itself; neither documented nor suggested."""
+
+STARTING: Final = ("startingVersion", "startingTimestamp", "startingBookmark")
+ENDING: Final = ("endingVersion", "endingTimestamp", "endingBookmark")
 COMMON: Final = {
     "url": "omid:///folder or omid+hbase://…",
     "table": "table name",
     "rowKey": "key columns, comma-separated or a JSON array; ' desc' after a descending one",
-    "columnMapping": "column=family:qualifier, comma-separated, or a JSON object",
+    "mapping": "column=family:qualifier, comma-separated, or a JSON object",
     "leaseSeconds": "term of the lease; each task renews it",
     "checkpointLocation": "Spark's option for streaming queries",
     "queryName": "Spark's option for streaming queries",
@@ -69,7 +80,8 @@ _CATALOG_TABLE: Final = (
 )
 
 _DESCRIPTIONS: Final = {**COMMON, **READING, **WRITING}
-_KNOWN: Final = {name.lower(): name for name in _DESCRIPTIONS}
+_PUBLIC: Final = {name.lower(): name for name in _DESCRIPTIONS}
+_KNOWN: Final = _PUBLIC | {name.lower(): name for name in INTERNAL}
 
 
 class Options:
@@ -114,6 +126,29 @@ class Options:
             raise Misuse(f"option {name}={text!r} is not a number of seconds above 0", option=name)
         return value
 
+    def time(self, name: str) -> datetime | None:
+        """Return a time. It needs a zone: the process that plans a read does not know the session's."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise Misuse(
+                f"{name}={text!r} is not a valid time: give ISO 8601 with a zone, 2030-01-31T10:00:00Z or …+01:00",
+                option=name,
+            ) from None
+        if found.tzinfo is None:
+            raise Misuse(f"{name}={text!r} has no time zone: append Z or +01:00", option=name)
+        return found
+
+    def only_one(self, *names: str) -> str | None:
+        """Return which of these options is given, or None. `Misuse` if several are."""
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) > 1:
+            raise Misuse(f"options {' and '.join(given)} exclude each other: give only one of them", option=given[0])
+        return given[0] if given else None
+
     def flag(self, name: str) -> bool:
         text = (self.text(name) or "false").strip().lower()
         if text not in ("true", "false"):
@@ -155,7 +190,7 @@ def _canonical_name(name: str) -> str:
     """Return the canonical name of an option; case is ignored."""
     found = _KNOWN.get(name.lower())
     if found is None:
-        near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.5)
-        hint = f"; did you mean {_KNOWN[near[0]]}?" if near else f"; known: {', '.join(_KNOWN.values())}"
+        near = difflib.get_close_matches(name.lower(), _PUBLIC, n=1, cutoff=0.5)
+        hint = f"; did you mean {_PUBLIC[near[0]]}?" if near else f"; known: {', '.join(_PUBLIC.values())}"
         raise Misuse(f"unknown option {name!r}{hint}", option=name)
     return found

@@ -29,10 +29,10 @@ from pyomid.spark.frame_schema import arrow_of, check_read_fields, fields_of, st
 from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.source.comparisons import Where
 from pyomid.spark.source.key_ranges import key_range, parse_bound
-from pyomid.spark.source.options import Options
+from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, check_read, divided, intersection, read_range
 from pyomid.spark.source.supported_pyspark import DataSourceReader, InputPartition, ReadMaxRows
-from pyomid.types import KeyRange, TableInfo, TableSchema
+from pyomid.types import NO_KEYS, KeyRange, TableInfo, TableSchema
 from pyomid.wiring import is_made
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class Planner:
         self._held: HeldStart | None = None
         """The start of a load or of a write, once it is drawn."""
         self._planned: TableInfo | None = None
-        self._is_view = options.flag("view")
+        self._is_view = options.flag("_view")
         if is_made(self._url) and not self._is_view:  # a view may still become a read or a write
             self._started(create=False)
 
     def prepare_to_leave(self) -> None:
-        """Called before the source is pickled. A load is asked for its schema before; a source that was not asked is a
-        write, or a load with a given schema: its start gets its own lease until that is known."""
+        """Lease a start that only this process holds, before the source is pickled. Spark has asked a load for its
+        schema by now; any other source is a write, or a load with a given schema, and gets its own lease for now."""
         if self._held is not None and self._held.keeper is Keeper.PROCESS:
             self._held = self._held.owned(self._connection())
 
@@ -83,7 +83,7 @@ class Planner:
         held = self._held = self._started(create=False).shared(self._connection())
         if self._options.flag("readChangeFeed"):
             return self._change_reader(schema, held)
-        for name in ("starting", "ending"):
+        for name in (*STARTING, *ENDING):
             if self._options.text(name) is not None:
                 raise Misuse(f"option {name} needs readChangeFeed=true", option=name)
         table_schema, wanted = self._readable(schema)
@@ -105,16 +105,25 @@ class Planner:
 
     def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
         from pyomid.client.change_feed import check_table
-        from pyomid.spark.source.change_rows import ChangesPlan, known_times, option_place, table_columns, until_of
+        from pyomid.spark.source.change_rows import (
+            ChangesPlan,
+            base_start,
+            ending_of,
+            known_times,
+            starting_of,
+            starting_place,
+            table_columns,
+            until_of,
+        )
 
         self._refuse_where()
-        since = option_place(self._options, "starting")
-        if since is None:
-            raise Misuse("option starting is missing: give the timestamp or bookmark after which changes are read")
-        conn = self._connection()
+        starting, conn = starting_of(self._options), self._connection()
+        if starting is None:
+            raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
+        since = starting_place(conn, starting)
         table_schema, wanted = self._readable(table_columns(schema))
         check_table(self._info(), since)
-        until = until_of(conn, since, option_place(self._options, "ending") or held.start_ts)
+        until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts)
         plan = ChangesPlan(
             conn.task_url,
             self._table,
@@ -124,13 +133,13 @@ class Planner:
             until,
             self._database_id,
             known_times(conn),
-            HeldStart.position(conn, since.start_ts, held.term_s),
+            HeldStart.position(conn, base_start(since), held.term_s),
         )
         plan.held.renew(conn)
         return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
 
     def stream_reader(self, schema: StructType) -> OmidStreamReader:
-        from pyomid.spark.source.change_rows import option_place, table_columns
+        from pyomid.spark.source.change_rows import starting_of, table_columns
         from pyomid.spark.source.stream_reader import BOOKMARK_S, OmidStreamReader, StreamPlan
 
         if not self._options.flag("readChangeFeed"):
@@ -140,8 +149,9 @@ class Planner:
                 option="readChangeFeed",
             )
         self._refuse_where()
-        if self._options.text("ending") is not None:
-            raise Misuse("option ending is for spark.read: a stream runs until it is stopped", option="ending")
+        ending = self._options.only_one(*ENDING)
+        if ending is not None:
+            raise Misuse(f"option {ending} is for spark.read: a stream runs until it is stopped", option=ending)
         rows = self._options.whole("maxRowsPerTrigger", least=1)
         if rows is not None and ReadMaxRows is None:
             raise Misuse(
@@ -159,7 +169,7 @@ class Planner:
             wanted,
             self._range(table_schema),
             self._partitions(),
-            option_place(self._options, "starting"),
+            starting_of(self._options),
             self._options.seconds("bookmarkSeconds") or BOOKMARK_S,
             rows,
         )
@@ -194,12 +204,12 @@ class Planner:
                 f"table {info.name!r} has no schema in the catalog: give its key columns in the option rowKey",
                 table=info.name,
             )
-        mapping = parse_column_mapping(self._options.text("columnMapping") or "")
+        mapping = parse_column_mapping(self._options.text("mapping") or "")
         family = (self._options.text("family") or info.families[0].decode()).encode()
         return make_schema(fields, parse_row_key(row_key), mapping, family=family), tuple(f.name for f in fields)
 
     def _snapshot(self, held: HeldStart) -> Snapshot:
-        text = self._options.text("ownBranches")
+        text = self._options.text("_ownBranches")
         own = frozenset(int(branch) for branch in text.split(",")) if text else frozenset()
         return Snapshot(held.start_ts, held.begun.epoch, own)
 
@@ -207,7 +217,7 @@ class Planner:
         layout = key_layout(schema)
         bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
         found = key_range(layout, *bounds)
-        return found if where is None else intersection(found, where.keys(layout)) or found
+        return found if where is None else intersection(found, where.keys(layout)) or NO_KEYS
 
     def _partitions(self) -> int:
         return self._options.whole("numPartitions", least=1) or os.cpu_count() or 1
@@ -222,11 +232,11 @@ class Planner:
                 "where=…) and write with tx.write in the same transaction",
                 option="where",
             )
-        if self._options.text("snapshotTimestamp") is not None and not self._is_view:
+        if self._options.text("_snapshotVersion") is not None and not self._is_view:
             raise Misuse(
-                "snapshotTimestamp is for reads: a write under another transaction's start would share its "
+                "_snapshotVersion is for reads: a write under another transaction's start would share its "
                 "outcome; omit the option, or write in that transaction by tx.write",
-                option="snapshotTimestamp",
+                option="_snapshotVersion",
             )
         held = self._started(create=True, is_write=True).owned(self._connection())
         return self._prepared(held, schema, overwrite=overwrite)
@@ -270,8 +280,8 @@ class Planner:
         because its URL is probably mistyped."""
         if self._held is None:
             conn = self._opened(create=create)
-            given = None if is_write else self._options.whole("snapshotTimestamp", least=1)
-            epoch, at = self._options.whole("snapshotEpoch"), self._past()
+            given = None if is_write else self._options.whole("_snapshotVersion", least=1)
+            epoch, at = self._options.whole("_snapshotEpoch"), self._past()
             if given is not None:
                 self._held = HeldStart.given(conn, given, epoch, self._term_s)
             elif at is not None:
@@ -286,18 +296,15 @@ class Planner:
 
     def _past(self) -> int | datetime | None:
         """Return the past snapshot that the options name, or None."""
-        version, moment = self._options.whole("versionAsOf", least=1), self._options.text("timestampAsOf")
-        if moment is None:
-            given: int | datetime | None = version
-        elif version is not None:
-            raise Misuse("versionAsOf and timestampAsOf each name a snapshot: give only one of them")
-        else:
-            given = time_of(moment)
-        if given is not None and self._options.flag("readChangeFeed"):
-            raise Misuse("versionAsOf and timestampAsOf are for reads of rows: for changes give starting and ending")
-        if given is not None and self._options.text("snapshotTimestamp") is not None:
-            raise Misuse("snapshotTimestamp already names the snapshot: omit versionAsOf and timestampAsOf")
-        return given
+        name = self._options.only_one("versionAsOf", "timestampAsOf", "_snapshotVersion")
+        if name not in ("versionAsOf", "timestampAsOf"):
+            return None
+        if self._options.flag("readChangeFeed"):
+            raise Misuse(
+                f"option {name} is for reads of rows: for changes give {STARTING[0]} and {ENDING[0]}",
+                option=name,
+            )
+        return self._options.whole(name, least=1) if name == "versionAsOf" else self._options.time(name)
 
     def _opened(self, *, create: bool) -> Connection:
         conn = connection(self._url, self._database_id, create=create)
@@ -310,27 +317,12 @@ class Planner:
 
 def _given_database(options: Options) -> bytes:
     """Return the id of the given snapshot's database; empty if not given."""
-    name = "snapshotDatabase"
+    name = "_snapshotDatabase"
     text = options.text(name) or ""
     try:
         return bytes.fromhex(text)
     except ValueError:
         raise Misuse(f"option {name}={text!r} is not a valid database id", option=name) from None
-
-
-def time_of(text: str) -> datetime:
-    """Return the time of `timestampAsOf`. It needs a zone: the process that plans a read does not know the
-    session's."""
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise Misuse(
-            f"timestampAsOf={text!r} is not a valid time: give ISO 8601 with a zone, 2030-01-31T10:00:00Z or …+01:00",
-            option="timestampAsOf",
-        ) from None
-    if found.tzinfo is None:
-        raise Misuse(f"timestampAsOf={text!r} has no time zone: append Z or +01:00", option="timestampAsOf")
-    return found
 
 
 @dataclass
@@ -354,7 +346,7 @@ class OmidReader(DataSourceReader):
         with coded_errors():
             store = connection(self._plan.url, self._plan.database_id).deployment.store
             parts = divided(store, self._plan.table, self._range, self._partitions)
-            return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
+            return [RangePartition(*part) for part in parts or [NO_KEYS]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)

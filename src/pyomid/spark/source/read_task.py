@@ -90,8 +90,8 @@ def pair_rows(
     `plan.wanted` (t0, t1, …; null if the table has no such row), then `in_target`. `keys`: the positions of the row
     key's columns, part by part; `arrow`: the table's columns.
 
-    A key that is empty or has a null matches nothing. Rows are read one by one, so this is for a number of rows at
-    which point reads are cheaper than a scan.
+    A key that is empty or has a null matches nothing. Rows are looked up one by one: use this only for so few rows
+    that this is cheaper than a scan.
     """
     with coded_errors():
         conn = connection(plan.url, plan.database_id)
@@ -156,6 +156,8 @@ class CutsEvenly(Protocol):
 def divided(store: DataStore, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
     """Return the range divided into up to `partitions` even parts; if the store has region servers, divided at its
     regions, and each region again until there are about `partitions` parts."""
+    if intersection(key_range, KeyRange()) is None:
+        return []
     if isinstance(store, CutsEvenly):
         return store.even_parts(table, key_range, partitions)
     regions = [part for region in store.regions(table) if (part := intersection(region, key_range)) is not None]

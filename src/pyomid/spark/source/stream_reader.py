@@ -31,6 +31,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +44,15 @@ from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import arrow_of
 from pyomid.spark.held_start import HeldStart
-from pyomid.spark.source.change_rows import ChangesPlan, KnownTimes, known_times, read_changes, until_of
+from pyomid.spark.source.change_rows import (
+    ChangesPlan,
+    KnownTimes,
+    base_start,
+    known_times,
+    read_changes,
+    starting_place,
+    until_of,
+)
 from pyomid.spark.source.read_task import divided
 from pyomid.spark.source.supported_pyspark import (
     DataSourceStreamReader,
@@ -78,7 +87,8 @@ class StreamPlan:
     wanted: tuple[str, ...]
     key_range: KeyRange
     partitions: int
-    starting: Bookmark | None
+    starting: Bookmark | datetime | None
+    """Where a new query begins; None: now."""
     bookmark_s: float
     max_rows: int | None
 
@@ -89,7 +99,7 @@ class Place:
 
     mark: Bookmark
     leased_ts: int
-    """The start that the lease is on; at or below the mark."""
+    """The start that the lease is on: `base_start` of the mark, or an older one."""
     is_own: bool
     """Whether `leased_ts` is this query's own start. If not, it is the caller's bookmark: only the caller ends its
     lease."""
@@ -144,7 +154,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """A start of this query, to be leased once a place lies above it."""
         self._latest: Place | None = None
         self._initial: Place | None = None
-        self._next_look_s = self._moved_s = 0.0
+        self._next_check_s = self._moved_s = 0.0
         self._is_reported = False
         """Whether "no new data" was reported since the place moved last."""
         self._backlog: Backlog | None = None
@@ -160,11 +170,11 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             return self._offset(self._initial)
 
     def _first_place(self, conn: Connection) -> Place:
-        given = self._plan.starting
-        if given is None:
+        if self._plan.starting is None:
             return self._begun(conn)
+        given = starting_place(conn, self._plan.starting)
         check_table(self._info(conn), given)
-        place = Place(given, given.start_ts, is_own=False, times=known_times(conn))
+        place = Place(given, base_start(given), is_own=False, times=known_times(conn))
         self._keep(conn, place)
         return place
 
@@ -197,21 +207,21 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._moved_s = time.monotonic()
             return self._kept_place(conn, mark, start, latest)
         if self._last is None:  # wait instead of reporting no new data: `processAllAvailable` would end too early
-            time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
+            time.sleep(max(0.0, min(self._next_check_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
         latest = self._last or self._bookmark(conn, keep=False)
         if latest.start_ts <= start.start_ts:
             return start
         found = self._place_with(conn, start.mark, latest, rows)
         took_s = time.monotonic() - now_s
-        self._next_look_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
+        self._next_check_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
         if found is None:
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
             if self._last is None and not (self._is_reported and now_s - self._moved_s >= rest_s):
                 self._is_reported = True
                 return start
         elif rows is not None:
-            self._next_look_s = 0.0
+            self._next_check_s = 0.0
         self._moved_s, self._is_reported = now_s, False
         return self._kept_place(conn, found or latest, start, latest)
 
@@ -277,7 +287,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._keep(conn, since)
             self._keep(conn, last)
             until = until_of(conn, since.mark, last.mark)
-            held_ts = since.leased_ts if since.is_own else since.start_ts
+            held_ts = since.leased_ts if since.is_own else base_start(since.mark)
             changes = ChangesPlan(
                 conn.task_url,
                 plan.table,

@@ -27,7 +27,7 @@ from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, shown_key
-from pyomid.row_codec.row_key import KeyLayout, key_layout
+from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import sentinel_column
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
@@ -63,6 +63,8 @@ class WritePlan:
     """About how many keys all tasks report to the driver together (`written_rows`)."""
     whole: bool = False
     """Whether the rows' existence is written too, if the commit names cells."""
+    absent_from: ReadPlan | None = None
+    """The snapshot in which no written key may have a row; None: a row that exists is overwritten."""
     ends_early: bool = True
     """Whether a task fails as soon as the TSO knows of a conflict. False: only the commit can tell whether the winner
     is a run under the same id."""
@@ -114,8 +116,24 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
         with_existence=plan.whole and bool(plan.existence),
     )
     filled = (batch for batch in _kept(plan, batches) if batch.num_rows)
-    cells = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS))
+    cells: Iterable[CellBatch] = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS))
+    if plan.absent_from is not None:
+        cells = _absent(plan, plan.absent_from, cells)
     return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
+
+
+def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> Iterator[CellBatch]:
+    """Yield the batches, after checking that the snapshot sees none of their rows."""
+    conn, layout = connection(plan.url, plan.database_id), key_layout(plan.schema)
+    for batch in batches:
+        present = _present(conn, read, batch)
+        if present is not None:
+            raise Misuse(
+                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table!r}: omit it, or "
+                "overwrite it by mode 'append'",
+                row=present,
+            )
+        yield batch
 
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -144,10 +162,14 @@ def delete_rows(
     )
 
 
-def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, branch: int = 0) -> BranchReport | None:
-    """Delete every row that the snapshot sees in a range, under `branch` if given, else under a new one."""
+def delete_range(
+    plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, branch: int = 0, whole: bool = False
+) -> BranchReport | None:
+    """Delete every row that the snapshot sees in a range, under `branch` if given, else under a new one. `whole`: as
+    in `delete_rows`."""
     conn = connection(plan.url, plan.database_id)
-    tombstones = (_tombstones(batch, visible) for batch, visible in visible_batches(conn, read, key_range))
+    columns = (*_stored(plan.schema), *plan.existence) if whole else ()
+    tombstones = (_tombstones(batch, visible, columns) for batch, visible in visible_batches(conn, read, key_range))
     return _write_branch(plan, tombstones, branch=branch)
 
 
@@ -196,8 +218,13 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                     made = _key_deletes(conn, merge.read, deletes, some, columns)
                 else:
                     made = (updates if action == UPDATE else inserts).encode(some)
-                    if action == INSERT and merge.new_keys:
-                        _refuse_present(conn, merge.read, made, key_layout(plan.schema))
+                    present = _present(conn, merge.read, made) if action == INSERT and merge.new_keys else None
+                    if present is not None:
+                        raise Misuse(
+                            f"the merge inserts the row {shown_key(present, key_layout(plan.schema))}, which exists in "
+                            f"table {plan.info.name!r}: name the row key in on=[…], or exclude the row by a condition",
+                            row=present,
+                        )
                 counts[action] += made.rows
                 yield made
 
@@ -205,16 +232,11 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
     return None if report is None else replace(report, inserted=counts[INSERT], deleted=counts[DELETE])
 
 
-def _refuse_present(conn: Connection, read: ReadPlan, inserted: CellBatch, layout: KeyLayout) -> None:
-    keys = [inserted.row_key(row) for row in range(inserted.rows)]
+def _present(conn: Connection, read: ReadPlan, written: CellBatch) -> bytes | None:
+    """Return the first key of the batch that has a row in the snapshot, or None."""
+    keys = [written.row_key(row) for row in range(written.rows)]
     rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
-    for key, row in zip(keys, rows, strict=True):
-        if row:
-            raise Misuse(
-                f"the merge inserts the row {shown_key(key, layout)}, which exists in table {read.table!r}: name the "
-                "row key in on=[…], or exclude the row by a condition",
-                row=key,
-            )
+    return next((key for key, row in zip(keys, rows, strict=True) if row), None)
 
 
 def reporting(
@@ -389,9 +411,19 @@ def _stored(schema: TableSchema) -> list[Column]:
     return [*(column.column for column in schema.columns if column.column is not None), *schema.retired]
 
 
-def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
-    """Return tombstones for the visible rows and columns of a batch, one record per row."""
+def _tombstones(batch: CellBatch, visible: VisibleCells, columns: Sequence[Column]) -> CellBatch:
+    """Return tombstones for the visible rows and columns of a batch, and for their `columns`; one record per row."""
     rows = visible.rows_present()
+    if columns:
+        return batch_of(
+            [
+                [
+                    Cell(batch.row_key(row), *column, 0, None)
+                    for column in dict.fromkeys((*_columns(batch, visible, row), *columns))
+                ]
+                for row in rows.tolist()
+            ]
+        )
     counts: NDArray[np.int64] = (visible.row_cell[1:] - visible.row_cell[:-1])[rows]
     cells = len(visible.cells)
     return CellBatch(
@@ -407,6 +439,12 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
         cell_off=np.zeros(cells, dtype=np.int64),
         cell_len=np.full(cells, TOMBSTONE, dtype=np.int32),
     )
+
+
+def _columns(batch: CellBatch, visible: VisibleCells, row: int) -> list[Column]:
+    """Return the columns that are visible in a row of a batch."""
+    cells = visible.cells[visible.row_cell[row] : visible.row_cell[row + 1]]
+    return [batch.columns[place] for place in batch.cell_col[cells].tolist()]
 
 
 # Rows in runs

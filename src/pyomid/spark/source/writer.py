@@ -63,7 +63,7 @@ class OmidWriter(DataSourceArrowWriter):
         conn = connection(url, database_id)
         conn.require_branches()
         write, level = _write_options(options), options.level()
-        modes = ("append", "overwrite", "error", "ignore")
+        modes = ("append", "insert", "overwrite", "error", "ignore")
         mode = checked_choice("ifExists", options.text("ifExists") or "append", modes)
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
@@ -74,7 +74,7 @@ class OmidWriter(DataSourceArrowWriter):
             return writer
         transaction = writer._transaction()
         if transaction.writes_into(table, mode, option=f"ifExists={mode}"):
-            plan = transaction.prepared(table, fields, write)
+            plan = transaction.prepared(table, fields, replace(write, new_keys=mode == "insert"))
             writer.plan = replace(plan, ends_early=transaction_id is None)
             writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
         return writer
@@ -137,7 +137,7 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchRepor
 
 
 def _write_options(options: Options) -> WriteOptions:
-    row_key, mapping = options.text("rowKey"), options.text("columnMapping")
+    row_key, mapping = options.text("rowKey"), options.text("mapping")
     return WriteOptions.checked(
         row_key=None if row_key is None else parse_row_key(row_key),
         mapping=None if mapping is None else parse_column_mapping(mapping),

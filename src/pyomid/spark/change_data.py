@@ -1,0 +1,215 @@
+"""Change data: the inserts, updates and deletes of another database, applied to a table in one transaction.
+
+    changes      one row per change: the table's columns, a sequence, and any that `deletes` and `reason` use
+    bad changes  without a key or a sequence, of unknown operation, or with a `reason`: refused, or written to `bad`
+    latest       of the changes of one key, the one with the highest sequence
+    merge        applies it if its sequence is above the row's
+
+Each row stores the sequence of its last change, so a redelivered or late change has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.schema import column_named, schema_of
+from pyomid.spark.expressions import expression, quoted, resolved
+from pyomid.spark.sessions import any_case
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyomid.spark.merge import MergeResult
+    from pyomid.spark.transactions import SparkTransaction
+
+BAD_KEY: Final = ("table", "position")
+"""Row key of a table of bad changes; its other columns are `reason` and `change`, a JSON text."""
+
+_DELETED, _REASON, _POSITION, _LATEST, _HIGH, _LOW, _TOTAL, _BAD = (f"_pyomid_{n}" for n in range(8))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesResult:
+    """What `apply_changes` changed; visible to others only once the transaction commits.
+
+    `ignored`: changes whose key had a later change, in the frame or in the table. `bad`: changes written to the table
+    of bad changes.
+    """
+
+    table: str
+    updated: int
+    inserted: int
+    deleted: int
+    ignored: int
+    bad: int
+
+
+def apply_changes(
+    tx: SparkTransaction,
+    changes: DataFrame,
+    table: str,
+    *,
+    sequence_by: str,
+    deletes: Column | str | None,
+    reason: Column | str | None,
+    position: Column | str | None,
+    bad: str | None,
+) -> ChangesResult:
+    """Apply change data to a table, as `SparkTransaction.apply_changes`."""
+    what = f"the changes of {table!r}"
+    schema = schema_of(tx.writable(table))
+    names = _Names([column.name for column in schema.columns], [part.name for part in schema.row_key], sequence_by)
+    _check_columns(names, changes, what)
+    judged = changes.withColumns(
+        {
+            _DELETED: f.lit(False) if deletes is None else _condition(changes, deletes, what),
+            _POSITION: _position(changes, names, position, what),
+        }
+    ).withColumn(_REASON, _reason(changes, names, reason, what))
+    latest = _latest(judged, names).persist()
+    try:
+        total, refused, ambiguous = _counts(latest)
+        if refused:
+            _refuse(tx, judged.where(f"{_REASON} is not null").drop(_DELETED), table, bad, what)
+        if ambiguous:
+            _refuse_ambiguous(latest, names, what)
+        done = _merged(tx, latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*"), table, names)
+        applied = done.updated + done.inserted + done.deleted
+        return ChangesResult(table, done.updated, done.inserted, done.deleted, total - refused - applied, refused)
+    finally:
+        latest.unpersist()
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Names of a table's columns, of its key columns, and of the column that stores the sequence."""
+
+    columns: Sequence[str]
+    key: Sequence[str]
+    sequence: str
+
+    @property
+    def values(self) -> list[str]:
+        return [name for name in self.columns if name not in self.key]
+
+
+def _check_columns(names: _Names, changes: DataFrame, what: str) -> None:
+    if names.sequence not in names.values:
+        raise Misuse(
+            f"{what}: sequence_by={names.sequence!r} is not a column of the table outside its row key: each row must "
+            "store the sequence of its last change; add the column",
+            column=names.sequence,
+        )
+    for name in names.columns:
+        if column_named(name, changes.columns, what, any_case=any_case(changes.sparkSession)) is None:
+            raise Misuse(
+                f"{what} have no column {name!r}, which the table has; they have {', '.join(changes.columns)}",
+                column=name,
+            )
+
+
+def _condition(changes: DataFrame, deletes: Column | str, what: str) -> Column:
+    condition = expression(deletes, what)
+    (kind,) = resolved(changes, {"deletes": condition}, what)
+    if kind.typeName() != "boolean":
+        raise MisuseType(f"{what}: deletes has type {kind.simpleString()}, not boolean")
+    return condition
+
+
+def _text(changes: DataFrame, value: Column | str, name: str, what: str) -> Column:
+    text = expression(value, what)
+    resolved(changes, {name: text}, what)
+    return text.cast("string")
+
+
+def _position(changes: DataFrame, names: _Names, position: Column | str | None, what: str) -> Column:
+    """Return the text that names a change in errors and in the table of bad changes."""
+    shown = f.to_json(f.struct(*(f.col(quoted(name)) for name in (*names.key, names.sequence))))
+    return shown if position is None else f.coalesce(_text(changes, position, "position", what), shown)
+
+
+def _reason(changes: DataFrame, names: _Names, reason: Column | str | None, what: str) -> Column:
+    """Return why a change is bad; null if it is not."""
+    found = [] if reason is None else [_text(changes, reason, "reason", what)]
+    for name in (*names.key, names.sequence):
+        found.append(f.when(f.col(quoted(name)).isNull(), f"column {name!r} is null"))
+    return f.coalesce(*found, f.when(f.col(_DELETED).isNull(), "the condition of deletes is null: unknown operation"))
+
+
+def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | None, what: str) -> None:
+    """Write bad changes to the table `bad`. `Misuse` names one of them if there is no such table."""
+    if bad is None:
+        first = refused.orderBy(_POSITION).select(_POSITION, _REASON).first()
+        assert first is not None
+        raise Misuse(
+            f"{what}: the change at {first[0]} cannot be applied: {first[1]}; correct the source, or give "
+            "bad='table' to write such changes there",
+            position=first[0],
+            reason=first[1],
+        )
+    change = f.to_json(f.struct(*(f.col(quoted(n)) for n in refused.columns if n not in (_REASON, _POSITION))))
+    rows = refused.select(
+        f.lit(table).alias("table"),
+        f.col(_POSITION).alias("position"),
+        f.col(_REASON).alias("reason"),
+        change.alias("change"),
+    )
+    tx.write(rows, bad, row_key=list(BAD_KEY), duplicates="last")
+
+
+def _latest(judged: DataFrame, names: _Names) -> DataFrame:
+    """Return one row per key: its latest valid change (null if none), whether that is ambiguous, and how many changes
+    and bad changes it has.
+
+    A latest change is ambiguous if two different changes have its sequence: their highest and lowest hash then differ.
+    """
+    is_good, sequence = f.col(_REASON).isNull(), f.col(quoted(names.sequence))
+    columns = [*(f.col(quoted(name)) for name in names.columns), f.col(_DELETED)]
+    hashed = f.xxhash64(f.to_json(f.struct(*columns), {"ignoreNullFields": "false"}))
+    found = judged.groupBy(*(f.col(quoted(name)) for name in names.key)).agg(
+        f.max_by(f.when(is_good, f.struct(*columns)), f.when(is_good, sequence)).alias(_LATEST),
+        f.max(f.when(is_good, _at(sequence, hashed))).alias(_HIGH),
+        f.max(f.when(is_good, _at(sequence, f.bitwise_not(hashed)))).alias(_LOW),
+        f.count("*").alias(_TOTAL),
+        f.count(_REASON).alias(_BAD),
+    )
+    return found.select(_LATEST, f.expr(f"{_HIGH}.hash <> ~{_LOW}.hash").alias(_HIGH), _TOTAL, _BAD)
+
+
+def _at(sequence: Column, hashed: Column) -> Column:
+    return f.struct(sequence.alias("at"), hashed.alias("hash"))
+
+
+def _counts(latest: DataFrame) -> tuple[int, int, int]:
+    """Return the number of changes, of bad ones, and of keys whose latest change is ambiguous."""
+    counts = latest.agg(f.sum(_TOTAL), f.sum(_BAD), f.count_if(f.col(_HIGH))).first()
+    assert counts is not None
+    total, bad, ambiguous = (int(count or 0) for count in counts)
+    return total, bad, ambiguous
+
+
+def _refuse_ambiguous(latest: DataFrame, names: _Names, what: str) -> None:
+    columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in (*names.key, names.sequence)]
+    row = latest.where(_HIGH).select(*columns).first()
+    assert row is not None
+    *key, sequence = row
+    raise Misuse(
+        f"{what}: the key {', '.join(map(repr, key))} has two different changes with the sequence {sequence!r}: "
+        "sequence_by must order the changes of a key"
+    )
+
+
+def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names) -> MergeResult:
+    deleted, sequence = f"source.{_DELETED}", quoted(names.sequence)
+    newer = f"(target.{sequence} is null or source.{sequence} > target.{sequence})"
+    values = {name: f"source.{quoted(name)}" for name in names.values}
+    keys = {name: f"source.{quoted(name)}" for name in names.key}
+    merge = tx.merge(latest, table, on=list(names.key))
+    merge = merge.whenMatched(f"{deleted} and {newer}").delete().whenMatched(newer).update(values)
+    return merge.whenNotMatched(f"not {deleted}").insert(keys | values).merge()

@@ -1,0 +1,146 @@
+"""`apply_changes`: change data of another database becomes rows, in order, each change once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import Misuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyomid.spark.change_data import ChangesResult
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect]
+
+Row = tuple[Any, ...]
+EVENTS = "op string, shop int, item string, count long, lsn long"
+
+
+@pytest.fixture
+def stock(spark: SparkSession, url: str) -> str:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        tx.sql(
+            "CREATE TABLE IF NOT EXISTS feed "
+            "(shop INT, item STRING, count BIGINT, lsn BIGINT, PRIMARY KEY (shop, item))"
+        )
+        tx.sql("DELETE FROM feed")
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        tx.write(
+            spark.createDataFrame([(1, "a", 10, 5), (1, "b", 20, 6)], "shop int, item string, count long, lsn long"),
+            "feed",
+        )
+    return url
+
+
+def events(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
+    return spark.createDataFrame(list(rows), EVENTS)
+
+
+def applied(spark: SparkSession, url: str, rows: Iterable[Row], **options: Any) -> ChangesResult:
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        given: Any = {"sequence_by": "lsn", "deletes": "op = 'd'", **options}
+        return tx.apply_changes(events(spark, rows), "feed", **given)
+
+
+def stored(spark: SparkSession, url: str) -> list[Row]:
+    frame = pyomid.spark.connect(spark, url).read("feed").select("shop", "item", "count", "lsn")
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_the_latest_change_of_each_key_counts(spark: SparkSession, stock: str) -> None:
+    done = applied(
+        spark,
+        stock,
+        [
+            ("u", 1, "a", 12, 8),
+            ("u", 1, "a", 11, 7),
+            ("d", 1, "b", None, 9),
+            ("c", 2, "a", 1, 10),
+            ("c", 2, "b", 1, 11),
+            ("d", 2, "b", None, 12),
+        ],
+    )
+    assert (done.updated, done.inserted, done.deleted, done.ignored, done.bad) == (1, 1, 1, 3, 0)
+    assert stored(spark, stock) == [(1, "a", 12, 8), (2, "a", 1, 10)]
+
+
+def test_changes_that_come_again_or_late_change_nothing(spark: SparkSession, stock: str) -> None:
+    changes = [("u", 1, "a", 12, 8), ("d", 1, "b", None, 9)]
+    applied(spark, stock, changes)
+    again = applied(spark, stock, [*changes, ("u", 1, "a", 99, 4)])
+    assert (again.updated, again.inserted, again.deleted, again.ignored) == (0, 0, 0, 3)
+    assert stored(spark, stock) == [(1, "a", 12, 8)]
+
+
+def test_null_values_are_written(spark: SparkSession, stock: str) -> None:
+    applied(spark, stock, [("u", 1, "a", None, 8)])
+    assert stored(spark, stock)[0] == (1, "a", None, 8)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (("c", None, "a", 1, 9), "column 'shop' is null"),
+        (("c", 3, "a", 1, None), "column 'lsn' is null"),
+        ((None, 3, "a", 1, 9), "unknown operation"),
+    ],
+    ids=["no key", "no sequence", "no operation"],
+)
+def test_a_bad_change_is_refused_with_its_position_and_nothing_is_applied(
+    spark: SparkSession, stock: str, row: Row, reason: str
+) -> None:
+    before = stored(spark, stock)
+    with pytest.raises(Misuse, match=reason) as error:
+        applied(spark, stock, [("c", 3, "z", 1, 9), row], position="concat('stock+0+', lsn, item)")
+    assert error.value.values["position"] == (
+        "stock+0+9a" if row[4] else json.dumps({"shop": 3, "item": "a"}).replace(" ", "")
+    )
+    assert stored(spark, stock) == before
+
+
+def test_bad_changes_become_rows_of_a_table_in_the_same_transaction(spark: SparkSession, stock: str) -> None:
+    rows = [("c", 3, "z", 1, 9), ("x", 3, "a", 1, 10), ("c", None, "b", 1, 11)]
+    reason = "CASE WHEN op NOT IN ('c', 'u', 'd') THEN concat('unknown operation ', op) END"
+    done = applied(spark, stock, rows, reason=reason, position="concat('stock+0+', lsn)", bad="bad_changes")
+    assert (done.inserted, done.bad, done.ignored) == (1, 2, 0)
+    found = {row["position"]: row for row in pyomid.spark.connect(spark, stock).read("bad_changes").collect()}
+    assert {position: row["reason"] for position, row in found.items()} == {
+        "stock+0+10": "unknown operation x",
+        "stock+0+11": "column 'shop' is null",
+    }
+    assert json.loads(found["stock+0+10"]["change"]) == {"op": "x", "shop": 3, "item": "a", "count": 1, "lsn": 10}
+    assert (3, "z", 1, 9) in stored(spark, stock)
+
+
+def test_two_changes_of_one_key_and_sequence_are_refused(spark: SparkSession, stock: str) -> None:
+    with pytest.raises(Misuse, match="two different changes with the sequence 9"):
+        applied(spark, stock, [("u", 1, "a", 1, 9), ("u", 1, "a", 2, 9)])
+    assert applied(spark, stock, [("u", 1, "a", 1, 9), ("u", 1, "a", 1, 9)]).updated == 1  # the same change twice
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence_by": "ts"}, "sequence_by='ts' is not a column"),
+        ({"sequence_by": "item"}, "outside its row key"),
+        ({"deletes": "count"}, "deletes has type bigint, not boolean"),
+        ({"deletes": "nothing = 1"}, "deletes cannot be resolved"),
+    ],
+)
+def test_bad_options_are_refused(spark: SparkSession, stock: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Misuse, match=message):
+        applied(spark, stock, [("u", 1, "a", 1, 9)], **options)
+
+
+def test_a_frame_without_a_column_of_the_table_is_refused(spark: SparkSession, stock: str) -> None:
+    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(Misuse, match="have no column 'count'"):
+        tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]).drop("count"), "feed", sequence_by="lsn")
+    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(pyomid.errors.UnknownTable):
+        tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]), "nowhere", sequence_by="lsn")
