@@ -622,9 +622,10 @@ class Tso(ABC):
         """End the owner's part of a lease. Its sharers keep it, unless `shared` ends it for them too."""
 
     @abstractmethod
-    def report_ids(self, start_ts: int, branch: int, part: int, ids: bytes) -> None:
-        """Report ids of the write set of a leased start (`wire.messages.ReportIds`). Its commit states how many were
-        reported for the branches that it names. `Unavailable` if the TSO has no room for them."""
+    def report_ids(self, start_ts: int, table_id: int, branch: int, part: int, ids: bytes) -> None:
+        """Report ids of the write set of a leased start, or that it claims the table (`wire.messages.ReportIds`). Its
+        commit states how many were reported for the branches that it names. `Unavailable` if the TSO has no room for
+        them. `ConflictError` if a commit of the branch would abort by now."""
 
     @abstractmethod
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:

@@ -7,6 +7,7 @@ import pytest
 from machine_script import Script
 from numpy.typing import NDArray
 
+from pyomid.errors import ConflictError
 from pyomid.native import search
 from pyomid.oracle.status_oracle import PART_COST
 from pyomid.types import AbortReason, CommitReply, CommitRequest
@@ -32,8 +33,9 @@ class Job:
         self.reported = 0
 
     def report(self, *ids: int, part: int = 0) -> object:
-        answer = self.tso.ask_settled(ReportIds(self.start_ts, self.branch, part, packed(*ids))).answer
-        self.reported += len(ids) if isinstance(answer, Done) else 0
+        answer = self.tso.ask_settled(ReportIds(self.start_ts, TABLE, self.branch, part, packed(*ids))).answer
+        is_kept = isinstance(answer, Done) or (isinstance(answer, Refused) and answer.code == ConflictError.code)
+        self.reported += len(ids) if is_kept else 0
         return answer
 
     def commit(self, reported_ids: int | None = None) -> CommitReply:
@@ -93,9 +95,9 @@ def test_a_commit_counts_exactly_the_ids_of_its_branches(count: int) -> None:
     job, other = Job(tso), tso.begin()
     job.report(1, 2)
     job.report(1, 2)
-    tso.ask_settled(ReportIds(job.start_ts, other, 0, packed(9)))
+    tso.ask_settled(ReportIds(job.start_ts, TABLE, other, 0, packed(9)))
     assert kept(tso) == 3 + 2 * PART_COST, "a part that came twice counts once"
-    tso.ask_settled(ReportIds(job.start_ts, job.branch, 0, packed(1, 2)))
+    tso.ask_settled(ReportIds(job.start_ts, TABLE, job.branch, 0, packed(1, 2)))
     job.reported = 2
     if count:
         assert job.commit(count).reason is AbortReason.LEASE_LOST
@@ -132,13 +134,11 @@ def test_undecided_ids_make_no_room_and_a_refused_job_keeps_none() -> None:
     assert one.commit().committed
 
 
-@pytest.mark.parametrize(
-    "ids", [b"", b"1234567", packed(2, 1), packed(1, -1)], ids=["none", "half an id", "falling", "unsigned"]
-)
+@pytest.mark.parametrize("ids", [b"1234567", packed(2, 1), packed(1, -1)], ids=["half an id", "falling", "unsigned"])
 def test_malformed_ids_are_refused(ids: bytes) -> None:
     tso = Script()
     job = Job(tso)
-    refused = tso.ask_settled(ReportIds(job.start_ts, job.branch, 0, ids)).answer
+    refused = tso.ask_settled(ReportIds(job.start_ts, TABLE, job.branch, 0, ids)).answer
     assert isinstance(refused, Refused)
     assert "malformed" in refused.message
 
@@ -147,7 +147,7 @@ def test_ids_without_a_lease_or_a_branch_are_refused() -> None:
     tso = Script()
     job, plain = Job(tso), tso.begin()
     for start_ts, branch, part in ((plain, job.branch, 0), (job.start_ts, 7, 0), (job.start_ts, job.branch, -1)):
-        assert isinstance(tso.ask_settled(ReportIds(start_ts, branch, part, packed(1))).answer, Refused)
+        assert isinstance(tso.ask_settled(ReportIds(start_ts, TABLE, branch, part, packed(1))).answer, Refused)
     assert kept(tso) == 0
 
 

@@ -154,3 +154,22 @@ def _of_session(leader: int) -> list[int]:
             if int(session) == leader and state != "Z":
                 found.append(int(stat.parent.name))
     return found
+
+
+@contextmanager
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Tasks get their rows three at a time, and write these alone: so there is a middle of a task's writing."""
+    from pyomid.spark.source.datasource import OmidDataSource
+    from pyomid.spark.source.write_task import RUN_VARIABLE
+
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before, environment = spark.conf.get(name), spark.sparkContext.environment
+    spark.conf.set(name, "3")
+    environment[RUN_VARIABLE] = "0"
+    spark.dataSource.register(OmidDataSource)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+        del environment[RUN_VARIABLE]
+        spark.dataSource.register(OmidDataSource)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import spark_drivers
 from spark_drivers import LEDGER, TOTALS, Run
-from spark_sessions import run_driver
+from spark_sessions import run_driver, small_batches
 
 import pyomid
 import pyomid.spark
@@ -22,7 +22,6 @@ from pyomid import crashpoints
 from pyomid.client.transaction import State
 from pyomid.spark import RunState
 from pyomid.spark.source.datasource import OmidDataSource
-from pyomid.spark.source.write_task import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -56,22 +55,6 @@ def twenty(spark: SparkSession) -> DataFrame:
 
 
 TWENTY = [(f"{n:02}", n) for n in range(20)]
-
-
-@contextmanager
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Tasks get their rows three at a time, and write these alone: so there is a middle of a task's writing."""
-    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before, environment = spark.conf.get(name), spark.sparkContext.environment
-    spark.conf.set(name, "3")
-    environment[RUN_VARIABLE] = "0"
-    spark.dataSource.register(OmidDataSource)
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
-        del environment[RUN_VARIABLE]
-        spark.dataSource.register(OmidDataSource)
 
 
 @contextmanager

@@ -315,7 +315,7 @@ def test_keys_that_were_not_told_are_found_too(conn: Connection) -> None:
     info = table(conn)
     put(conn, info, ("c", 1, None), ("x", 1, None))
     transaction = begun_by(conn, None)
-    plan = replace(transaction.plan(info, ("name", "count", "note")), reported_max=1)
+    plan = replace(transaction.plan(info, ("name", "count", "note")), reported_max=1, ends_early=False)
     deleted = delete_range(plan, transaction.read_plan(info), KeyRange())
     assert deleted is not None
     written(conn, plan, frame(info, ("a", 0, None), ("b", 0, None)))
@@ -441,9 +441,45 @@ def test_ids_are_reported_in_parts(conn: Connection, monkeypatch: pytest.MonkeyP
     report = write(load, info, *[many(info, 1, first=row) for row in range(rows)])
     assert report.ids_count == rows
     load.commit()
-    write(point, info, many(info, 1, first=rows - 1))
     with pytest.raises(ConflictError):
-        point.commit()
+        write(point, info, many(info, 1, first=rows - 1))
+
+
+@pytest.mark.usefixtures("batches_alone")
+@pytest.mark.parametrize("ends_early", [True, False])
+@pytest.mark.parametrize(
+    ("level", "beaten", "last"),
+    [("row", 0, 0), ("row", 4, 7), ("row", 11, 11), ("table", 0, 0), ("table", 4, 4), ("table", 11, 11)],
+)
+def test_a_task_that_lost_ends_at_a_batch(
+    conn: Connection, level: str, beaten: int, last: int, *, ends_early: bool
+) -> None:
+    """Of twelve rows, each a batch. As the frame yields the row `beaten`, another transaction commits it. Ids are
+    reported with rows 0, 1, 3 and 7, as each part is as large as those before it, and at the end; a claim is asked
+    with each row."""
+    info = table(conn)
+    load = begun_by(conn, level)
+    yielded: list[int] = []
+
+    def batches() -> Any:
+        for row in range(12):
+            if row == beaten:
+                put(conn, info, (f"{row:04}", 1, None))
+            yielded.append(row)
+            yield many(info, 1, first=row)
+
+    plan = replace(load.plan(info, tuple(field.name for field in FIELDS)), ends_early=ends_early)
+    if ends_early:
+        with pytest.raises(ConflictError):
+            write_rows(plan, batches())
+        assert yielded[-1] == last
+        return
+    report = write_rows(plan, batches())
+    assert report is not None
+    assert report.ids_count == (12 if level == "row" else 0)
+    load.note(plan, [report])
+    with pytest.raises(ConflictError):
+        load.commit()
 
 
 @pytest.mark.usefixtures("batches_alone")
@@ -494,10 +530,9 @@ def test_loads_beside_point_writers_of_other_rows_commit() -> None:
     with pytest.raises(ConflictError):
         loads[2].commit()
     write(late, info, frame(info, ("late", 1, None)))
-    write(lost, info, many(info, 1, first=1050))
     late.commit()
     with pytest.raises(ConflictError):
-        lost.commit()
+        write(lost, info, many(info, 1, first=1050))
     assert len(rows_at(conn, info, begin(conn))) == 202
 
 
@@ -574,7 +609,7 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     assert rows_at(conn, info, begin(conn)) == [("a", 5, "x"), ("c", 3, "x"), ("n", 9, None)]
     seen = replace(merge, read=replace(read, snapshot=Snapshot(begin(conn).start_ts, later.epoch)))
     with pytest.raises(Misuse, match="inserts the row name='n', which exists in table 't'"):
-        merge_rows(plan, seen, [changes])
+        merge_rows(replace(plan, start_ts=begin(conn).start_ts), seen, [changes])
 
 
 # Level cell: a row that shows no value exists by its sentinel alone

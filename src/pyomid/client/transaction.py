@@ -44,8 +44,8 @@ from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
 from pyomid.client.transaction_steps import SavedWrites, TransactionSteps, unless_index_dropped
 from pyomid.client.validation import Handle, check_was_there
 from pyomid.client.write_buffer import remember, remembered
-from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
-from pyomid.protocol.commit import WriteSet, commit_steps
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
+from pyomid.protocol.commit import WriteSet, abort_error, commit_steps
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
 
@@ -400,10 +400,8 @@ def refusal(
 ) -> ConflictError:
     """Return the error for an aborted commit, with the commit that caused it if known, and some rows that the
     transaction wrote and claimed: the TSO compares ids and cannot name the row."""
-    kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
-    because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
-    values: dict[str, object] = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
-    by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    values: dict[str, object] = {}
+    by = ""
     if written and reply.reason in _OF_WRITES:
         rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_SHOWN_MAX)}
         values["wrote"] = {table: keys[:ROWS_SHOWN_MAX] for table, keys in rows.items()}
@@ -411,7 +409,7 @@ def refusal(
     if claimed and reply.reason in _OF_WRITES:
         values["claimed"] = {table: tuple(keys[:ROWS_SHOWN_MAX]) for table, keys in claimed.items()}
         by += "; it claimed " + ", ".join(_listed(table, keys, shown_key) for table, keys in claimed.items())
-    return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
+    return abort_error(reply, by, **values)
 
 
 def _first_rows(cells: Sequence[CellVersion]) -> tuple[bytes, ...]:
@@ -431,16 +429,6 @@ CELLS_SEARCHED_MAX: Final = 1_000
 """Cells of one table that are searched for rows to show: a row of a thousand columns counts once."""
 
 _OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
-_TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
-_REASONS: Final = {
-    AbortReason.CONFLICT: "another transaction committed a cell that it wrote or claimed",
-    AbortReason.LOW_WATERMARK: "it is older than the commits that the TSO remembers",
-    AbortReason.FENCE: "a table that it wrote was fenced",
-    AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",
-    AbortReason.SEALED: "it was sealed as dead by a reader",
-    AbortReason.LEASE_LOST: "its lease expired",
-    AbortReason.RETRY_UNKNOWN: "its first commit request was never decided",
-}
 
 
 class RowTransaction(TransactionBase[TransactionSteps]):

@@ -12,8 +12,8 @@ Large commits are transactions whose rows were written under branches, extra sta
                                                                            └► record and lease removed
 
 Each of these is durable before the next. A new TSO finishes the pending commits that it finds (`oracle.takeover`). A
-large commit holds W back from its decision until its record is gone (T12). Tasks report the
-conflict ids of each branch before the commit (T20, `status_oracle.ReportedIds`).
+large commit holds W back from its decision until its record is gone (T12). Tasks report the conflict ids of each branch
+before the commit (T20, `status_oracle.ReportedIds`); a report is refused with the conflict that a commit would meet.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
+from pyomid.errors import ConflictError, Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.oracle.begins import Batch, BatchState
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, PutBranches, PutDecision, Reply, SendEncoded
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
 from pyomid.oracle.status_oracle import Conflict, Ids
 from pyomid.oracle.takeover import TakenOver
+from pyomid.protocol.commit import abort_error
 from pyomid.types import (
     TIMESTAMP_STEP,
     AbortReason,
@@ -171,10 +172,13 @@ class Commits:
         self._tso.step.reply(peer, tag, self.aborted(request, conflict))
 
     def aborted(self, request: CommitRequest, conflict: Conflict) -> CommitReply:
+        self.count_abort(request, conflict)
+        return CommitReply(request.start_ts, 0, conflict.reason, conflict.conflict_ts)
+
+    def count_abort(self, request: CommitRequest, conflict: Conflict) -> None:
         self._tso.step.counters[f"aborts_{conflict.reason.value}"] += 1
         if conflict.reason is AbortReason.CONFLICT:
             self._tso.oracle.count_conflict(request.table_ids)
-        return CommitReply(request.start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Refuse these starts. Starts at or below D need not be remembered: they cannot commit."""
@@ -313,6 +317,8 @@ class LargeCommits:
             record.start_ts: (frozenset(record.branches), tso.step.now_s) for record in taken_over.finished
         }
         """start → (branches, when the commit ended), in the order of their ends."""
+        self._lost: set[int] = set()
+        """Leased starts of which a report was answered with a conflict; each counts as one abort."""
 
     def knows(self, start_ts: int) -> bool:
         return start_ts in self._tso.pending or start_ts in self.finished
@@ -342,7 +348,7 @@ class LargeCommits:
             error = SnapshotTooOld(
                 f"start_ts {start_ts} has no lease, so the TSO keeps no ids for it", start_ts=start_ts
             )
-        elif not self._tso.oracle.report(start_ts, request.branch, request.part, ids):
+        elif len(ids) and not self._tso.oracle.report(start_ts, request.branch, request.part, ids):
             self._tso.step.counters["reports_refused"] += 1
             error = Unavailable(
                 f"the TSO has no room for the conflict ids of start_ts {start_ts}: it keeps at most "
@@ -350,14 +356,32 @@ class LargeCommits:
                 "together: write fewer rows at once, or raise the option",
                 start_ts=start_ts,
             )
+        else:
+            self._tso.step.counters["ids_reported"] += len(ids)
+            error = self._early_conflict(request)
         if error is not None:
             self._tso.step.refuse(peer, tag, error)
         else:
-            self._tso.step.counters["ids_reported"] += len(request.ids) // ID_BYTES
             self._tso.step.reply(peer, tag, Done())
 
+    def _early_conflict(self, report: ReportIds) -> ConflictError | None:
+        """Return why a commit of this branch alone would abort now. Then every commit that names the branch aborts: it
+        is checked against the same history or more, with the same ids or more."""
+        start_ts, branch = report.start_ts, report.branch
+        level = WriteSetLevel.IDS if report.ids else WriteSetLevel.TABLE
+        count = self._tso.oracle.reported.count_of(start_ts, branch) if report.ids else 0
+        alone = CommitRequest(start_ts, (), (report.table_id,), (branch,), level, reported_ids=count)
+        conflict = self._tso.commits.conflict(alone)
+        if conflict is None:
+            return None
+        if start_ts not in self._lost:
+            self._lost.add(start_ts)
+            self._tso.commits.count_abort(alone, conflict)
+        return abort_error(CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts))
+
     def forget_unleased(self) -> None:
-        """Forget the undecided ids of starts whose lease is gone."""
+        """Forget the undecided ids and the early conflicts of starts whose lease is gone."""
+        self._lost = {start for start in self._lost if start in self._tso.leases}
         reported = self._tso.oracle.reported
         for start_ts in [start for start in reported.undecided if start not in self._tso.leases]:
             reported.forget(start_ts)
@@ -443,8 +467,8 @@ class LargeCommits:
 
 
 def _ascending(packed: bytes) -> Ids | None:
-    """Return the ids of a report; None if it has none, or they do not ascend."""
-    if not packed or len(packed) % ID_BYTES:
+    """Return the ids of a report; None if they do not ascend."""
+    if len(packed) % ID_BYTES:
         return None
     ids = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
     return ids if bool((ids[:-1] <= ids[1:]).all()) else None

@@ -262,6 +262,11 @@ class ReportedIds:
     def forget(self, start_ts: int) -> None:
         self.count -= _cost((self.undecided.pop(start_ts, None) or {}).values())
 
+    def count_of(self, start_ts: int, branch: int) -> int:
+        """Return how many undecided ids are kept of a branch."""
+        parts = self.undecided.get(start_ts) or {}
+        return sum(len(ids) for (of, _), ids in parts.items() if of == branch)
+
     def parts_of(self, request: CommitRequest) -> list[Ids]:
         """Return the parts of the branches that the commit names."""
         if not request.reported_ids:

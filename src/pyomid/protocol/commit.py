@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyomid.cells import CellNames
-from pyomid.errors import OutcomeUnknown
+from pyomid.errors import ConflictError, OutcomeUnknown, SnapshotTooOld
 from pyomid.protocol.effects import (
     Begin,
     DeleteCommitEntries,
@@ -34,6 +34,7 @@ from pyomid.protocol.effects import (
 )
 from pyomid.protocol.reading import look_up_steps
 from pyomid.types import (
+    AbortReason,
     BeginReply,
     Cell,
     CellVersion,
@@ -245,3 +246,24 @@ def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
 
 def _committed(cells: Iterable[Cell]) -> int:
     return next((cell.commit_ts for cell in cells if cell.commit_ts), 0)
+
+
+def abort_error(reply: CommitReply, shown: str = "", **values: object) -> ConflictError:
+    """Return the error for an aborted commit, with the commit that caused it if known. `shown` ends its text."""
+    kind = SnapshotTooOld if reply.reason is AbortReason.LEASE_LOST else ConflictError
+    because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
+    by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    if reply.conflict_ts:
+        values = {"commit_ts": reply.conflict_ts, **values}
+    return kind(f"transaction {reply.start_ts} aborted: {because}{by}{shown}", start_ts=reply.start_ts, **values)
+
+
+_REASONS: Final = {
+    AbortReason.CONFLICT: "another transaction committed a cell that it wrote or claimed",
+    AbortReason.LOW_WATERMARK: "it is older than the commits that the TSO remembers",
+    AbortReason.FENCE: "a table that it wrote was fenced",
+    AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",
+    AbortReason.SEALED: "it was sealed as dead by a reader",
+    AbortReason.LEASE_LOST: "its lease expired",
+    AbortReason.RETRY_UNKNOWN: "its first commit request was never decided",
+}

@@ -188,8 +188,8 @@ class TsoCalls(Tso):
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
         self._ask_for(EndLease(start_ts, shared), Done)
 
-    def report_ids(self, start_ts: int, branch: int, part: int, ids: bytes) -> None:
-        self._ask_for(ReportIds(start_ts, branch, part, ids), Done)
+    def report_ids(self, start_ts: int, table_id: int, branch: int, part: int, ids: bytes) -> None:
+        self._ask_for(ReportIds(start_ts, table_id, branch, part, ids), Done)
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []

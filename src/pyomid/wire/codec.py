@@ -207,8 +207,9 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
         case Seal(starts):
             message.seal_request.SetInParent()
             message.seal_request.start_timestamp.extend(starts)
-        case ReportIds(start_ts, branch, part, ids):
+        case ReportIds(start_ts, table_id, branch, part, ids):
             message.reported_ids.start_timestamp = start_ts
+            message.reported_ids.table_id = table_id
             message.reported_ids.branch = branch
             message.reported_ids.part = part
             message.reported_ids.ids = ids
@@ -310,7 +311,7 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "commit_part": _decode_commit_part,
     "lease_request": _decode_lease_request,
     "seal_request": lambda m: Seal(tuple(m.start_timestamp)),
-    "reported_ids": lambda m: ReportIds(m.start_timestamp, m.branch, m.part, m.ids),
+    "reported_ids": lambda m: ReportIds(m.start_timestamp, m.table_id, m.branch, m.part, m.ids),
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
     "open_starts": lambda m: ReportOpenStarts(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),

@@ -69,9 +69,12 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class ReportIds:
-    """→ Done. The ids, ascending and 8 bytes each, are part `part` of what the transaction wrote under `branch`."""
+    """→ Done. The ids, ascending and 8 bytes each, are part `part` of what the transaction writes to a table under
+    `branch`. Without ids: it claims the table as a whole. Refused with `ConflictError` if its commit would abort by
+    now; the ids are kept all the same."""
 
     start_ts: int
+    table_id: int
     branch: int
     part: int
     ids: bytes

@@ -66,16 +66,18 @@ class CommitRequest(_message.Message):
     def __init__(self, start_timestamp: _Optional[int] = ..., is_retry: _Optional[bool] = ..., cell_id: _Optional[_Iterable[int]] = ..., table_id: _Optional[_Iterable[int]] = ..., branch: _Optional[_Iterable[int]] = ..., level: _Optional[int] = ..., cells: _Optional[bytes] = ..., reported_ids: _Optional[int] = ...) -> None: ...
 
 class ReportedIds(_message.Message):
-    __slots__ = ("start_timestamp", "branch", "part", "ids")
+    __slots__ = ("start_timestamp", "branch", "part", "ids", "table_id")
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     start_timestamp: int
     branch: int
     part: int
     ids: bytes
-    def __init__(self, start_timestamp: _Optional[int] = ..., branch: _Optional[int] = ..., part: _Optional[int] = ..., ids: _Optional[bytes] = ...) -> None: ...
+    table_id: int
+    def __init__(self, start_timestamp: _Optional[int] = ..., branch: _Optional[int] = ..., part: _Optional[int] = ..., ids: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class CommitPart(_message.Message):
     __slots__ = ("start_timestamp", "cell_id", "branch")

@@ -321,6 +321,8 @@ class Tx:
         """Where the commit is to carry its cells: what was written."""
         self.reported = 0
         """How many ids were reported for `branches`."""
+        self.lost: set[int] = set()
+        """Branches whose report was answered with a conflict."""
         self._values = 0
 
     # ------------------------------------------------------------ reads
@@ -416,6 +418,9 @@ class Tx:
             reply: CommitReply = yield from self.client.run(self.build.commit.commit_steps(request, written))
         except OutcomeUnknown:
             return 0
+        assert not (reply.commit_ts and self.lost & set(self.branches)), (
+            f"{self.record.name} commits, although the report of a branch was answered with a conflict"
+        )
         self._told(reply.commit_ts)
         if not reply.commit_ts:
             self.roll_back()
@@ -469,11 +474,18 @@ class Tx:
         yield from self.client.ask(req.EndLease(self.start_ts))
 
     def report(self, branch: int, part: int = 0) -> Steps:
-        """Report the ids of what was written under a branch that counts."""
+        """Report the ids of what was written, to one table, under a branch. A conflict is noted: a job of the product
+        ends then; this one goes on, to show that its commit aborts."""
         own = {table: tuple(cell for cell in cells if cell.version == branch) for table, cells in self.written.items()}
         ids = sorted(self._ids(own))
         packed = np.array(ids, dtype="<i8").tobytes()
-        yield from self.client.ask(req.ReportIds(self.start_ts, branch, part, packed))
+        (table,) = (table for table, cells in own.items() if cells)
+        try:
+            yield from self.client.ask(req.ReportIds(self.start_ts, table_id(table.encode()), branch, part, packed))
+        except SnapshotTooOld:
+            raise
+        except ConflictError:
+            self.lost.add(branch)
         return len(ids)
 
     def branch(self) -> Steps:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse, Unavailable
+from pyomid.errors import ConflictError, Misuse, Unavailable
+from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
@@ -64,6 +65,9 @@ class WritePlan:
     """Whether the rows' existence is written too, if the commit names cells."""
     absent_from: ReadPlan | None = None
     """The snapshot in which no written key may have a row; None: a row that exists is overwritten."""
+    ends_early: bool = True
+    """Whether a task fails as soon as the TSO knows of a conflict. False: only the commit can tell whether the winner
+    is a run under the same id."""
 
     @property
     def existence(self) -> tuple[Column, ...]:
@@ -314,23 +318,31 @@ def reported_by_task(reported_max: int, number: int) -> int:
 
 
 IDS_A_PART: Final = 1 << 19
-"""Ids reported to the TSO at a time: 4 MB."""
+"""Ids reported to the TSO at a time, at most: 4 MB."""
 
 
 class _ConflictIds:
-    """Reports the conflict ids of a task's writes to the TSO, in parts."""
+    """Reports the conflict ids of a task's writes to the TSO, in parts; raises the conflict that the TSO knows of.
+
+    The first batch is reported before it is written. Each later part is as large as all before it together, up to
+    `IDS_A_PART`: the TSO compares few large arrays faster than many small ones. A task that claims its table asks
+    before each batch.
+    """
 
     def __init__(self, conn: Connection, plan: WritePlan) -> None:
         self._conn, self._plan = conn, plan
+        self._table_id = table_id(plan.info.name.encode())
         self._held: list[NDArray[np.int64]] = []
         self._parts = 0
         self._reported: int | None = 0
 
     def add(self, branch: int, batch: CellBatch) -> None:
-        if self._reported is None:
+        """Add the ids of a batch that is written next."""
+        if self._reported is None or not self._plan.ids:
+            self._ask(branch, NO_IDS)
             return
         self._held += [_conflict_ids(self._plan.info.name, level, batch) for level in self._plan.ids]
-        if sum(map(len, self._held)) >= IDS_A_PART:
+        if sum(map(len, self._held)) >= min(self._reported, IDS_A_PART):
             self.report(branch)
 
     def report(self, branch: int) -> int | None:
@@ -341,7 +353,7 @@ class _ConflictIds:
         for at in range(0, len(ids), IDS_A_PART):
             part = ids[at : at + IDS_A_PART]
             try:
-                self._conn.deployment.tso.report_ids(self._plan.start_ts, branch, self._parts, part.tobytes())
+                self._ask(branch, part)
             except Unavailable:
                 if not self._plan.may_claim_tables:
                     raise
@@ -350,6 +362,14 @@ class _ConflictIds:
             self._parts += 1
             self._reported = (self._reported or 0) + len(part)
         return self._reported
+
+    def _ask(self, branch: int, ids: NDArray[np.int64]) -> None:
+        start_ts = self._plan.start_ts
+        try:
+            self._conn.deployment.tso.report_ids(start_ts, self._table_id, branch, self._parts, ids.tobytes())
+        except ConflictError:
+            if self._plan.ends_early:
+                raise
 
 
 def draw_branch(conn: Connection, plan: WritePlan) -> int:

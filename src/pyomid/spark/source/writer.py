@@ -74,7 +74,8 @@ class OmidWriter(DataSourceArrowWriter):
             return writer
         transaction = writer._transaction()
         if transaction.writes_into(table, mode, option=f"ifExists={mode}"):
-            writer.plan = transaction.prepared(table, fields, replace(write, new_keys=mode == "insert"))
+            plan = transaction.prepared(table, fields, replace(write, new_keys=mode == "insert"))
+            writer.plan = replace(plan, ends_early=transaction_id is None)
             writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
         return writer
 
@@ -175,6 +176,8 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
         if self._writer is None and self._begin is not None:
             with coded_errors():
                 self._writer = self._begin()
+            assert self._writer.plan is not None
+            self._writer.plan = replace(self._writer.plan, ends_early=False)
         return {**self.__dict__, "_begin": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
