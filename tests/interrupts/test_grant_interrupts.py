@@ -156,7 +156,7 @@ def test_a_start_whose_epoch_cannot_be_read_is_given_back(memory_db: Database, m
     def refuses() -> int:
         raise pyomid.Unavailable("no ZooKeeper")
 
-    session = Session(request_s=1.0, retry_s=1.0, token=b"", announced_epoch=refuses)
+    session = Session(request_s=1.0, retry_s=1.0, token=b"", clock=time.monotonic, announced_epoch=refuses)
     session._open_starts.connected(60.0, 0)
     monkeypatch.setattr(session, "ask_steps", lambda *_: iter_answer(BeginReply(100)))
     handlers: dict[type[Effect], drive.Handler] = {drive.Blocking: lambda e: e.call()}

@@ -55,7 +55,7 @@ def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
     planned = connection(url).database_id
     assert connection(url, planned).database_id == planned
     remake(url, tmp_path / "db")
-    with pytest.raises(Misuse, match=r"planned for database .* was dropped"):
+    with pytest.raises(Misuse, match=r"made for database .* was dropped"):
         connection(url, planned)
     assert connection(url, b"").database_id != planned
     with pytest.raises(Misuse, match="was dropped"):

@@ -138,7 +138,7 @@ def test_a_transaction_that_meets_two_meanings_of_a_name_begins_anew(conn: Conne
     tx = LargeTransaction(conn, begin(conn), level=None, transaction_id=None, lease=None)
     tx.noticed(conn.deployment.catalog.table("t"))
     alter_columns(conn.deployment, "t", rename={"x": "price", "price": "x"})
-    with pytest.raises(ConflictError, match="another column than when this transaction began"):
+    with pytest.raises(ConflictError, match="now belongs to another column"):
         tx.prepared("t", (ID, X), WriteOptions())
 
 

@@ -282,8 +282,8 @@ REFUSED = [
     ("INSERT INTO stock (item, shop, 'count') VALUES ('q', 1, 1)", "a name, not a string"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = 1, Count = 2", "set twice"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET s.count = 1", "not a column of the table"),
-    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = source.note", "names neither side"),
-    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = s0", "names neither side"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = source.note", "names neither source nor target"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = s0", "names neither source nor target"),
     (f"{MERGE} WHEN MATCHED AND EXISTS (SELECT 1) THEN DELETE", "subquery in WHEN"),
     (f"{MERGE} WHEN NOT MATCHED THEN INSERT (item, shop, ITEM) VALUES (s.item, s.shop, s.note)", "set twice"),
     ("MERGE INTO stock t USING stock s(shop, item) ON t.item = s.item WHEN MATCHED THEN DELETE", "after an alias"),
@@ -302,7 +302,7 @@ def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str,
     with pyomid.spark.connect(spark, url).transaction() as tx:
         with pytest.raises(Misuse, match="no parameter :v"):
             tx.sql("SELECT * FROM stock", {"v": 1})
-        with pytest.raises(Misuse, match=r"names no frame \{news\}"):
+        with pytest.raises(Misuse, match=r"statement has no \{news\}"):
             tx.sql("SELECT * FROM stock", news=spark.range(1))
         with pytest.raises(OmidError, match="a parameter is None, a bool"):
             tx.sql("SELECT :v FROM stock", {"v": [1]})
@@ -371,7 +371,7 @@ def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession,
     assert queried(spark, url, text, x=news, self=news) == [("a",)]
     text = "SELECT s.item FROM {sqlQuery} s JOIN {omid_0} USING (item)"
     assert queried(spark, url, text, sqlQuery=news, omid_0=news) == [("a",)]
-    with pytest.raises(Misuse, match=r"\{note\} does not stand in the place of a table"):
+    with pytest.raises(Misuse, match=r"\{note\} is not in the place of a table"):
         changed(spark, url, "DELETE FROM stock WHERE {note} = 'old'", note=news)
 
 

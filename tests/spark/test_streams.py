@@ -294,7 +294,7 @@ def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: 
     start = stream.initialOffset()
     stream._moved_s = float("inf")  # it moved just now
     assert stream.latestOffset(start, stream.getDefaultReadLimit()) == start
-    stream._next_look_s, stream._moved_s = 0.0, float("-inf")  # long ago
+    stream._next_check_s, stream._moved_s = 0.0, float("-inf")  # long ago
     assert stream.latestOffset(start, stream.getDefaultReadLimit())["start"] > start["start"]
 
 

@@ -1,5 +1,5 @@
-"""An open database, behind `Database` and `AsyncDatabase`: its deployment, begins, cached table rules, what follows a
-transaction's end, and its own end."""
+"""The open database behind `Database` and `AsyncDatabase`: begins, cached table rules, the work after a transaction's
+end, and closing."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class OpenDatabase:
         lease: bool = False,
         at: int | datetime | None = None,
     ) -> Steps[T]:
-        """The steps of a begin, for both front ends. `made` creates the front end's transaction."""
+        """Begin a transaction, and return what `made` creates from it: the front end's transaction."""
         steps = self._begin_steps(made, not_before, lease=lease, at=at)
         return steps if self.reports is None else self.reports.begin_steps(steps)
 
@@ -150,8 +150,8 @@ class OpenDatabase:
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """Return a table's rules for the transaction of `begun`, which `known_rules` does not know. `leased`: it is
-        under a lease; `Misuse` if the store would not keep its snapshot of this table.
+        """Return a table's rules for the transaction of `begun` if `known_rules` has none. `leased`: the
+        transaction is under a lease; `Misuse` if the store would not keep its snapshot of this table.
         """
         if not leased:
             return self._read_rules(name, begun)
@@ -179,7 +179,7 @@ class OpenDatabase:
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Start completion after the reply. An error is not the commit's; readers repair what is left."""
+        """Start completion after the reply. An error is only logged: the commit stands, and readers repair the rest."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
             self.background.complete(start_ts, commit_ts, written)
@@ -187,7 +187,7 @@ class OpenDatabase:
             self.background.failed(error)
 
     def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
-        """As `end_committed`, if it need not wait for room; otherwise return False."""
+        """Do as `end_committed` and return True, or return False if that would wait for room in the queue."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
             return self.background.complete_at_once(start_ts, commit_ts, written)
@@ -196,7 +196,7 @@ class OpenDatabase:
             return True
 
     def end_rolled_back(self, writes: TransactionSteps) -> None:
-        """Start the deletes of a rollback. As of `end_committed`; compaction deletes what is left."""
+        """Start the deletes of a rollback. An error is only logged: compaction deletes the rest."""
         try:
             written = writes.write_set()
             if written:
@@ -247,7 +247,7 @@ class _Ending:
             self.forget()
 
     def forget(self) -> None:
-        """Close nothing from now on."""
+        """Count as closed without closing anything."""
         self.has_begun = True
         _OPEN.discard(self)
 

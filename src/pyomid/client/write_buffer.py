@@ -1,5 +1,5 @@
 """A transaction's writes to one table: the unsent cells, the names of all sent cells, and the ids that the commit
-names; and open reads, which see them as of their begin (C15).
+names; and the open reads, each of which sees these writes as of its own begin (C15).
 
 A scan, a lookup or a `to_arrow` continues while the transaction writes. It must return what it would have returned if
 it had finished at once, even if writes went to the store meanwhile. Own writes are in three states:
@@ -101,7 +101,8 @@ class WriteBuffer(puts.Buffered):
         return {row: dict(cells) for row, cells in self.rows.items()}
 
     def go_back(self, buffered: BufferedRows, left: BufferedRows, not_own: Iterable[OwnCell]) -> None:
-        """Replace the buffered rows. `left`: former values of cells that were sent since."""
+        """Replace the buffered rows by those of a savepoint. `left`: former values of cells sent since; `not_own`: sent
+        cells that are taken back."""
         for row, cells in self.rows.items() if self.reads.open else ():
             self.reads.note_write(row, cells)
         self.rows, self._keys, self.buffered_bytes = {}, [], 0
@@ -257,6 +258,7 @@ def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence
 
 
 def conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
+    """Return the ids of all writes and claims of a table, at each of its levels."""
     return chain.from_iterable(_ids_at(buffer, level) for level in buffer.info.id_levels)
 
 
@@ -278,6 +280,7 @@ def _ids_at(buffer: WriteBuffer, level: ConflictLevel) -> Iterable[int]:
 
 
 def batch_ids(buffer: WriteBuffer, level: ConflictLevel, batch: CellBatch) -> list[int]:
+    """Return the ids of a batch's rows or cells."""
     ids = hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids
     named: list[int] = ids(buffer.info.name.encode(), batch).tolist()
     return named

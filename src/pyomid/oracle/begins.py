@@ -82,17 +82,17 @@ class TimestampClock:
     def lift(self, wall_ms: int) -> int:
         """Raise `next_ts` to the wall clock, if the durable ceiling allows; a clock that was set back changes nothing.
         Return the wall clock's timestamp, or 0 while the ceiling is too low."""
-        floor = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
-        if floor > self.next_ts:
-            if floor + self.renew_remaining > self.ceiling:
+        reached_ts = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
+        if reached_ts > self.next_ts:
+            if reached_ts + self.renew_remaining > self.ceiling:
                 return 0
-            self.next_ts = floor
-        return floor
+            self.next_ts = reached_ts
+        return reached_ts
 
     def wanted_ceiling(self, wall_ms: int = 0) -> int:
         """Return the ceiling to make durable now; the present one if enough remains."""
-        floor = max(self.next_ts, self._aligned(wall_ms * WORLD_TICKS_PER_MS))
-        return self.ceiling if floor + self.renew_remaining <= self.ceiling else floor + self.step
+        reached_ts = max(self.next_ts, self._aligned(wall_ms * WORLD_TICKS_PER_MS))
+        return self.ceiling if reached_ts + self.renew_remaining <= self.ceiling else reached_ts + self.step
 
     @staticmethod
     def _aligned(ts: int) -> int:
@@ -228,21 +228,21 @@ class BeginWindows:
         it."""
         return len(self.batches) == 1 and self.open_batch.is_empty
 
-    def take_start(self, floor: int) -> int | None:
-        """Return a start above `floor`. None: the begin waits for a release, or for the ceiling."""
+    def take_start(self, bound: int) -> int | None:
+        """Return a start above `bound`. None: the begin waits for a release, or for the ceiling."""
         head = self.head
-        if self._first_above(head, floor) >= head.window_end:
+        if self._first_above(head, bound) >= head.window_end:
             self._widen(head)
-        start_ts = self._first_above(head, floor)
+        start_ts = self._first_above(head, bound)
         if start_ts >= head.window_end:
             return None
         head.next_start = start_ts + TIMESTAMP_STEP
         return start_ts
 
-    def reaches(self, floor: int) -> bool:
+    def reaches(self, bound: int) -> bool:
         """Whether a begin with this lower bound can be served from the same window as one without."""
         head = self.head
-        is_below = floor < head.next_start or self._first_above(head, floor) < head.window_end
+        is_below = bound < head.next_start or self._first_above(head, bound) < head.window_end
         return is_below or (head.state is BatchState.OPEN and head.is_empty)
 
     def close_after_fences(self) -> None:
@@ -250,9 +250,9 @@ class BeginWindows:
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()
 
-    def renew_below(self, floor: int) -> None:
-        """Let begins be answered above `floor`: at once if the batch has no entry, otherwise with the next batch."""
-        if self.head.window_end <= floor:
+    def renew_below(self, bound: int) -> None:
+        """Let begins be answered above `bound`: at once if the batch has no entry, otherwise with the next batch."""
+        if self.head.window_end <= bound:
             self._widen(self.head)
 
     def close_open_batch(self) -> Batch:
@@ -300,10 +300,10 @@ class BeginWindows:
             batch.window_end = self.clock.next_ts
 
     @staticmethod
-    def _first_above(batch: Batch, floor: int) -> int:
-        if batch.next_start > floor:
+    def _first_above(batch: Batch, bound: int) -> int:
+        if batch.next_start > bound:
             return batch.next_start
-        return floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
+        return bound - bound % TIMESTAMP_STEP + TIMESTAMP_STEP
 
     def validate(self) -> None:
         """Check: windows and commits ascend, do not overlap, and lie below the clock; only the last batch is open."""
@@ -404,8 +404,8 @@ class Begins:
 
 
 class Ceiling:
-    """Law 8: moves the durable ceiling ahead before timestamps run out. A request that waits for it is then handled
-    anew."""
+    """Law 8: moves the durable ceiling ahead before timestamps run out, then handles the requests that waited for it
+    again."""
 
     def __init__(self, tso: TsoMachine) -> None:
         self._tso = tso
@@ -431,7 +431,7 @@ class Ceiling:
 
     def _move_steps(self, ceiling: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
-        if self._tso.settings.ceiling_elsewhere:  # noted first, so that the next TSO knows it for pyomid's (`takeover`)
+        if self._tso.settings.ceiling_elsewhere:  # noted first: the next TSO recognizes it as pyomid's (`takeover`)
             moved: bool = yield MoveCeiling(self._tso.clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
@@ -462,7 +462,7 @@ class WaitingBegins:
         self._turns: deque[Hashable] = deque()
         """Peers with ready begins, each once."""
         self._unreached: list[tuple[int, int, WaitingBegin]] = []
-        """A heap by `not_before` and arrival. `_gone` of its begins belong to disconnected peers."""
+        """A heap by `not_before` and arrival; `_gone` counts its begins of disconnected peers."""
         self._unreached_of: dict[Hashable, dict[int, WaitingBegin]] = {}
         self._arrivals = 0
         self._gone = 0

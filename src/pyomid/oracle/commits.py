@@ -4,7 +4,7 @@
                open batch ─► Flush, then epoch ─► released in order ─► answers
 
 A start that was sealed or named by a retry is refused from then on (R2). If an invalidation marker refuses a commit's
-entry, the answer is "aborted"; the rest of the batch stands.
+entry, the answer is "aborted"; the other commits of the batch are not affected.
 
 Large commits are transactions whose rows were written under branches, extra starts that the commit names (law 3):
 
@@ -12,8 +12,8 @@ Large commits are transactions whose rows were written under branches, extra sta
                                                                            └► record and lease removed
 
 Each of these is durable before the next. A new TSO finishes the pending commits that it finds (`oracle.takeover`). A
-large commit holds W back from its decision until its record is gone (T12). Its ids may be reported before, by branch
-(T20, `status_oracle.ReportedIds`).
+large commit holds W back from its decision until its record is gone (T12). Tasks report the
+conflict ids of each branch before the commit (T20, `status_oracle.ReportedIds`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Commits:
         start_ts = request.start_ts
         if not self._tso.begins.is_issued(start_ts):
             return self._tso.begins.not_a_start(start_ts)
-        # Omid's TSO accepts what fits a frame of 10 MiB; its client would rerun a refused transaction for ever.
+        # Omid's TSO accepts what fits a frame of 10 MiB; its client would rerun a refused transaction forever.
         if len(request.cell_ids) > self._tso.settings.write_set_ids_max and not request.from_java_peer:
             return Misuse(
                 f"a write set of {len(request.cell_ids)} ids is over the limit of "
@@ -328,22 +328,26 @@ class LargeCommits:
     # ── reported ids ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def report_ids(self, peer: Hashable, tag: int, request: ReportIds) -> None:
+        """Keep the conflict ids that a task reports for a branch, while the transaction has a lease (T20)."""
         start_ts = request.start_ts
         ids = _ascending(request.ids)
         error: OmidError | None = None
         if ids is None or request.part < 0 or not self._tso.begins.is_issued(request.branch):
             error = Misuse(
-                f"the ids reported for branch {request.branch} of start_ts {start_ts} are malformed: ids ascend, in "
-                "8 bytes each, for a branch that was handed out",
+                f"the ids reported for branch {request.branch} of start_ts {start_ts} are malformed: the branch "
+                "must be a start that was handed out, the part 0 or more, and the ids ascending, 8 bytes each",
                 start_ts=start_ts,
             )
         elif start_ts not in self._tso.leases:
-            error = SnapshotTooOld(f"start_ts {start_ts} has no lease, so its ids are not kept", start_ts=start_ts)
+            error = SnapshotTooOld(
+                f"start_ts {start_ts} has no lease, so the TSO keeps no ids for it", start_ts=start_ts
+            )
         elif not self._tso.oracle.report(start_ts, request.branch, request.part, ids):
             self._tso.step.counters["reports_refused"] += 1
             error = Unavailable(
                 f"the TSO has no room for the conflict ids of start_ts {start_ts}: it keeps at most "
-                f"{self._tso.settings.reported_ids_max} (option reportedIdsMax), of all undecided Spark transactions",
+                f"{self._tso.settings.reported_ids_max} (option reportedIdsMax) for all undecided transactions "
+                "together: write fewer rows at once, or raise the option",
                 start_ts=start_ts,
             )
         if error is not None:
@@ -439,7 +443,7 @@ class LargeCommits:
 
 
 def _ascending(packed: bytes) -> Ids | None:
-    """Return reported ids. None if they are none, or do not ascend."""
+    """Return the ids of a report; None if it has none, or they do not ascend."""
     if not packed or len(packed) % ID_BYTES:
         return None
     ids = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)

@@ -77,8 +77,8 @@ class Lease:
 
 
 class Leases:
-    """All leases that hold W back, by start. The cost of the machine's questions at each step does not grow with their
-    number."""
+    """All leases that hold W back, by start. What the machine reads at each step does not cost more if there are many
+    leases."""
 
     def __init__(self, survivors: Iterable[int], *, term_s: float, now_s: float) -> None:
         self._leases = {start: Lease(start, term_s, now_s + term_s, LeaseState.LIVE) for start in survivors}

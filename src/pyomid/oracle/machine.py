@@ -1,9 +1,10 @@
-"""The whole TSO as a pure machine: events in, instructions out (protocol.md; hazards.md T1 … T15).
+"""The whole TSO as a pure machine: events in, instructions out (protocol.md; hazards.md T1 … T20).
 
     handle([request of a peer, store call ended, …], now) → [reply, store call, …, or die]
 
 The machine returns a reply only when everything it promises is durable. So a driver may perform instructions in any
-order, and any number of store calls at once. Each call passes the time; `handle([])` is a tick.
+order, and any number of store calls at once. Each call passes the time; `handle([])` is a tick. After a stall the
+machine holds all replies until it has read the leader state (T4).
 
     begin ───────────► `begins`         answered from the window of the oldest batch
     commit ──────────► `commits`        `status_oracle` ─► open batch ─► Flush, then epoch ─► released ─► answered

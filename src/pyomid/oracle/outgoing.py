@@ -131,12 +131,12 @@ class StoreRequests:
 
     @property
     def is_idle(self) -> bool:
-        """No call is in flight."""
+        """Whether no call is in flight."""
         return not self._calls
 
     @property
     def awaits_release(self) -> bool:
-        """A procedure waits for a batch."""
+        """Whether a procedure waits for a batch."""
         return bool(self._after_release)
 
     def run(self, procedure: Procedure, result: Any = None, error: OmidError | None = None) -> None:
@@ -228,7 +228,7 @@ class StoreRequests:
             self.run(procedure)
 
     def _give_up(self, error: OmidError) -> NoReturn:
-        raise Death(f"the store fails for {self._retry_s} s: {error.message}") from error
+        raise Death(f"the store has failed for {self._retry_s} s: {error.message}") from error
 
 
 class PeerRequests:

@@ -4,7 +4,7 @@
                  start > LWM
                  no fence of a written table is later than start
                  no cell of the write set was last committed later than start
-                 exactly as many ids are known of its branches as it says were reported (`ReportedIds`)
+                 the TSO holds exactly as many ids of its branches as it says were reported (T20, `ReportedIds`)
 
 and at table level, which is checked against D instead of LWM:
 
@@ -12,7 +12,7 @@ and at table level, which is checked against D instead of LWM:
                  no fence and no commit of another transaction on those tables is later than start
     if it also names cells, of tables that it does not claim (an idempotency key): start > LWM, and the cell rule
 
-A commit with reported ids and start ≤ LWM is checked as at table level, and fences nothing.
+A commit with reported ids and start ≤ LWM is checked as at table level, but records no fence.
 
 `check` decides, `record` remembers. This module allocates no timestamps and knows no batches.
 
@@ -44,12 +44,12 @@ Ids = NDArray[np.int64]
 """Ids in ascending order."""
 
 PART_COST: Final = 64
-"""What a reported part costs beside its ids, in ids."""
+"""Memory that a reported part takes in addition to its ids, counted in ids."""
 
 _WORD: Final = (1 << 64) - 1
 
 LOOKUP_COST: Final = 8
-"""A look-up of one id takes as long as going by this many entries of the map."""
+"""Looking up one id takes as long as scanning this many entries of the map."""
 
 FIRST_SLOTS_MAX: Final = 100_000
 
@@ -122,7 +122,8 @@ class StatusOracle:
         self.raise_low_watermark(self.conflict_map.record_all(request.cell_ids, commit_ts))
 
     def report(self, start_ts: int, branch: int, part: int, ids: Ids) -> bool:
-        """Keep reported ids. False if there is no room for them: then all ids of the start go, and later ones too."""
+        """Keep a part of the ids reported for a branch. False if there is no room for it: then drop all ids of the
+        start, and refuse its later parts."""
         if self.reported.is_refused(start_ts) or not self.make_room(len(ids)):
             self.reported.refuse(start_ts)
             return False
@@ -130,8 +131,9 @@ class StatusOracle:
         return True
 
     def make_room(self, count: int) -> bool:
-        """Whether there is room for a part of `count` ids. If it helps, committed parts go, the oldest first, as from a
-        full conflict map: LWM rises to their commit."""
+        """Make room for a part of `count` ids; False if that is impossible. Drops the ids of commits, the oldest first,
+        and raises LWM to those commits, as an eviction from the conflict map does. Drops none if all would not suffice.
+        """
         reported = self.reported
         if not reported.has_room(count - sum(_cost(parts) for _, parts in reported.committed)):
             return False
@@ -165,7 +167,8 @@ class StatusOracle:
         return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
-        """Raise LWM, which never goes back. Parts of commits at or below it conflict with nobody any more."""
+        """Raise LWM; it never falls. Drop the reported ids of commits at or below it: no start below them can commit by
+        ids."""
         if low_watermark > self.low_watermark:
             self.low_watermark = low_watermark
             self.reported.forget_committed(low_watermark)
@@ -193,7 +196,8 @@ class StatusOracle:
         return Conflict(AbortReason.CONFLICT, commit_ts) if commit_ts else None
 
     def _conflict_in_map(self, start_ts: int, parts: list[Ids]) -> int:
-        """Look up each id; if they are many, search for all later ids of the map instead."""
+        """Return a commit in the map that is later than `start_ts` and has one of these ids; 0: none. If the ids are
+        many, compare them with all later ids of the map instead of looking up each."""
         conflict_map = self.conflict_map
         if sum(map(len, parts)) < conflict_map.entries_max // LOOKUP_COST:
             return next((found for part in parts if (found := conflict_map.first_conflict(part, start_ts))), 0)
@@ -219,14 +223,14 @@ class StatusOracle:
 class ReportedIds:
     """The ids that tasks reported for branches of large transactions: in memory, beside the conflict map.
 
-    undecided   by start, until its lease is gone (`commits.LargeCommits`)
-    committed   those of the branches that counted, until LWM reaches the commit: no transaction that began before it
-                can commit by ids then
+    undecided   by start, until the start's lease is gone (`commits.LargeCommits`)
+    committed   those of the branches that a commit named, until LWM reaches the commit: then no start below it can
+                commit by ids
     """
 
     def __init__(self, ids_max: int) -> None:
         self.count = 0
-        """All ids, and `PART_COST` for each part."""
+        """Number of ids kept, plus `PART_COST` for each part."""
         self.undecided: dict[int, dict[tuple[int, int], Ids] | None] = {}
         """start → (branch, part) → ids; None once a part of the start was refused."""
         self.committed: deque[tuple[int, list[Ids]]] = deque()
@@ -234,19 +238,21 @@ class ReportedIds:
 
     @property
     def newest_ts(self) -> int:
-        """The newest commit; commits of later starts need not compare. 0: none."""
+        """The newest commit with reported ids, 0 if none. A later start conflicts with none of them."""
         return self.committed[-1][0] if self.committed else 0
 
     def has_room(self, count: int) -> bool:
         return self.count + count + PART_COST <= self._ids_max
 
     def add(self, start_ts: int, branch: int, part: int, ids: Ids) -> None:
+        """Keep a part; a part that is reported again replaces the former one."""
         parts = self.undecided.get(start_ts) or {}
         self.undecided[start_ts] = parts
         self.count += _cost([ids]) - _cost([parts[branch, part]] if (branch, part) in parts else [])
         parts[branch, part] = ids
 
     def refuse(self, start_ts: int) -> None:
+        """Drop the start's ids, and refuse its later parts."""
         self.forget(start_ts)
         self.undecided[start_ts] = None
 
@@ -265,6 +271,7 @@ class ReportedIds:
         return [ids for (branch, _), ids in reported.items() if branch in branches]
 
     def commit(self, request: CommitRequest, commit_ts: int) -> None:
+        """Keep the ids of the branches that the commit names, and drop those of other attempts."""
         parts = self.parts_of(request)
         self.forget(request.start_ts)
         self.count += _cost(parts)

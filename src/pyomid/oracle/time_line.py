@@ -1,5 +1,5 @@
 """Which snapshot was the newest at which wall-clock time (`protocol.time_points`), and how far back history is kept
-(T17). In memory for the last seconds; durable points at intervals and when a client asks.
+(T17). The TSO keeps the last seconds in memory, and notes durable points at intervals and when a client asks.
 
     batch released ──► a new *period* begins: from now on there is a new newest snapshot
     each interval  ──► the last period is noted as a point, if it is newer than the last point
@@ -83,6 +83,8 @@ class _Asked:
 
 
 class TimeLine:
+    """The periods and time points of one TSO."""
+
     def __init__(self, tso: TsoMachine, taken_over: TakenOver) -> None:
         self._tso = tso
         self.retention_s: Final = taken_over.retention_s
@@ -113,7 +115,8 @@ class TimeLine:
         return 0 < changed_ms <= wall_ms and all(point.wall_ms <= changed_ms for point in self._points)
 
     def kept_start(self) -> int | None:
-        """The newest point's start that is as old as the retention: W may not pass it. None: history is not kept."""
+        """Return the start of the newest point that is as old as the retention: W may not pass it. None: history is not
+        kept."""
         if not self.retention_s:
             return None
         while self._young and self._young[0][0] <= self._tso.step.now_s - self.retention_s:
@@ -224,7 +227,7 @@ class TimeLine:
             self._serve()
 
     def _serve(self) -> None:
-        """Answer the requests that durable points cover. One note serves all others."""
+        """Answer the requests that durable points cover, and note one point for all others."""
         asked, self._asked = self._asked, []
         waiting: list[tuple[_Asked, Moment]] = []
         for each in asked:
@@ -252,7 +255,7 @@ class TimeLine:
     def _thinned(self, points: list[TimePoint]) -> list[TimePoint]:
         """Return the points to keep. Within the retention a point is removed only if its neighbours are no further
         apart than the interval (each new TSO notes a point at once), so times stay as exact as promised. If a lease
-        holds W for months, points older than the retention exist: of these more are removed."""
+        holds W for months, there are points older than the retention: remove every second one of their older half."""
         kept_start = self.kept_start()
         older = [point for point in points if kept_start is None or point.start_ts < kept_start]
         half = len(older) // 2

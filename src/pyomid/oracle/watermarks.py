@@ -75,7 +75,7 @@ class Watermarks:
         self._sampled_s = tso.step.now_s
         self._issued_when_drawn = tso.clock.next_ts
         self._open_due_s = tso.step.now_s
-        self._held_floor, self._held_since_s = 0, tso.step.now_s
+        self._held_bound, self._held_since_s = 0, tso.step.now_s
         self.held_back_by = ""
         """The client whose open start held E back at the last rise, as text for operators; empty: none."""
         self._open_held: Held | None = None
@@ -132,9 +132,9 @@ class Watermarks:
             self._draw_if_quiet()
         newest, held = self._tso.begins.newest_start, self._tso.open_starts.lowest(self._aged_start)
         self._raise_below_leases(newest if held is None else min(newest, held.bound - 1))
-        floor = 0 if held is None else held.bound
-        if floor != self._held_floor:
-            self._held_floor, self._held_since_s = floor, self._tso.step.now_s
+        bound = 0 if held is None else held.bound
+        if bound != self._held_bound:
+            self._held_bound, self._held_since_s = bound, self._tso.step.now_s
         self._open_held, self.held_back_by = held, self._holder_text(held)
 
     def _holder_text(self, held: Held | None) -> str:
@@ -183,7 +183,7 @@ class Watermarks:
             self._tso.rare_starts.forget_some()
 
     def _candidate(self) -> int:
-        """min(E, every lease − 1, every undecided or unfinished large commit − 1, what the retention keeps)."""
+        """Return the W to publish: min(E, leases − 1, unfinished large commits − 1, what the retention keeps)."""
         held = [start - 1 for start in self._tso.pending]
         if self._tso.leases.lowest is not None:
             held.append(self._tso.leases.lowest - 1)

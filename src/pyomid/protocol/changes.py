@@ -10,7 +10,9 @@ Exact at both ends (hazards F1–F3):
              every version that a reader between A and B sees
 
 Each row that may hold such a version is read as far as readers from A on see it; versions are resolved as for any
-reader. A row before a commit, and after it, is the row that readers right below and right above the commit see.
+reader. A row before a commit, and after it, is the row that readers right below and right above the commit see, also by
+their expiry floors (E3). In a table with a time to live, a commit that wrote a visible value is a change even if the
+row reads as before (E5).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ committed. These rules (protocol.md, "Reading a cell"; hazards R1–R8) serve ro
                                             gone                               → read F2 from its greatest version
                                             there, without shadow cell         → the status of this cell of F2:
         sealed, or below H                  → not visible
-        of an earlier epoch, or ≤ W         → seal; placed → fetch F3, then as sealed; refused → look up again
+        of an earlier epoch (T6), or ≤ W    → seal; placed → fetch F3, then as sealed; refused → look up again
         else                                → not committed for this snapshot
 
 Why a miss decides only about a *later* fetch (R1):

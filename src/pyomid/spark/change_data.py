@@ -1,11 +1,11 @@
 """Change data: the inserts, updates and deletes of another database, applied to a table in one transaction.
 
-    changes      one row per change: the table's columns, a sequence, and what `deletes` and `reason` refer to
+    changes      one row per change: the table's columns, a sequence, and any that `deletes` and `reason` use
     bad changes  without a key or a sequence, of unknown operation, or with a `reason`: refused, or written to `bad`
     latest       of the changes of one key, the one with the highest sequence
     merge        applies it if its sequence is above the row's
 
-The row stores its sequence, so a change that is delivered again, or late, changes nothing.
+Each row stores the sequence of its last change, so a redelivered or late change has no effect.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def apply_changes(
     position: Column | str | None,
     bad: str | None,
 ) -> ChangesResult:
+    """Apply change data to a table, as `SparkTransaction.apply_changes`."""
     what = f"the changes of {table!r}"
     schema = schema_of(tx.writable(table))
     names = _Names([column.name for column in schema.columns], [part.name for part in schema.row_key], sequence_by)
@@ -87,7 +88,7 @@ def apply_changes(
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Columns of the table."""
+    """Names of a table's columns, of its key columns, and of the column that stores the sequence."""
 
     columns: Sequence[str]
     key: Sequence[str]
@@ -163,8 +164,11 @@ def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | Non
 
 
 def _latest(judged: DataFrame, names: _Names) -> DataFrame:
-    """Return one row per key: its latest good change, or null, and how many changes it has. Two different changes of
-    one sequence leave the extremes of their hashes different."""
+    """Return one row per key: its latest valid change (null if none), whether that is ambiguous, and how many changes
+    and bad changes it has.
+
+    A latest change is ambiguous if two different changes have its sequence: their highest and lowest hash then differ.
+    """
     is_good, sequence = f.col(_REASON).isNull(), f.col(quoted(names.sequence))
     columns = [*(f.col(quoted(name)) for name in names.columns), f.col(_DELETED)]
     hashed = f.xxhash64(f.to_json(f.struct(*columns), {"ignoreNullFields": "false"}))

@@ -1,4 +1,4 @@
-"""pyomid's errors across Spark, which turns every exception of a Python worker into text.
+"""Transport of pyomid's errors through Spark, which turns every exception of a Python worker into text.
 
 The worker puts the error's stable code and values into the message; `original_error` parses them in the driver:
 

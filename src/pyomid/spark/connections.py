@@ -1,9 +1,8 @@
-"""One open database per process and URL, shared by the driver, the tasks or the data source's planner; and how tasks
-reach it.
+"""One open database per process, URL and user; and the URL and token with which tasks open theirs.
 
 A Python worker of Spark runs many tasks and opens a database once. A forked child opens its own (C5).
 
-Tasks get its URL, with a delegation token of the program's user if they have no Kerberos ticket.
+Tasks get the database's URL, with a delegation token of the program's user if they have no Kerberos ticket.
 
     driver, planner       plan.url = conn.task_url ── pickled with the newest delegation token ──→ task
     task                  connection(plan.url)         presents the newest token that this process received
@@ -148,7 +147,7 @@ class Connection:
 
     @contextmanager
     def begun(self, not_before: int = 0) -> Iterator[BeginReply]:
-        """Begin a transaction, and end its start after the block."""
+        """Begin a transaction for the block, and end its start after it."""
         begun = self.deployment.tso.begin(not_before=not_before)
         try:
             yield begun
@@ -156,8 +155,8 @@ class Connection:
             self.end(begun)
 
     def end(self, begun: BeginReply) -> None:
-        """End a start that was begun here, or that a lease now holds. Reported to the TSO at once: Spark may kill its
-        Python processes at any time."""
+        """End a start that this process began, or that a lease now holds, and report it to the TSO at once: Spark may
+        kill its Python processes at any time."""
         begun.end()
         self.deployment.tso.report_open_starts()
 
@@ -173,7 +172,7 @@ class Connection:
             raise
 
     def renew(self, start_ts: int) -> None:
-        """Renew a lease if this process last renewed it a third of a term ago. SnapshotTooOld: the lease is gone."""
+        """Renew a lease unless this process did so in the last third of a term. SnapshotTooOld: the lease is gone."""
         now = self.deployment.clock()
         if now >= self._renewed_s.get(start_ts, 0.0):
             term_s = self.deployment.tso.renew_lease(start_ts)
@@ -188,8 +187,8 @@ class Connection:
         """Keep a snapshot whose end is never reported, for at least two thirds of the term; a reader that continues
         calls this again. SnapshotTooOld: W has passed the snapshot. Returns the start that the lease is on.
 
-        W stays below a leased start, so a lease on one start covers every later start: of thousands of loads, one in
-        a third of a term calls the TSO. If W has passed the leased start, the lease was ended (for example by an
+        W stays below a leased start, so a lease on one start covers every later start: of thousands of loads, only
+        one per third of a term calls the TSO. If W has passed the leased start, the lease was ended (for example by an
         operator), and the TSO is asked again.
         """
         now = self.deployment.clock()
@@ -215,8 +214,9 @@ def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Co
         found.database_id = found.deployment.leader_state.database_id()
     if database_id and found.database_id != database_id:
         raise Misuse(
-            f"this was planned for database {database_id.hex()[:8]}, but {url} now holds database "
-            f"{found.database_id.hex()[:8]}, created after the first was dropped: begin again"
+            f"this plan was made for database {database_id.hex()[:8]}, but {url} now holds database "
+            f"{found.database_id.hex()[:8]}, created after the first was dropped: load the "
+            "frame or begin the transaction again"
         )
     return found
 

@@ -138,7 +138,7 @@ def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> tuple[KeyRa
     if not any(part is layout.parts[0] for part, _ in found):
         return KeyRange(), False
     try:
-        if not _says_the_same(frame, condition, parts, read):
+        if not _is_equivalent(frame, condition, parts, read):
             return KeyRange(), False
         moment = functools.partial(_moment, frame)
         values = [(part, each.operator, literal_value(part.type.name, each.literal, moment)) for part, each in found]
@@ -149,7 +149,7 @@ def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> tuple[KeyRa
 
 
 def _comparisons_of_key(part: str, layout: KeyLayout) -> list[OfKey] | None:
-    """Return the comparisons of one key column that a part of the text consists of; None if it is anything else."""
+    """Return the comparisons, if a part of the text compares one key column with literals; else None."""
     found = comparisons_in(part)
     if found is None:
         return None
@@ -158,8 +158,8 @@ def _comparisons_of_key(part: str, layout: KeyLayout) -> list[OfKey] | None:
     return None if column is None else [(column, each) for each in found]
 
 
-def _says_the_same(frame: DataFrame, condition: str, parts: Sequence[str], read: Sequence[list[OfKey] | None]) -> bool:
-    """Whether Spark resolves the condition to the same as the parts that were parsed."""
+def _is_equivalent(frame: DataFrame, condition: str, parts: Sequence[str], read: Sequence[list[OfKey] | None]) -> bool:
+    """Whether the condition means the same to Spark as its parsed parts joined by AND."""
     made = [_built(part, comparisons) for part, comparisons in zip(parts, read, strict=True)]
     return frame.where(condition).sameSemantics(frame.where(functools.reduce(lambda one, other: one & other, made)))
 
@@ -176,13 +176,13 @@ def _built(text: str, comparisons: list[OfKey] | None) -> Column:
 
 
 def _moment(frame: DataFrame, text: str) -> datetime | None:
-    """Return the moment of a text. Spark computes it, because it knows its time zones and their history."""
+    """Return the moment of a timestamp literal. Spark parses it, because its time zone rules decide."""
     (row,) = frame.sparkSession.sql(f"SELECT unix_micros(CAST('{text}' AS TIMESTAMP_LTZ))").collect()
     return moment_of(row[0])
 
 
 def moment_of(micros: int | None) -> datetime | None:
-    """Return the moment; None if Spark found none, or one outside the years 1 to 9999 in UTC."""
+    """Return the moment `micros` after 1970; None if Spark found none, or one outside the years 1 to 9999 in UTC."""
     try:
         return None if micros is None else _EPOCH + timedelta(microseconds=micros)
     except OverflowError:

@@ -53,11 +53,11 @@ class WriteOptions:
     nulls: Nulls = Nulls.TOMBSTONE
     merge_schema: bool = False
     any_case: bool = True
-    """The writer's Spark ignores case in names; assumed if its settings are unknown."""
+    """Whether the writer's Spark ignores case in names; True if its settings are unknown."""
     new_keys: bool = False
     """Refuse a row whose key exists in the snapshot, as SQL's INSERT does."""
     whole: bool = False
-    """Protect the rows' former state: at level cell the write conflicts with one that creates or deletes such a row."""
+    """At level cell, conflict also with transactions that create or delete these rows."""
 
     @classmethod
     def checked(
@@ -70,7 +70,7 @@ class WriteOptions:
         merge_schema: bool,
         any_case: bool = True,
     ) -> WriteOptions:
-        """Return the options of a caller; None: the default."""
+        """Return the options after checking a caller's values; None gives the default."""
         return cls(
             row_key,
             mapping,
@@ -194,7 +194,7 @@ def check_read_fields(info: TableInfo, schema: TableSchema, fields: Sequence[Fie
 
 
 def column_types(info: TableInfo) -> dict[str, str]:
-    """Return the Spark types of its columns by name; empty if it has no schema."""
+    """Return the Spark types of the table's columns by name; empty if it has no schema."""
     return {column.name: column.spark_type for column in info.schema.columns} if info.schema is not None else {}
 
 
@@ -237,14 +237,15 @@ def check_level(info: TableInfo, level: str | None) -> None:
         raise Misuse(
             f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table has one "
             "level, because transactions of two levels would not detect each other's writes; omit the conflict level, "
-            "give 'table', or change the table's by `pyomid tables URL alter NAME --conflict-level`",
+            "give 'table', or change the table's level by `pyomid tables URL alter NAME --conflict-level`",
             table=info.name,
         )
 
 
 def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInfo:
     """Return the table with at least the columns of `schema`, even if another writer adds columns at the same time.
-    A column is identified by its place: one renamed, widened or dropped since `info` was read is not missing (X1)."""
+    A column is identified by family and qualifier: one that was renamed, widened or dropped since `info` was read is
+    not missing (X1)."""
     known = {column.column for column in schema_of(info).columns}
 
     def with_missing(info: TableInfo) -> TableInfo:
@@ -305,8 +306,8 @@ def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOp
 
 
 def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
-    """Return the level of a new table: row, because a write of a frame replaces rows. If Java clients create tables
-    too, it is the deployment's level: their commits name the ids of one level, cell unless all are set otherwise."""
+    """Return the level of a new table: row, because a write of a frame replaces rows. If Java clients share the
+    tables, the deployment's level: a Java client names ids of one level, cell by default, for all tables."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):
         if conn.deployment.store.capabilities.foreign_tables:
             return conn.deployment.catalog.tables_level() or ConflictLevel.CELL

@@ -31,9 +31,9 @@ class Keeper(Enum):
     """What keeps the versions that the snapshot of a start needs."""
 
     PROCESS = "the process that drew the start"
-    OWN = "its own lease, which the work under it renews, and which is ended with the work"
+    OWN = "its own lease, which the work under the start renews and ends"
     SHARED = "a lease that loads share; it lapses two thirds of a term or more after the last request"
-    GIVEN = "somebody else's lease, which the work under it renews and does not end"
+    GIVEN = "the lease of whoever named the start; the work under it renews the lease but does not end it"
     NOTHING = "nothing"
 
 
@@ -48,7 +48,7 @@ class HeldStart:
 
     @classmethod
     def drawn(cls, conn: Connection, term_s: float | None = None) -> HeldStart:
-        """Draw a start, above every acknowledged commit."""
+        """Return a new start, above every acknowledged commit."""
         return cls(conn.deployment.tso.begin(), Keeper.PROCESS if conn.has_leases else Keeper.NOTHING, term_s)
 
     @classmethod
@@ -89,18 +89,19 @@ class HeldStart:
         return self.begun.read_at != 0
 
     def shared(self, conn: Connection) -> HeldStart:
-        """Share a lease for a load. Writes never do: it would hold W for a whole term after they end."""
+        """Hold the start by a lease that loads share. Writes never share one: it would hold W for a whole term after
+        they end."""
         if self.keeper in (Keeper.GIVEN, Keeper.NOTHING):
             return self
         leased_ts = conn.share_lease(self.start_ts, self.term_s)
         conn.end(self.begun)
-        # A lease that is both own and shared lapses: a new TSO would take its end for that of the shared one.
+        # A lease that is both own and shared must lapse: a new TSO would take the end of one for the end of both.
         if self.keeper is Keeper.OWN and leased_ts != self.start_ts:
             conn.leases.end_of(self.start_ts)
         return replace(self, keeper=Keeper.SHARED)
 
     def owned(self, conn: Connection) -> HeldStart:
-        """Lease the start for work in other processes, until `end`."""
+        """Hold the start by its own lease, for work in other processes, until `end`."""
         if self.keeper in (Keeper.OWN, Keeper.NOTHING):
             return self
         conn.hold_by_lease(self.begun, self.term_s)
@@ -114,7 +115,7 @@ class HeldStart:
             conn.renew(self.start_ts)
 
     def end(self, conn: Connection) -> None:
-        """End the work under the start: its own lease, if it has one."""
+        """End this process's hold on the start, and the start's own lease, if it has one."""
         conn.end(self.begun)
         if self.keeper is Keeper.OWN:
             conn.leases.end_of(self.start_ts)

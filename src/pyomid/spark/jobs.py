@@ -54,8 +54,8 @@ def local_property(spark: SparkSession, name: str, value: str) -> Iterator[None]
 
 @contextmanager
 def job_named(spark: SparkSession, *words: str) -> Iterator[None]:
-    """Context of a job: Spark's UI and progress bar show it as, for example, "omid write flights"; pyomid's errors are
-    raised as such."""
+    """Name the block's jobs in Spark's UI and progress bar, for example "omid write flights", and raise the pyomid
+    errors that Spark reports as text."""
     with original_errors():
         if is_connect(spark):
             yield

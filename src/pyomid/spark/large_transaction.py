@@ -67,9 +67,9 @@ from pyomid.types import (
 logger = logging.getLogger(__name__)
 
 _CLAIMS: Final = (
-    "the TSO has no room for the conflict ids of transaction %d, so it claims every table that it writes (%s) as a "
-    "whole: it commits only if no other transaction commits to them first, and every other writer that began before "
-    "its commit aborts. Against steady writers it may abort every time (the TSO counts that in "
+    "the TSO has no room for the conflict ids of transaction %d, so the transaction claims every table that it writes "
+    "(%s) as a whole: it commits only if no other transaction commits to them first, and every other writer that began "
+    "before its commit aborts. Against steady writers it may abort every time (the TSO counts that in "
     'pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a larger '
     "reportedIdsMax"
 )
@@ -240,7 +240,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # Before the tasks
 
     def snapshot(self, table: str) -> Snapshot:
-        """Return its snapshot of a table: all that was committed before its start, and its tasks' writes so far."""
+        """Return the transaction's snapshot of a table: all commits before its start, and its own writes so far."""
         present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
         snapshot, info = Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table)
@@ -269,13 +269,14 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def noticed(self, info: TableInfo) -> TableInfo:
         """Return `info`. `ConflictError` if a name now belongs to another column than when this transaction first read
-        the table: values computed by one schema would be written by the other."""
+        the table: values computed for one column would be written to the other."""
         places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}
         seen = self._places.setdefault(info.name, {})
         for name, place in seen.items():
             if places.get(name, place) != place:
                 raise ConflictError(
-                    f"table {info.name!r}: {name!r} is another column than when this transaction began; begin again",
+                    f"table {info.name!r}: the name {name!r} now belongs to another column than when this transaction "
+                    "first read the table: begin the transaction again",
                     table=info.name,
                 )
         seen.update(places)
@@ -323,7 +324,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # After the tasks
 
     def note(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-        """Add these branches, one attempt's for each task, to the commit. `Misuse` if two rows have one key."""
+        """Add the branches of these reports, one for each task, to the commit. `Misuse` if two rows have one key."""
         check_distinct_keys(self._conn, plan, reports)
         self._check_unreported_keys(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
@@ -343,7 +344,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
                 raise duplicate_key(doubled, key_layout(plan.schema), plan.duplicates)
 
     def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
-        """Scan in this process; `SparkTransaction` does it by tasks."""
+        """Scan in this process; `SparkTransaction` scans by tasks."""
         return [look_up(lookup, span)]
 
     def commit(self) -> None:
@@ -369,7 +370,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             return None
 
     def rollback(self) -> None:
-        """Ends the transaction; none of its writes is ever visible, and compaction deletes them."""
+        """End the transaction; none of its writes is ever visible, and compaction deletes them."""
         self._conn.driver.run(self.rollback_steps())
 
     def abort(self, branches: Sequence[int]) -> None:
@@ -409,7 +410,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot, held: HeldStart) -> bool:
     """Whether a table exists for the modes `error` and `ignore`: whether the snapshot sees a row of it.
 
-    The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if that
-    fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
+    The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if the
+    commit fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot, held)

@@ -1,4 +1,4 @@
-"""Frames of tables at one snapshot: of a transaction, or outside of one, now or past; what changed; SQL and views.
+"""Lazy frames of tables at one snapshot, now or past, in a transaction or outside one; changes, SQL, views, restore.
 
     db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     db.read("flights", at=version_or_datetime)
@@ -19,7 +19,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyomid.client.change_feed import place
 from pyomid.client.past_snapshot import check_time, moment_of
@@ -115,7 +115,7 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
 
 
 class Reads(Protocol):
-    """What a query reads by: one snapshot of a database, in a session."""
+    """Where a query reads its tables: one snapshot of a database, in a session."""
 
     @property
     def session(self) -> SparkSession: ...
@@ -245,7 +245,7 @@ def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) ->
 def keys_of(
     spark: SparkSession, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
 ) -> KeyRange:
-    """Return the key range of a read, as far as its bounds and its condition say."""
+    """Return the range of keys that the bounds and the condition of a read allow."""
     layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
     if not (start is None and stop is None and prefix is None):
         zone = spark.conf.get("spark.sql.session.timeZone")
@@ -290,10 +290,10 @@ def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
 
 
 def placed(frame: DataFrame, width: int, places: Sequence[int]) -> DataFrame:
-    """Return the columns at these positions of the frame's `width`, as c0, c1, …. By name Spark cannot resolve a name
-    with a dot, or one of two names that differ only by case."""
-    plain = frame.toDF(*(f"c{place}" for place in range(width)))
-    return plain.select(*(f"c{place}" for place in places))
+    """Return the columns at these positions of the frame's `width`, as c0, c1, …. Spark cannot resolve a name with
+    a dot, or one of two names that differ only by case."""
+    numbered = frame.toDF(*(f"c{place}" for place in range(width)))
+    return numbered.select(*(f"c{place}" for place in places))
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
@@ -359,10 +359,14 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
     return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
+SENT_KEYS_MAX: Final = 500_000
+"""If at most so many rows changed, a restore sends their keys to every task; else Spark shuffles the table by key."""
+
+
 def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
-    """Restore the table as of `at` in a separate transaction. For a time the restored `moment` is at or after it:
-    nothing acknowledged by that time is undone. Only rows that changed since then are written or deleted; if values
-    expire (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
+    """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
+    it: nothing acknowledged by then is undone. Only rows that changed since are written or deleted; if values expire
+    (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
     another transaction changed the table meanwhile."""
     at = _checked(at)
     found = moment(db, at) if isinstance(at, datetime) else None
@@ -382,16 +386,22 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
 
 
 def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
-    """Write the past rows with these keys, and delete the keys without one. Return the number of both."""
+    """Write the past rows with these keys, and delete the rows of the other keys. Return how many were written and
+    deleted. `keys` is persisted."""
     from pyspark.sql import functions as f
 
     names, key = past.columns, keys.columns
-    rows = past.toDF(*(f"c{place}" for place in range(len(names))))
     wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
     same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]
     try:
-        written = tx.write(rows.join(wanted, same, "left_semi").toDF(*names), table, stale_read="allow")
-        deleted = tx.delete(wanted.join(rows, same, "left_anti").toDF(*key), table, stale_read="allow")
+        count = keys.count()
+        if not count:
+            return 0, 0
+        sent = f.broadcast(wanted) if count <= SENT_KEYS_MAX else wanted
+        rows = past.toDF(*(f"c{place}" for place in range(len(names)))).join(sent, same, "left_semi")
+        gone = wanted.join(rows.select(*(f"c{names.index(name)}" for name in key)), same, "left_anti")
+        written = tx.write(rows.toDF(*names), table, stale_read="allow")
+        deleted = tx.delete(gone.toDF(*key), table, stale_read="allow")
     finally:
         keys.unpersist()
     return written.rows, deleted.rows

@@ -7,7 +7,8 @@ index level is a column. The gate converts each column to the type of the table'
 the table lacks gets the type that holds all values of its Arrow type. Only then does Spark see the data: its own
 conversion truncates nanoseconds, and depends on the session's settings and on the types of other columns.
 
-A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table lacks it.
+A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table
+lacks the column.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyomid.spark.transactions import SparkTransaction
 
 LOOKED_UP_ROWS_MAX: Final = 20_000
-"""Most rows of a source that are looked up one by one, at about 50 us each: as much as a scan of a million rows."""
+"""A larger source is joined with a scan: looking up this many rows, 50 us each, takes as long as scanning a million."""
 
 
 class Kind(StrEnum):
@@ -98,7 +98,7 @@ class MergeResult:
 
 
 class Merge(Handle):
-    """The clauses of one merge, made by `SparkTransaction.merge`. Nothing is read or written before `merge()`."""
+    """A merge to describe by clauses, as `SparkTransaction.merge` returns it. Only `merge()` reads and writes."""
 
     def __init__(
         self,

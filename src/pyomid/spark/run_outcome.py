@@ -57,6 +57,7 @@ def look_up_run(db: SparkDatabase, transaction_id: str, *, settle: bool = False)
 
 
 def outcome_of(conn: Connection, transaction_id: str, *, settle: bool = False) -> RunOutcome:
+    """Return the outcome as `look_up_run`, over a connection."""
     with conn.begun() as begun:
         done = find_run(conn, begun, transaction_id)
     cells = _key_cells(conn, transaction_id)
@@ -124,8 +125,9 @@ def table_sink_name(info: TableInfo) -> str:
 def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | None, otherwise: str) -> None:
     """Raise `Misuse` if a batch that is about to be skipped as committed is not the newest committed one of its query.
 
-    Spark delivers a batch again only until it begins the next. So the checkpoint was put back to an earlier state, and
-    the batch may have other rows than the one that committed. `otherwise`: what to do if its rows are the same.
+    Spark redelivers a batch only until it begins the next one. If the next one has committed, the checkpoint was put
+    back to an earlier state, and the batch may have other rows than the one that committed. `otherwise`: what to do if
+    its rows are the same.
     """
     with conn.begun() as begun:
         following = find_run(conn, begun, batch_transaction_id(query, batch_id + 1, name))

@@ -25,7 +25,7 @@ _REGISTERED: Final = "_pyomid_registered"
 _PARALLELISM: Final = "_pyomid_parallelism"
 
 _CHOSEN: Final = "PYSPARK_PYTHON"
-"""In the environment of the session's start: the Python of Spark's workers."""
+"""Environment variable, read when a session starts: the Python of Spark's workers."""
 
 _ASKED: Final = (
     "import importlib.util, sys; "

@@ -1,8 +1,8 @@
 """SQL statements, in a transaction (`SparkTransaction.sql`) or alone (`SparkDatabase.sql`).
 
-sqlglot parses a statement to find its kind, its clauses and the tables that it names. Queries and expressions are never
-rewritten by it: Spark receives the caller's own text, in which only tables, frames and aliases are replaced. A clause
-that no builder of the transaction performs is refused by its name.
+sqlglot parses a statement to find its kind, its clauses and the tables that it names. It never rewrites queries or
+expressions: Spark receives the caller's own text, in which pyomid replaces only tables, frames and aliases. A clause
+that pyomid does not support raises `Misuse`, which names the clause.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SUPPORTED: Final = (
 )
 
 
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of each statement that it keeps as a text
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns about each statement that it does not parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class Statement:
         tables = {table.this.meta.get("start") for table in self.root.find_all(exp.Table)}
         for place, frame in self._frames_at.items():
             if place not in tables:
-                raise Misuse(f"{self._what()}: the frame {{{frame}}} does not stand in the place of a table")
+                raise Misuse(f"{self._what()}: the frame {{{frame}}} is not in the place of a table")
 
     def _check_escapes(self, spark: SparkSession) -> None:
         if self._has_escapes and spark.conf.get("spark.sql.parser.escapedStringLiterals") == "true":
             raise Misuse(
-                f"{self._what()}: with spark.sql.parser.escapedStringLiterals, the value of a parameter has no quote, "
-                "backslash or dollar sign: give it as a frame, or unset the option"
+                f"{self._what()}: with spark.sql.parser.escapedStringLiterals, the value of a parameter must not "
+                "contain a quote, a backslash or a dollar sign: pass it in a frame, or unset the option"
             )
 
     # Queries
@@ -133,7 +133,7 @@ class Statement:
         return self._frame(reads, self.root, 0, len(self._text))
 
     def _frame(self, reads: Reads, query: exp.Expr, start: int, end: int) -> DataFrame:
-        """Return the result of the query that stands between two places of the text."""
+        """Return the lazy result of the query between these two positions of the text."""
 
         self._check_words(start, end)
         named, edits, given = dict[str, Any](), list[Edit](), dict[str, str]()
@@ -165,12 +165,12 @@ class Statement:
             raise Misuse(f"{self._what()}: {reason(error)}") from error
 
     def _check_words(self, start: int, end: int) -> None:
-        """`Misuse` if this part of the text names tables in a way in which they are not found."""
+        """`Misuse` if this part of the text names a table by TABLE or IDENTIFIER, where `_tables` does not find it."""
         for number, token in enumerate(self._tokens):
             if start <= token.start < end and self._is_word(number, "TABLE", "IDENTIFIER"):
                 raise Misuse(
-                    f"{self._what()}: {token.text} in a query is not supported: name the table in FROM; a name of a "
-                    "column stands in backquotes"
+                    f"{self._what()}: {token.text} in a query is not supported: name the table in FROM; put a "
+                    "column of this name in backquotes"
                 )
 
     def _check_case(self, name: str, known: Iterable[str]) -> None:
@@ -180,7 +180,8 @@ class Statement:
             raise Misuse(f"{self._what()}: there is no table {name!r}; did you mean {other!r}?", table=name)
 
     def _pushed(self, query: exp.Expr) -> str | None:
-        """Return the condition that bounds the keys to read: that of a query over one table, without aliases."""
+        """Return the text of a WHERE clause that may bound the keys to read: that of a query over one table, whose
+        columns are not qualified. Else None."""
 
         if not isinstance(query, exp.Select) or query.args.get("joins") or query.args.get("with_"):
             return None
@@ -256,10 +257,10 @@ class Statement:
         info = tx.writable(table)
         at = self._index_after(target)
         if columns is not None:
-            behind = self._index_behind_parenthesis(at)
-            if any(token.token_type == TokenType.STRING for token in self._tokens[at:behind]):
+            after = self._index_after_parenthesis(at)
+            if any(token.token_type == TokenType.STRING for token in self._tokens[at:after]):
                 raise Misuse(f"{self._what()}: a column of INSERT is a name, not a string")
-            at = behind
+            at = after
         if root.args.get("by_name"):
             at += 2
         start = self._tokens[at].start
@@ -275,7 +276,7 @@ class Statement:
                 )
             frame = frame.toDF(*names)
         mode = "overwrite" if root.args.get("overwrite") else "append"
-        # Its tables stand in the frame as reads of this transaction's snapshot.
+        # The frame reads the statement's tables at this transaction's snapshot, so it is not a stale read.
         return tx.write(_fitting(frame, info, self._what()), table, mode=mode)
 
     def _update(self, tx: SparkTransaction) -> Any:
@@ -302,7 +303,7 @@ class Statement:
         _only(root, "MERGE", "this", "using", "on", "whens")
         _only(root.args["using"], "MERGE", "this", "alias")
         if root.args["using"].alias_column_names:
-            raise Misuse(f"{self._what()}: names of columns after an alias are not supported: USING (SELECT … AS …)")
+            raise Misuse(f"{self._what()}: column names after an alias are not supported: USING (SELECT … AS …)")
         table = self._target(root.this, "MERGE")
         using = root.args["using"]
         ours, theirs = _names(root.this), _names(using)
@@ -336,7 +337,7 @@ class Statement:
                     continue
                 if len(column.parts) < 2 or column.parts[0].name.lower() not in known:
                     raise Misuse(
-                        f"{self._what()}: column {column.sql('spark')} names neither side: write "
+                        f"{self._what()}: column {column.sql('spark')} names neither source nor target: write "
                         + " or ".join(f"{name}.{column.name}" for name in names)
                     )
 
@@ -354,7 +355,7 @@ class Statement:
         if not isinstance(using, exp.Subquery):
             raise Misuse(f"{self._what()}: USING takes a table, a frame or a query in parentheses")
         begin = self._index("USING") + 1
-        end = self._index_behind_parenthesis(begin) - 1
+        end = self._index_after_parenthesis(begin) - 1
         span = self._tokens[begin].end + 1, self._tokens[end].start
         return self._frame(tx, using.this, *span)
 
@@ -398,7 +399,7 @@ class Statement:
 
         columns = [each.name for each in then.this.expressions] if then.this else []
         at = self._index("VALUES", action, self._next_when(action)) + 1
-        end = self._index_behind_parenthesis(at) - 1
+        end = self._index_after_parenthesis(at) - 1
         spans = list(self._separated(at + 1, end))
         given = then.expression.expressions if isinstance(then.expression, exp.Tuple) else []
         if not columns or len(columns) != len(spans):
@@ -415,7 +416,7 @@ class Statement:
 
         root = self.root
         if root.args["kind"] != "TABLE":
-            raise Misuse(f"{self._what()}: only tables are created")
+            raise Misuse(f"{self._what()}: CREATE supports only tables")
         if root.args.get("expression") is not None:
             raise Misuse(
                 f"{self._what()}: CREATE TABLE … AS SELECT is not supported: create the table with its columns and "
@@ -430,12 +431,12 @@ class Statement:
             raise Misuse(f"{self._what()}: the table has no row key: add PRIMARY KEY (column, …)")
         for name in key:
             if name not in types:
-                raise Misuse(f"{self._what()}: PRIMARY KEY names {name!r}, which is no column{near(name, types)}")
+                raise Misuse(f"{self._what()}: PRIMARY KEY names {name!r}, which is not a column{near(name, types)}")
         conn = tx.connection
         if table_or_none(conn, table) is not None:
             if root.args.get("exists"):
                 return
-            raise Misuse(f"{self._what()}: there is a table {table!r} already", table=table)
+            raise Misuse(f"{self._what()}: table {table!r} already exists", table=table)
         fields = fields_of(_struct(tx.session, types, self._what()))
         prepared_table(conn, table, fields, WriteOptions(row_key=row_key_parts(key)), None)
 
@@ -510,7 +511,7 @@ class Statement:
             raise Misuse(f"{self._what()}: {clause} takes the name of a table")
         _only(table, clause, "this", "alias")
         if table.alias_column_names:
-            raise Misuse(f"{self._what()}: names of columns after an alias are not supported")
+            raise Misuse(f"{self._what()}: column names after an alias are not supported")
         if table.this.meta["start"] in self._frames_at:
             raise Misuse(f"{self._what()}: {clause} takes the name of a table, not a frame")
         return table.name
@@ -523,7 +524,7 @@ class Statement:
             )
 
     def _renamed(self, names: Mapping[str, str]) -> list[Edit]:
-        """Return the edits that replace these qualifiers of columns; an empty one is removed."""
+        """Return the edits that replace qualifiers of columns. `names`: qualifier → its replacement; "" removes it."""
 
         wanted = {name.lower(): to for name, to in names.items()}
         edits = []
@@ -561,7 +562,9 @@ class Statement:
         return self._slice(start, end, edits)
 
     def _unclear(self, what: str) -> Misuse:
-        return Misuse(f"{self._what()}: the text of {what} is not found: put names that are SQL keywords in backquotes")
+        return Misuse(
+            f"{self._what()}: cannot locate {what} in the statement: put names that are SQL keywords in backquotes"
+        )
 
     def _check_once(self, columns: Sequence[str]) -> None:
         for number, name in enumerate(columns):
@@ -571,8 +574,8 @@ class Statement:
     def _assignments(
         self, begin: int, end: int, edits: list[Edit], nodes: Sequence[exp.Expr], qualifiers: Sequence[str]
     ) -> dict[str, str]:
-        """Return column → text of its value, of each `column = value` among these tokens. `nodes`: the same, parsed;
-        `qualifiers`: those that a column may have."""
+        """Return column → text of its value, for each `column = value` among these tokens. `nodes`: the assignments as
+        parsed; `qualifiers`: the names that may qualify a column."""
 
         known = {name.lower() for name in qualifiers}
         names, values = list[str](), list[str]()
@@ -599,7 +602,7 @@ class Statement:
         return dict(zip(names, values, strict=True))
 
     def _separated(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the places of the parts that commas separate among these tokens."""
+        """Yield the start and end in the text of each part that commas separate among these tokens."""
 
         start = self._tokens[begin].start
         for _, token in self._top(begin, end):
@@ -633,19 +636,19 @@ class Statement:
         return next((i for i, _ in self._top(begin, end) if self._is_word(i, word)), None)
 
     def _is_word(self, number: int, *words: str) -> bool:
-        """Return whether a token is one of these words: not a string, not a quoted name, not behind a dot."""
+        """Return whether a token is one of these words: not a string, not a quoted name, not after a dot."""
         token = self._tokens[number]
         if self._text[token.start : token.end + 1].upper() not in words:
             return False
         return number == 0 or self._text[self._tokens[number - 1].end] != "."
 
     def _index_after(self, table: exp.Expr) -> int:
-        """Return the number of the first token behind a table's name."""
+        """Return the number of the first token after a table's name."""
         end = table.this.meta["end"]
         return next(i for i, token in enumerate(self._tokens) if token.start > end)
 
-    def _index_behind_parenthesis(self, at: int) -> int:
-        """Return the number of the token behind the parenthesis that opens here."""
+    def _index_after_parenthesis(self, at: int) -> int:
+        """Return the number of the token after the parenthesis that opens here."""
         closing = next(i for i, token in self._top(at) if i > at)
         return closing + 1
 
@@ -691,7 +694,7 @@ def _filled(text: str, args: Mapping[str, Any]) -> str:
         edits.append(Edit(token.start, follows.end + 1, _literal(name, args[name])))
     unused = sorted(set(args) - used)
     if unused:
-        raise Misuse(f"the SQL statement has no parameter :{unused[0]}")
+        raise Misuse(f"args has {unused[0]!r}, but the SQL statement has no parameter :{unused[0]}")
     return _edited(text, edits)
 
 
@@ -711,7 +714,7 @@ def _edited(text: str, edits: Iterable[Edit], start: int = 0, *, escape: bool = 
 
 
 def _with_frames(text: str, frames: Mapping[str, Any]) -> tuple[str, dict[int, str]]:
-    """Return the text with each `{name}` as a quoted name of the same length, and the names by their places."""
+    """Replace each `{name}` by a quoted name of the same length. Return the text, and the names by their positions."""
 
     tokens, edits, places = _tokens(text), [], {}
     for opening, name, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -725,7 +728,7 @@ def _with_frames(text: str, frames: Mapping[str, Any]) -> tuple[str, dict[int, s
         edits.append(Edit(opening.start, closing.end + 1, f"`{word}`" + " " * spaces))
     unused = sorted(set(frames) - set(places.values()))
     if unused:
-        raise Misuse(f"the SQL statement names no frame {{{unused[0]}}}")
+        raise Misuse(f"a frame {unused[0]!r} was given, but the SQL statement has no {{{unused[0]}}}")
     return _edited(text, edits), places
 
 
@@ -808,7 +811,7 @@ def _is_text_of(text: str, node: exp.Expr) -> bool:
 
 
 def _pushed_nodes() -> tuple[type, ...]:
-    """Return what a condition that bounds the keys consists of: it has one value for a row, however often computed."""
+    """Return the nodes of which a condition that bounds the keys may consist: deterministic ones."""
 
     return (
         exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
@@ -828,7 +831,7 @@ def _lambda_names(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]:
-    """Return the tables that a query names, without those that its WITH defines. `frames_at`: the places of frames."""
+    """Return the tables that a query names, without those that its WITH defines. `frames_at`: positions of frames."""
 
     found = [
         table
@@ -839,7 +842,8 @@ def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]
 
 
 def _is_of_with(table: exp.Table) -> bool:
-    """Return whether a WITH around a table defines its name. Of the queries of a WITH each sees those before it."""
+    """Return whether an enclosing WITH defines the table's name. A query of a WITH sees the queries before it, and
+    itself if the WITH is recursive."""
 
     if table.args.get("db"):
         return False

@@ -13,10 +13,13 @@ batch's number. Of all transactions under this key one commits, even if two driv
 with a new checkpoint is another query, and writes everything that it reads.
 
 Two sinks in one `foreachBatch` are two transactions, and each needs its own key: give each sink a `name`. With one key
-for both, the second would find the first one's key and skip its rows as already committed. pyomid refuses this before
-anything is skipped: a second function under one key, or a second frame (two parts of one batch given to one sink). It
-also refuses a second checkpoint under one `query_id`: the id belongs to the checkpoint that commits first; and a batch
-behind which the next has committed: its checkpoint was put back, and may number other rows as that batch.
+for both, the second would find the first one's key and skip its rows as already committed. Before it skips anything,
+pyomid refuses
+
+    a second function under one key
+    a second frame under one key         two parts of one batch, given to one sink
+    a second checkpoint of a `query_id`  the id belongs to the checkpoint that commits first
+    a batch whose successor committed    the checkpoint was put back, and may give other rows that batch's number
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ def stream_sink(
     on conflict.
 
     An exception from `function` ends the query, and nothing of the batch is written. `function` is not called for a
-    batch that has already committed. A batch that it uses several times is computed each time, unless it persists it.
+    batch that has already committed. Spark computes the batch at each use, unless `function` persists it.
 
     `query_id`: replaces Spark's id of the query, which is in its checkpoint. It belongs to the checkpoint that commits
     first: batches of another checkpoint raise `Misuse` and are not skipped. `adopt_checkpoint`: Spark's id of the
@@ -171,8 +174,8 @@ class _Claims:
     """Allows one function and one frame per id in one run of a query.
 
     In one run Spark calls `foreachBatch` once per batch. So a second function under the batch's id is another sink,
-    never a changed version of the same one: that would come first in a later run. A second frame is another part of
-    the batch. A failed function frees its claim. Outside a query's run, frames are not compared, because a batch may
+    never a changed version of the same one, which only a later run can have. A second frame is another part of the
+    batch. A failed function frees its claim. Outside a query's run, frames are not compared, because a batch may
     be delivered again there.
     """
 

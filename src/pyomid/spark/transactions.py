@@ -179,7 +179,7 @@ class SparkTransaction(LargeTransaction):
         snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `transaction`, for
         this table; also the level of a new table ("auto": row; over HBase, cell). A failed write leaves the
         transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
-        commits in between are then overwritten unseen.
+        commits in between are then silently overwritten.
         """
         mode = checked_choice("mode", mode, MODES)
         level = checked_level(conflict_level)
@@ -563,7 +563,7 @@ def _delete_part(plan: WritePlan, read: ReadPlan, whole: bool, key_range: KeyRan
 
 
 def _rows_max(frame: DataFrame) -> int:
-    """Return the number of a local frame's rows; 0 if Spark does not tell, as over Connect."""
+    """Return the number of a local frame's rows; 0 if unknown, as over Connect."""
     plan = getattr(frame, "_jdf", None)
     known = None if plan is None else plan.logicalPlan().maxRows()
     return int(known.get()) if known is not None and known.isDefined() else 0

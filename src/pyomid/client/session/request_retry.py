@@ -7,6 +7,8 @@ session knows of its TSO.
     no reply for `retry_s`           Unavailable; for a commit that was sent: OutcomeUnknown
     no TSO for a known reason        the reason is raised at once (store full, folder gone); but a commit that was sent
                                      is retried, because the reason says nothing about its outcome
+
+A begin's reply carries the newest epoch that the session has received, never an older one (T6).
 """
 
 from __future__ import annotations

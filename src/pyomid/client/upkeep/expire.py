@@ -1,8 +1,8 @@
-"""Moves the expiry floors of tables with a time to live (`protocol.expiry`), each in a transaction of its own. Shrinks
-old idempotency keys.
+"""Move the expiry floors of tables with a time to live (`protocol.expiry`), each in its own transaction. Shrink old
+idempotency keys.
 
-A transaction that changes a table's time to live writes the same row, so later moves use the new one. It notes only its
-own time: existing values live for the whole new time from then on.
+A transaction that changes a table's time to live writes the same row, so a concurrent move conflicts with it and later
+moves use the new time to live. It notes only its own time point: existing values live for the whole new time from then.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def expire(
     wall_clock: Clock = time.time,
     notes: bool | None = None,
 ) -> dict[str, Expiry]:
-    """Move the floors of these tables (all) that have, or had, a time to live. Return the current ones. `notes`: as of
-    `Expiry.moved`."""
+    """Move the expiry floors of these tables (None: all) that have, or had, a time to live. Return each table's
+    current expiry. `notes`: as in `Expiry.moved`."""
     catalog, found = database._core.deployment.catalog, {}
     for info in chosen_tables(catalog, tables):
         if info.ttl_seconds is not None:
@@ -79,11 +79,11 @@ def move_floor(
     always_writes: bool = False,
     ttl_s: float | None = None,
 ) -> Moved:
-    """Move a table's floor. `always_writes`: write the row in any case, so that a concurrent move by the earlier
-    catalog entry aborts. `ttl_s`: instead of the catalog's.
+    """Move a table's expiry floor, and return the move. `always_writes`: write the row even if nothing changes, so that
+    a concurrent move by the earlier catalog entry aborts. `ttl_s`: used instead of the catalog's time to live.
 
-    Values are also dated by the TSO's time points (E6); the TSO is asked to note the newest first. So values that were
-    committed while no mover ran get their true age.
+    The TSO's time points also date values (E6), so that values committed while no client moved the floor get their true
+    age; the TSO first notes its newest start.
     """
     deployment, is_change = database._core.deployment, always_writes
     ahead_ms = 0 if is_change else _ahead_of_tso_ms(deployment, int(1000 * wall_clock()))
@@ -111,8 +111,8 @@ def move_floor(
 
 
 def _ahead_of_tso_ms(deployment: Deployment, now_ms: int) -> int:
-    """Return how far this clock is ahead of the TSO's, to correct the TSO's points. The TSO has noted its newest point
-    then."""
+    """Return how far this clock is ahead of the TSO's, to correct the TSO's time points. The request makes the TSO note
+    its newest start."""
     if not deployment.tso.extended:
         return 0
     moment = deployment.tso.moment_at(now_ms, now_ms)
@@ -120,8 +120,8 @@ def _ahead_of_tso_ms(deployment: Deployment, now_ms: int) -> int:
 
 
 def forget(database: Database, info: TableInfo) -> None:
-    """Delete the row of a dropped table. If that fails, the row stays and is never read: a new table of that name has
-    another row."""
+    """Delete the expiry row of a dropped table. If that fails, the row stays and is never read: a new table of that
+    name has another row."""
     with contextlib.suppress(OmidError):
         columns = [b"%b:%b" % column for column in (FLOOR_COLUMN, POINTS_COLUMN, LATEST_COLUMN)]
         database.run(lambda tx: tx.table(EXPIRY_TABLE).delete(expiry_row(info.name, info.generation), columns))
@@ -133,7 +133,7 @@ def forget(database: Database, info: TableInfo) -> None:
 # ago.
 
 KEYS_MAX: Final = 50_000
-"""Keys of one pass. Their groups are written in order, each once."""
+"""Most keys of one pass, which writes their groups in order, each group once."""
 _BATCH_KEYS: Final = 500
 _PAGE_ROWS: Final = 2_000
 
@@ -145,8 +145,8 @@ def expire_keys(
     wall_clock: Clock = time.time,
     rest: Callable[[], None] = lambda: None,
 ) -> int:
-    """Shrink the keys of runs that began more than `keep_s` ago. Return how many. `rest` is called before each
-    transaction and each page that is read.
+    """Shrink the keys of runs that began more than `keep_s` ago, and return their number. Calls `rest` before each
+    transaction and each page that it reads.
 
     Age is determined by an expiry floor, as for tables with a time to live, so any process may call this at any time.
     Keys left by an interruption are shrunk when the floor moves next.

@@ -6,13 +6,13 @@
     at intervals    shrink old idempotency keys (`expire`)
     at intervals    move the expiry floors of tables with a time to live (`expiry`)
 
-It is a client like any other: seals and horizons go through the TSO, and it may die anywhere, like any compactor. Other
-compactors may run at the same time. A connection keeps the process of an idle folder alive (T14); so it connects only
-if it has work, and requests no horizon twice.
+Upkeep is a client like any other: it sends seals and horizons to the TSO, and it may die at any point, as any compactor
+may. Other compactors may run at the same time. A connection keeps the process of an idle folder alive (T14), so upkeep
+connects only if it has work, and requests no horizon twice.
 
-Between two batches it pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of a
-table becomes due after enough new versions anywhere in the folder; the threshold grows with the part's size, and while
-its passes drop little (`Part`). So a table without changes costs little.
+Between two batches upkeep pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of
+a table becomes due after enough new versions anywhere in the folder; the threshold grows with the part's size, and
+while passes over the part drop little (`Part`). So a table without changes costs little.
 
 The next writes reuse pages that a pass frees. The file does not shrink.
 """
@@ -146,7 +146,7 @@ class _Expires:
     is_covered: bool = True
     """Whether every table has a point after the last commit."""
     cover_s: float = 0.0
-    """From when on a point may be noted without a commit: the clock may be late."""
+    """Earliest time to note a point without a new commit; later if the clock is behind the latest point."""
     floors: dict[str, int] = field(default_factory=dict)
     """Floors of the tables at their last move."""
     emptied: dict[str, int] = field(default_factory=dict)
@@ -173,9 +173,9 @@ class _FolderTurn:
 class FolderUpkeep(Rounds):
     """The upkeep thread of a folder's TSO.
 
-    `open_deployment`: opens the folder as a client does. `records`: the number of records in its store, fresh. `share`:
-    of one core. `retry_s`: how long clients retry commits, unless a client announces a longer time. `keep_keys_s`: how
-    long idempotency keys are kept whole; 0: for ever.
+    `open_deployment`: opens the folder as a client does. `records`: counts the records in its store. `share`: the part
+    of one core that upkeep may use. `retry_s`: how long clients retry commits, unless a client announces a longer time.
+    `keep_keys_s`: how long idempotency keys are kept whole; 0: forever.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class FolderUpkeep(Rounds):
         self._is_whole = False
         """Whether the next pass cleans all parts, because a part that is not due holds H back."""
         self._put_off: set[str] = set()
-        """Tables at which a pass broke off, because the disk is full, say. They come last in the next one."""
+        """Tables at which a pass was interrupted, for example by a full disk. The next pass cleans them last."""
         self._sanitized_s = clock()
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
@@ -287,7 +287,7 @@ class FolderUpkeep(Rounds):
         """Nothing stays open: a connection would keep the process of an idle folder alive."""
 
     def _expire_values(self) -> None:
-        """Move expiry floors if due. After the last commit one more point is noted; then floors move only when a point
+        """Move expiry floors if due. After the last commit note one more point; then move floors only when a point
         becomes old enough, so that an idle folder's process can exit."""
         due = self._expires
         commits, now_s = self._commits(), self._clock()
@@ -351,8 +351,8 @@ class FolderUpkeep(Rounds):
     def _sample(self) -> None:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
-        said = [self._gain.looked_at, *(max(part.rows, part.looked_at) for part in self._parts.values())]
-        if self._written is None and max(said) > written:  # the folder is older than the state file
+        known = [self._gain.looked_at, *(max(part.rows, part.looked_at) for part in self._parts.values())]
+        if self._written is None and max(known) > written:  # the folder is older than the state file
             self._gain, self._parts = Gain(), {}
         gone = max(0, (self._written or 0) - written)  # not by passes: a table was dropped
         self._deleted += gone
@@ -454,7 +454,7 @@ class FolderUpkeep(Rounds):
             self._is_whole, self._whole_s = True, self._clock()
 
     def rest(self) -> None:
-        """Pause as long as its share demands after the work since the last pause."""
+        """Pause long enough that the work since the last pause stays within `share` of a core."""
         worked_s = self._clock() - self._resumed_s
         self.report.busy_seconds += worked_s
         self.pause(min(worked_s * (1 - self._share) / self._share, REST_S_MAX))
@@ -468,13 +468,13 @@ class FolderUpkeep(Rounds):
         """Load parts, and return `looked_at`; 0, and no parts, if the file is missing or invalid in any way."""
         with suppress(Exception):
             with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
-                said = json.loads(file.read(STATE_BYTES_MAX))
-            passed = int(said["judged"])
+                state = json.loads(file.read(STATE_BYTES_MAX))
+            passed = int(state["judged"])
             parts = {
                 (str(table), str(start)): Part(
                     max(0, int(rows)), int(looked_at), min(max(1, int(patience)), PATIENCE_MAX)
                 )
-                for table, start, rows, looked_at, patience in said["parts"]
+                for table, start, rows, looked_at, patience in state["parts"]
             }
             self._parts = parts
             return passed
@@ -483,9 +483,9 @@ class FolderUpkeep(Rounds):
     def _save(self) -> None:
         deleted = self._deleted  # the next process counts from the remaining records
         parts = [(*key, part.rows, part.looked_at - deleted, part.patience) for key, part in self._parts.items()]
-        said = {"judged": self._gain.looked_at - deleted, "parts": parts}
+        state = {"judged": self._gain.looked_at - deleted, "parts": parts}
         with suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:
-                file.write(json.dumps(said).encode())
+                file.write(json.dumps(state).encode())
                 file.truncate()

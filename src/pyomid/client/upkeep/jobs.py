@@ -130,8 +130,8 @@ class Sanitising:
         )
         stays = [] if self.horizon > self.horizon_before else ["the horizon did not move"]
         held = [
-            f"held back by {table}: compacted to {mark}, W is {self.watermark}{self._younger(table)}"
-            for table, mark in self.held_back_by.items()
+            f"held back by {table}: compacted to {watermark}, W is {self.watermark}{self._younger(table)}"
+            for table, watermark in self.held_back_by.items()
         ]
         return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back])
 

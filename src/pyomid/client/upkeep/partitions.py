@@ -21,7 +21,7 @@ class Partition:
     generation: int
     key_range: KeyRange
     expires: bool = False
-    """The table has, or had, a time to live."""
+    """Whether the table has, or had, a time to live."""
 
 
 Divide = Callable[[str], Sequence[KeyRange]]
@@ -29,7 +29,7 @@ Divide = Callable[[str], Sequence[KeyRange]]
 
 
 def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[TableInfo]:
-    """Return these tables, or the table of that name, or all tables. `UnknownTable` names a missing one."""
+    """Return the entries of the named tables (None: of all). `UnknownTable` names a missing one."""
     if tables is None:
         return catalog.tables()
     names = [tables] if isinstance(tables, str) else tables
@@ -42,7 +42,7 @@ def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[
 def unless_dropped(
     catalog: Catalog, table: str, generation: int, tables: str | Sequence[str] | None
 ) -> Generator[None]:
-    """Context of work on one of `chosen_tables(catalog, tables)`. If all tables were chosen, a table that was dropped
+    """Wrap work on one of `chosen_tables(catalog, tables)`. If all tables were chosen, a table that was dropped
     meanwhile is skipped; a table chosen by name raises `UnknownTable`."""
     try:
         yield

@@ -80,7 +80,7 @@ class UpkeepReport:
 class Rounds(ABC):
     """One kind of upkeep. It raises `Stopped` between two batches if `stop` is set.
 
-    `after_error_s`: how long to wait after an error, with everything or with the part that failed.
+    `after_error_s`: how long to wait after an error before retrying everything, or the part that failed.
     """
 
     def __init__(

@@ -154,8 +154,8 @@ class _Starts:
         return cls(starts[places], commits[places], np.add.reduceat(cells, places))
 
     def unresolved(self) -> Ints:
-        bare: Ints = self.starts[self.commits == 0]
-        return bare
+        found: Ints = self.starts[self.commits == 0]
+        return found
 
 
 @dataclass(slots=True)
@@ -248,8 +248,8 @@ def _statuses_of(deployment: Deployment, whole: _Starts, named: frozenset[int]) 
 def _count(report: TableReport, starts: _Starts | None, statuses: _Statuses) -> None:
     if starts is None:
         return
-    bare = starts.commits == 0
-    for start, cells in zip(starts.starts[bare].tolist(), starts.cells[bare].tolist(), strict=True):
+    unresolved = starts.commits == 0
+    for start, cells in zip(starts.starts[unresolved].tolist(), starts.cells[unresolved].tolist(), strict=True):
         state = statuses.states[start]
         if state == "missing":
             report.missing_shadow_cells += cells
@@ -329,9 +329,9 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list
 
 
 def _last_issued(deployment: Deployment) -> int:
-    """Return a bound on every timestamp in the store. A new start is none: while a batch is flushed its commits can
-    already be read, and begins are answered from the window of starts below them (`oracle/begins.py`). Apache
-    Omid's TSO has no windows: its newest start is above all."""
+    """Return a bound on every timestamp in the store. A new start is not such a bound: while a batch is flushed its
+    commits can already be read, and begins are answered from the window of starts below them (`oracle/begins.py`).
+    Apache Omid's TSO has no windows: its newest start is above all."""
     if not deployment.tso.extended:
         return drawn_start(deployment)
     return deployment.tso.status().last_ts + TIMESTAMP_STEP
@@ -341,7 +341,7 @@ def _nameless_branches(
     whole: _Starts, commits: dict[int, int], statuses: _Statuses, named: frozenset[int]
 ) -> Iterable[str]:
     """Yield doubts: starts without entry and shadow cell within the range of a large commit, which consists of several
-    starts. None if an idempotency key names the commit's branches."""
+    starts. Yields nothing if an idempotency key names the commit's branches."""
     nameless = sorted([*statuses.starts("orphan"), *statuses.starts("open")])
     for members, commit in _large_commits(whole, commits):
         inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]

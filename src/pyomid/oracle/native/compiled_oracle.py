@@ -46,7 +46,7 @@ _COPIED_IN: Final = struct.Struct("=18q")
 
 
 class CompiledOracle(ChunkOracle):
-    """`ReferenceOracle`, compiled, with its scratch memory. Not thread-safe."""
+    """Decides as `ReferenceOracle`, in compiled code with its own scratch memory. Not thread-safe."""
 
     def __init__(self, machine: TsoMachine, *, chunk_bytes_max: int) -> None:
         self._machine = machine

@@ -2,7 +2,7 @@
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    wall-clock time by which the commit had happened; the same in every repetition of the read
+    _commit_timestamp    wall-clock time by which the commit had happened; rereading gives the same time
 
 `protocol.changes` defines the changes; a batch read and a stream plan the same tasks.
 """
@@ -66,7 +66,7 @@ class ChangesPlan:
 
 
 def starting_of(options: Options) -> Bookmark | datetime | None:
-    """Return where the options say that changes begin: after a place, or at a time (`starting_place`)."""
+    """Return where changes begin by the options: after a position, or at a time (`starting_place`)."""
     name = options.only_one(*STARTING)
     if name == "startingVersion":
         return Bookmark((options.whole(name, least=1) or 1) - 1)
@@ -74,8 +74,8 @@ def starting_of(options: Options) -> Bookmark | datetime | None:
 
 
 def starting_place(conn: Connection, starting: Bookmark | datetime) -> Bookmark:
-    """Return the place after which changes begin; for a time, the newest recorded one before it, so that every commit
-    whose `_commit_timestamp` is at or after the time follows. `SnapshotTooOld` if there is none."""
+    """Return the position after which changes begin. For a time: the newest time point before it, so that every commit
+    whose `_commit_timestamp` is at or after the time follows. `SnapshotTooOld` if there is no such point."""
     if isinstance(starting, Bookmark):
         return starting
     wall_ms = check_time(starting)
@@ -86,12 +86,12 @@ def starting_place(conn: Connection, starting: Bookmark | datetime) -> Bookmark:
 
 
 def base_start(since: Bookmark) -> int:
-    """Return the start whose snapshot is the state before the changes; a lease on it keeps them."""
+    """Return the start whose snapshot is the state before the changes; a lease on it keeps the changes."""
     return start_of(since.start_ts + TIMESTAMP_STEP - 1)
 
 
 def ending_of(conn: Connection, options: Options) -> Bookmark | None:
-    """Return the place up to which the options say that changes are read."""
+    """Return the position at which changes end by the options; None if they give none."""
     name = options.only_one(*ENDING)
     if name == "endingVersion":
         return Bookmark(options.whole(name, least=1) or 1)

@@ -59,8 +59,8 @@ class Planner:
             self._started(create=False)
 
     def prepare_to_leave(self) -> None:
-        """Called before the source is pickled. A load is asked for its schema before; a source that was not asked is a
-        write, or a load with a given schema: its start gets its own lease until that is known."""
+        """Lease a start that only this process holds, before the source is pickled. Spark has asked a load for its
+        schema by now; any other source is a write, or a load with a given schema, and gets its own lease for now."""
         if self._held is not None and self._held.keeper is Keeper.PROCESS:
             self._held = self._held.owned(self._connection())
 
@@ -119,7 +119,7 @@ class Planner:
         self._refuse_where()
         starting, conn = starting_of(self._options), self._connection()
         if starting is None:
-            raise Misuse(f"the changes have no beginning: give one of the options {', '.join(STARTING)}")
+            raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
         since = starting_place(conn, starting)
         table_schema, wanted = self._readable(table_columns(schema))
         check_table(self._info(), since)

@@ -90,8 +90,8 @@ def pair_rows(
     `plan.wanted` (t0, t1, …; null if the table has no such row), then `in_target`. `keys`: the positions of the row
     key's columns, part by part; `arrow`: the table's columns.
 
-    A key that is empty or has a null matches nothing. Rows are read one by one, so this is for a number of rows at
-    which point reads are cheaper than a scan.
+    A key that is empty or has a null matches nothing. Rows are looked up one by one: use this only for so few rows
+    that this is cheaper than a scan.
     """
     with coded_errors():
         conn = connection(plan.url, plan.database_id)

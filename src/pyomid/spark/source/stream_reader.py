@@ -154,7 +154,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """A start of this query, to be leased once a place lies above it."""
         self._latest: Place | None = None
         self._initial: Place | None = None
-        self._next_look_s = self._moved_s = 0.0
+        self._next_check_s = self._moved_s = 0.0
         self._is_reported = False
         """Whether "no new data" was reported since the place moved last."""
         self._backlog: Backlog | None = None
@@ -207,21 +207,21 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._moved_s = time.monotonic()
             return self._kept_place(conn, mark, start, latest)
         if self._last is None:  # wait instead of reporting no new data: `processAllAvailable` would end too early
-            time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
+            time.sleep(max(0.0, min(self._next_check_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
         latest = self._last or self._bookmark(conn, keep=False)
         if latest.start_ts <= start.start_ts:
             return start
         found = self._place_with(conn, start.mark, latest, rows)
         took_s = time.monotonic() - now_s
-        self._next_look_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
+        self._next_check_s = time.monotonic() + (POLL_S if found is not None else max(POLL_S, LOOK_SHARE * took_s))
         if found is None:
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
             if self._last is None and not (self._is_reported and now_s - self._moved_s >= rest_s):
                 self._is_reported = True
                 return start
         elif rows is not None:
-            self._next_look_s = 0.0
+            self._next_check_s = 0.0
         self._moved_s, self._is_reported = now_s, False
         return self._kept_place(conn, found or latest, start, latest)
 

@@ -1,7 +1,7 @@
 """Duplicate keys among the rows of one write.
 
 Tasks report their keys to the driver while these are few: all tasks together about `REPORTED_MAX`, whatever the
-size of the write. Beyond that they are found in the store, in key order: two rows with one key are two versions of one
+size of the write. Duplicates among the other keys are found in the store: two rows with one key are two versions of one
 row, under two branches of this write. A reported key costs the driver 8 bytes; unreported ones cost one scan from the
 first to the last written key, by tasks if there are any, one batch in memory at a time.
 """

@@ -4,7 +4,8 @@
     /omid/current-tso    host:port#epoch, written by the leader once it may serve
 
 A standby takes the lease when it has seen the same version for a whole period. Clocks need not agree, but must run at
-the same rate: the leader counts its period from before its renewing write, the standby from after it saw that write.
+the same rate (T4): the leader counts its period from before its renewing write, the standby from after it saw that
+write.
 
     leader    t0 ──set(v 7)────────────────── t0 + period: stops serving
     standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads

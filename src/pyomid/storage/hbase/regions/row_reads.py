@@ -7,7 +7,7 @@ read by its own scan, which HBase serves like a get. Several scans are in flight
     sent       a b c d │ e f │ g h │ …       four at first; a small reply allows one more (`_RowScans`)
     received           a     b     c …       in order; a row larger than one reply is completed before the next row
 
-A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`). So the first read
+A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`, R9). So the first read
 requests `VERSIONS_FIRST` of each. If these are not enough, the whole row is read again with more versions. A row is
 never assembled from two reads: between them compaction may have deleted a tombstone and the versions that it hid (R5).
 
