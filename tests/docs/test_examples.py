@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -26,11 +29,21 @@ def fenced(document: str) -> list[str]:
     return [block for language, block in found if language in ("", "sh")]
 
 
-def run_script(code: str, folder: Path) -> str:
+def printed(notebook: Any) -> list[str]:
+    """What each cell of a notebook printed, with the types of its pictures; without Spark's log."""
+    found = []
+    for cell in notebook.cells:
+        outputs = cell.get("outputs", [])
+        text = "".join(each.text for each in outputs if each.get("name") == "stdout")
+        found.append(text + " ".join(str(sorted(each.data)) for each in outputs if "data" in each))
+    return found
+
+
+def run_script(code: str, folder: Path, *arguments: str) -> str:
     script = folder / "example.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), *arguments],
         cwd=folder,
         env={**os.environ, "HOME": str(folder)},
         capture_output=True,
@@ -106,6 +119,30 @@ with pyomid.connect("omid://{tmp_path}/data/shop") as db:
 def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Path) -> None:
     for _ in range(2):
         assert run_script(blocks("README.md")[1], tmp_path).strip() == blocks("README.md", "text")[1].strip()
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_etl_prints_what_its_page_shows(tmp_path: Path) -> None:
+    command, _, shown = blocks("docs/spark.md", "console")[0].partition("\n")
+    assert command == "$ python examples/etl.py"
+    code = (REPOSITORY / "examples" / "etl.py").read_text(encoding="utf-8")
+    assert run_script(code, tmp_path, str(tmp_path)).strip() == shown.strip()
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    stored = nbformat.read(REPOSITORY / "examples" / "notebook.ipynb", as_version=4)
+    nbformat.validate(stored)
+    shown = printed(stored)
+    assert "image/png" in " ".join(shown)
+    NotebookClient(stored, timeout=540, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert printed(stored) == shown
 
 
 @pytest.mark.long
