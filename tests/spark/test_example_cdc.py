@@ -17,6 +17,7 @@ from examples.cdc.topics import RECORD, TABLES, TRANSACTIONS, topic_of
 import pyomid
 import pyomid.spark
 from portions import first
+from pyomid.spark.connections import close_connections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def sorted_by_transaction(source: shop.Shop) -> list[Record]:
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     yield f"omid://{tmp_path}/db?tsoIdleExitSeconds=5"
-    pyomid.spark.close_connections()
+    close_connections()
 
 
 @pytest.fixture
