@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyomid.spark import SparkDatabase
 
-FILES_A_BATCH = 40
+FILES_A_BATCH = 150
 
 
 def started(db: SparkDatabase, folder: Path, *, park: bool = False) -> StreamingQuery:
