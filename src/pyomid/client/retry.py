@@ -233,8 +233,7 @@ def _keep_result_steps(transaction: RowTransaction, transaction_id: str, result:
     cells = idempotency.kept_result(result)
     if cells and transaction.can_write:
         keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
-        if keys.buffer_put(idempotency.key_row(transaction_id), cells):
-            yield from transaction.send_steps()
+        yield from keys.put(idempotency.key_row(transaction_id), cells, None, conflict=True) or ()
 
 
 def claim_key_steps(transaction: RowTransaction, transaction_id: str) -> Steps[AlreadyDone | None]:
@@ -243,8 +242,8 @@ def claim_key_steps(transaction: RowTransaction, transaction_id: str) -> Steps[A
     row, expired = idempotency.key_rows(transaction_id)
     found = yield from keys.rows_steps((row, expired), None)
     done = idempotency.found_named_key(transaction_id, {**found[row], **found[expired]})
-    if done is None and keys.buffer_put(row, idempotency.named_key_cell(transaction.start_ts)):
-        yield from transaction.send_steps()
+    if done is None:
+        yield from keys.put(row, idempotency.named_key_cell(transaction.start_ts), None, conflict=True) or ()
     return done
 
 

@@ -520,9 +520,8 @@ class RowTransaction(TransactionBase[TransactionSteps]):
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
         return self.writes.claimed_rows(TABLES_SHOWN_MAX, ROWS_SHOWN_MAX + 1)
 
-    def begin_write(self) -> None:
-        """Check before a write is buffered outside `alone`."""
-        self.check_write()
+    begin_write = check_write
+    """Called before a write is buffered outside `alone`."""
 
     def send_steps(self) -> Steps[None]:
         """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""

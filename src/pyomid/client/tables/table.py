@@ -87,14 +87,6 @@ class TableSteps:
     def name(self) -> str:
         return self._rules.info.name
 
-    def buffer_put(self, key: bytes, cells: Cells, *, conflict: bool = True) -> bool:
-        """Buffer a put. True: the caller must send the buffered writes now (`RowTransaction.send_steps`)."""
-        self.transaction.begin_write()
-        if conflict and self._writes.put_known(self._rules, key, cells):
-            return self._writes.is_flush_due
-        row, checked = checked_put(self._rules, key, cells)
-        return self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
-
     def begin_scan(
         self,
         start: bytes,
@@ -195,7 +187,13 @@ class TableSteps:
             return self.put_expecting_steps(key, cells, expect, conflict=conflict)
         if self._rules.info.indexes:
             return self.put_steps(key, cells, conflict=conflict)
-        return self.transaction.send_steps() if self.buffer_put(key, cells, conflict=conflict) else None
+        self.transaction.begin_write()
+        if conflict and self._writes.put_known(self._rules, key, cells):
+            is_due = self._writes.is_flush_due
+        else:
+            row, checked = checked_put(self._rules, key, cells)
+            is_due = self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
+        return self.transaction.send_steps() if is_due else None
 
     def put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
         """`put` into a table with indexes."""
