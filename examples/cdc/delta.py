@@ -33,7 +33,7 @@ def main(folder: Path, jars: str, seconds: float) -> None:
         spark.createDataFrame([], f"{columns}, lsn bigint").write.format("delta").save(f"{folder}/delta/{table}")
     reader = Reader(spark, folder)
     reader.start()
-    lines = spark.readStream.schema(RECORD).option("maxFilesPerTrigger", 10)
+    lines = spark.readStream.schema(RECORD).option("maxFilesPerTrigger", 30)
     arrived = lines.json(f"{folder}/topics/*/*")
     writer = arrived.writeStream.foreachBatch(lambda batch, _: land(spark, folder, batch))
     query = writer.option("checkpointLocation", f"{folder}/delta/checkpoint").start()
