@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import pyomid
@@ -117,6 +118,15 @@ def test_bad_changes_become_rows_of_a_table_in_the_same_transaction(spark: Spark
     }
     assert json.loads(found["stock+0+10"]["change"]) == {"op": "x", "shop": 3, "item": "a", "count": 1, "lsn": 10}
     assert (3, "z", 1, 9) in stored(spark, stock)
+
+
+def test_changes_may_be_an_arrow_table_and_must_be_a_frame(spark: SparkSession, stock: str) -> None:
+    rows = pa.table({"op": ["u"], "shop": [1], "item": ["a"], "count": [7], "lsn": [9]})
+    with pyomid.spark.connect(spark, stock).transaction() as tx:
+        assert tx.apply_changes(rows, "feed", sequence_by="lsn", deletes="op = 'd'").updated == 1
+    assert stored(spark, stock)[0] == (1, "a", 7, 9)
+    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(Misuse, match="is list, not a frame"):
+        tx.apply_changes([{"op": "u"}], "feed", sequence_by="lsn")
 
 
 def test_two_changes_of_one_key_and_sequence_are_refused(spark: SparkSession, stock: str) -> None:

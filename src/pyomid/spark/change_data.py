@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import column_named, schema_of
 from pyomid.spark.expressions import expression, quoted, resolved
+from pyomid.spark.frame_schema import column_types
+from pyomid.spark.local_frames import LocalFrame, local_rows, rows_given
 from pyomid.spark.sessions import any_case
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class ChangesResult:
 
 def apply_changes(
     tx: SparkTransaction,
-    changes: DataFrame,
+    given: DataFrame | LocalFrame,
     table: str,
     *,
     sequence_by: str,
@@ -63,7 +66,11 @@ def apply_changes(
 ) -> ChangesResult:
     """Apply change data to a table, as `SparkTransaction.apply_changes`."""
     what = f"the changes of {table!r}"
-    schema = schema_of(tx.writable(table))
+    info = tx.writable(table)
+    schema = schema_of(info)
+    changes = rows_given(tx.session, given, what)
+    if isinstance(changes, pa.Table):
+        changes = local_rows(tx.session, changes, what, column_types(info)).frame(tx.session)
     names = _Names([column.name for column in schema.columns], [part.name for part in schema.row_key], sequence_by)
     _check_columns(names, changes, what)
     judged = changes.withColumns(
@@ -72,6 +79,8 @@ def apply_changes(
             _POSITION: _position(changes, names, position, what),
         }
     ).withColumn(_REASON, _reason(changes, names, reason, what))
+    if bad is not None:
+        judged.persist()  # read twice: a source that changes in between must not lose a change
     latest = _latest(judged, names).persist()
     try:
         total, refused, ambiguous = _counts(latest)
@@ -84,6 +93,7 @@ def apply_changes(
         return ChangesResult(table, done.updated, done.inserted, done.deleted, total - refused - applied, refused)
     finally:
         latest.unpersist()
+        judged.unpersist()
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,10 +226,8 @@ def table_frame(
         reader = reader.option("columns", names_text(names))
     keys = keys_of(spark, info, start, stop, prefix, where)
     reader = reader.options(**dict(_bounds(keys)))
-    frame, what = (
-        _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"])),
-        f"the read of {info.name!r}",
-    )
+    what = f"the read of {info.name!r}"
+    frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
     met = frame if where is None else _meeting(frame, where, what)
     return met if names is None or by_option else columns_of(met, names, what)
 

@@ -342,7 +342,7 @@ class SparkTransaction(LargeTransaction):
 
     def apply_changes(
         self,
-        changes: DataFrame,
+        changes: DataFrame | LocalFrame,
         table: str,
         *,
         sequence_by: str,
