@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 

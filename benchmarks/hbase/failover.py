@@ -24,8 +24,8 @@ from benchmarks._report import machine_lines
 import pyomid
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import OmidError
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 GRACE_S = 0.5

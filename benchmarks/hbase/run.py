@@ -34,9 +34,9 @@ from pyomid.client.database import Database
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native.hashing import name_ids
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
 

@@ -26,8 +26,8 @@ import pyomid
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.row_codec.schema import DEFAULT_FAMILY
 from pyomid.spark.connections import connection
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import KeyRange
 

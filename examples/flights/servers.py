@@ -31,12 +31,12 @@ from pyomid.config import HBaseAddress, parse_url
 from pyomid.errors import Misuse, OmidError
 from pyomid.row_codec.row_key import key_layout
 from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
 from pyomid.storage.hbase.coordination import find_tso
 from pyomid.storage.hbase.deployment import create_database, hbase_options, open_cluster
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.rpc.client import Cluster
 
 LEADER_LEASE_SECONDS = 6
 """A standby replaces a killed leader after this long (default: 10)."""

@@ -96,7 +96,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
             return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
         case EmbeddedAddress(folder):
             from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
-            from pyomid.storage.embedded.copies.files_note import has_note, note_files
+            from pyomid.storage.embedded.layout import has_note, note_files
 
             path, map_bytes = _open_folder(address, settings), _map_bytes(settings)
             is_noted = has_note(path)
@@ -183,7 +183,7 @@ def restore_database(
         case EmbeddedAddress():
             if tables is not None:
                 raise Misuse("a folder can only be restored as a whole: omit tables (they need a restore into HBase)")
-            from pyomid.storage.embedded.copies.backup import restore
+            from pyomid.storage.embedded.backup import restore
 
             return restore(backup, address.folder, shared=settings.folder_access == "group")
         case HBaseAddress():
@@ -287,7 +287,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     def back_up(
         destination: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None
     ) -> Backup:
-        from pyomid.storage.embedded.copies import backup
+        from pyomid.storage.embedded import backup
 
         return backup.back_up(folder, destination, snapshot_ts=moment.snapshot_ts, since=since)
 

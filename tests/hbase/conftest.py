@@ -21,9 +21,9 @@ from kdc import Kdc
 from kerberized import TOKENS, kdc_of_servers, kerberized_hbase
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 

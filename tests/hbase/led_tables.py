@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from test_ports import empty_table
 
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_table_splits
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 
 EPOCH = 1 << 40

@@ -6,10 +6,10 @@ import asyncio
 import ssl
 from typing import TypeVar
 
+from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection, PendingAnswer
 from pyomid.storage.hbase.regions.steps import Answer, Steps
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address
 from pyomid.storage.hbase.rpc.handshake import Handshake
-from pyomid.storage.hbase.rpc.loop_client import LoopClient, LoopConnection, PendingAnswer
 
 T = TypeVar("T")
 

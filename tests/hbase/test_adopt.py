@@ -13,10 +13,10 @@ from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.import_table import check_range_steps, import_range_steps
 from pyomid.protocol.reading import CommitCache
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
 from pyomid.storage.hbase.codec.layout import SHADOW_PREFIX, SHADOW_SUFFIX
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo

@@ -29,9 +29,9 @@ from pyomid.protocol.hashing import table_id
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.hbase.backup import HBaseBackup, HBaseRestore
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Backup, Column, CommitRequest, RowWrite, ShadowWrite
 
 VALUE = b"f:v"

@@ -9,8 +9,8 @@ from test_hbase_cleaning import Cleaned, commit_without_completion
 
 from conformance import put_entry
 from pyomid.errors import Misuse
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import KeyRange, TableInfo
 from region_admin import OperatorsAdmin

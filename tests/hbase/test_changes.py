@@ -19,7 +19,7 @@ from pyomid.storage.hbase.codec.changes import (
 )
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
-from pyomid.storage.hbase.codec.native.changes import DROPPED, ORPHANED
+from pyomid.storage.hbase.codec.native.encode import DROPPED, ORPHANED
 from pyomid.storage.hbase.regions.bulk_writes import _BulkCall, _ChangedRows
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.frames import Address

@@ -21,7 +21,7 @@ from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_steps
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
 from region_admin import OperatorsAdmin
 from waiting import until

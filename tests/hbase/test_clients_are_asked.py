@@ -12,7 +12,7 @@ from hbase_processes import TsoProcess
 
 import pyomid
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 
 
 @pytest.fixture

@@ -20,8 +20,10 @@ from test_interrupts import EchoServer as EchoServer
 
 from certificates import make_certificates
 from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.hbase import cluster as client_module
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
+from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection
 from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions import steps as steps_module
 from pyomid.storage.hbase.regions.locations import LocationCache
@@ -30,12 +32,10 @@ from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.steps import Budget, Pause, SentCall, Start, Steps, ask_steps
-from pyomid.storage.hbase.rpc import client as client_module
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
-from pyomid.storage.hbase.rpc.loop_client import LoopClient, LoopConnection
 from pyomid.tls import trusting
 from pyomid.types import KeyRange, ReadBounds
 from waiting import until

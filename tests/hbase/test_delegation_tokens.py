@@ -21,15 +21,15 @@ from kerberized import (
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.deployment import HBaseOptions, task_tokens, token_keeper
+from pyomid.storage.hbase.kerberos import KerberosOptions
+from pyomid.storage.hbase.loop_client import LoopClient
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
-from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
-from pyomid.storage.hbase.security.kerberos import KerberosOptions
-from pyomid.storage.hbase.security.sasl import Protection
+from pyomid.storage.hbase.sasl import Protection
 from pyomid.types import TaskToken
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]

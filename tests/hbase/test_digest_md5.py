@@ -15,8 +15,7 @@ from pyomid.storage.hbase.regions.token_service import TokenKeeper, credentials_
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
-from pyomid.storage.hbase.security.digest_md5 import Credentials, Integrity, digest_steps
-from pyomid.storage.hbase.security.sasl import Agreed, Protection, SaslRefused
+from pyomid.storage.hbase.sasl import Agreed, Credentials, Integrity, Protection, SaslRefused, digest_steps
 
 CHRIS = Credentials(b"chris", b"secret")
 CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8'

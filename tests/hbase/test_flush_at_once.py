@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_ports import empty_table
 
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
     COMMIT_QUALIFIER,
@@ -21,7 +22,6 @@ from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND

@@ -21,13 +21,13 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import FlushEnd
 from pyomid.server.flush import Flushes
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.loop_client import LoopConnection
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
-from pyomid.storage.hbase.rpc.loop_client import LoopConnection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin
 

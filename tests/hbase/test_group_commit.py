@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase.group_commit import ROWS_MAX, GroupCommit, Results
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.group_commit import ROWS_MAX, GroupCommit, Results
 from pyomid.storage.hbase.rpc.requests import RowMutation
 from waiting import until
 

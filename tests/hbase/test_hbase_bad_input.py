@@ -12,6 +12,7 @@ from pyomid.client.admin.table_admin import alter_table, create_table
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import (
     COMPACTION_ATTRIBUTE,
@@ -22,7 +23,6 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import put_batch_steps
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore

@@ -21,6 +21,7 @@ from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
     COMPACTION_ATTRIBUTE,
@@ -32,7 +33,6 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin

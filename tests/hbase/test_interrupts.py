@@ -17,13 +17,13 @@ import pytest
 from on_loop import answer_of, opened_on_loop
 
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase import cluster, group_commit, loop_client
+from pyomid.storage.hbase.group_commit import GroupCommit
 from pyomid.storage.hbase.regions.steps import ask_steps
-from pyomid.storage.hbase.rpc import client as cluster
-from pyomid.storage.hbase.rpc import connection, group_commit, loop_client
+from pyomid.storage.hbase.rpc import connection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, delimited, read_varint
-from pyomid.storage.hbase.rpc.group_commit import GroupCommit
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
 from pyomid.storage.hbase.rpc.requests import RowMutation

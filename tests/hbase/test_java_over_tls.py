@@ -13,7 +13,7 @@ from certificates import PASSWORD, make_certificates, make_java_stores
 from java_omid import JavaClient, JavaError
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import ConflictError, Unavailable
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting
 

@@ -20,7 +20,7 @@ from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.verification import look
 from pyomid.errors import Unavailable
 from pyomid.protocol.visibility import visible_point
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo

@@ -17,9 +17,9 @@ from pyomid.client.database import Database
 from pyomid.errors import Deposed, OmidError
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import DOUBT_EXIT_CODE
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.coordination import LeaderLease, find_tso
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import LeaderStateChanges
 

@@ -20,9 +20,9 @@ from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.errors import OmidError
 from pyomid.protocol.hashing import table_id
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, CommitRequest, RowWrite

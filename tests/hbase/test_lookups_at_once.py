@@ -18,11 +18,11 @@ from pyomid.config import Settings
 from pyomid.ports import Deployment
 from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import ROW, HBaseLeaderState
 from pyomid.storage.hbase.regions.operations import MULTI_ROWS_MAX
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges

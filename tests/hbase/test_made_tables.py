@@ -13,7 +13,7 @@ from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from region_admin import OperatorsAdmin
 

@@ -19,9 +19,9 @@ from portions import first
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
 from pyomid.server.leadership import DOUBT_EXIT_CODE
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import COMMIT_TABLE, META_TABLE
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.rpc.client import Cluster
 from region_admin import OperatorsAdmin, encoded_name
 
 FOR_EVER_S = 3600.0

@@ -29,8 +29,8 @@ from pyomid.client.database import Database
 from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.server.leadership import DOUBT_EXIT_CODE
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
 

@@ -16,9 +16,9 @@ import pyomid
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Unavailable, UnknownTable
 from pyomid.server.leadership import DOUBT_EXIT_CODE
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import META_TABLE
 from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper

@@ -14,16 +14,15 @@ from imitated_regions import SERVER, TABLE, ImitatedRegions
 
 from portions import examples
 from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ParallelScan
+from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, KeyScale, ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.split_keys import KeyScale
 from pyomid.storage.hbase.regions.steps import Budget
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin

@@ -18,7 +18,7 @@ from refusals import outcomes_of
 
 from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
-from pyomid.storage.hbase.codec.batches import BatchDecoder
+from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_QUALIFIER,
@@ -41,7 +41,7 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
 from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, FrameAssembler, Reply, decode_reply

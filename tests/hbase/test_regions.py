@@ -10,9 +10,9 @@ import pytest
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.batches import batch_of_writes
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper

@@ -15,7 +15,7 @@ import pyomid
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import Bundle, class_path, java, join
-from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin
 

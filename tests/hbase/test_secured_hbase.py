@@ -19,9 +19,9 @@ from certificates import PASSWORD, make_certificates, make_java_stores
 from pyomid.cli import main
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting

@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 import pyomid.spark
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, UnknownTable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Column, KeyRange, RowWrite
 

@@ -43,8 +43,8 @@ from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
 from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from region_admin import OperatorsAdmin
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import class_path
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin

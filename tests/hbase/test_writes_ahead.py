@@ -16,8 +16,8 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
 from pyomid.errors import TransactionEnded, Unavailable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper

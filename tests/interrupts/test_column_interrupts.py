@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded import EmbeddedStore, table_numbers
+from pyomid.storage.embedded import EmbeddedStore, tables
 from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -50,5 +50,5 @@ def test_an_interrupt_while_columns_load_leaves_them_all_or_none(
         store.close()
         other.drop_table("t")
 
-    assert every_place((table_numbers,), error, scene) > 20
+    assert every_place((tables,), error, scene) > 20
     other.close()

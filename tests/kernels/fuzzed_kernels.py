@@ -111,9 +111,8 @@ def key_value(rng: random.Random, row: bytes, family: bytes, qualifier: bytes, v
 
 
 def cell_blocks(rng: random.Random) -> None:
-    from pyomid.storage.hbase.codec.batches import BatchDecoder
+    from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock
     from pyomid.storage.hbase.codec.native.decode import last_cell
-    from pyomid.storage.hbase.regions.scan_cursor import ScanBlock
 
     decoder = BatchDecoder()
     for _ in range(3):
@@ -145,8 +144,7 @@ def sealed(key: bytes, behind: bytes) -> bytes:
 
 
 def records(rng: random.Random) -> None:
-    from pyomid.storage.embedded.native.changes import change_records
-    from pyomid.storage.embedded.native.records import decode_records
+    from pyomid.storage.embedded.native.records import change_records, decode_records
 
     items = []
     for index in range(rng.randrange(1, 6)):

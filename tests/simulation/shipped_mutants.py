@@ -388,7 +388,7 @@ SHIPPED_MUTANTS: Final = (
         "B4",
         "files that were copied one after the other beside a writer are opened",
         _BACKUP + "test_files_that_the_note_does_not_name_are_refused",
-        ("storage.embedded.copies.files_note:has_note", answers(True)),
+        ("storage.embedded.layout:has_note", answers(True)),
     ),
     _m(
         "B2",
@@ -406,13 +406,13 @@ SHIPPED_MUTANTS: Final = (
         "B5a",
         "a record that is again as in the whole back-up stays as a later one had it",
         _INCREMENTS + "test_whatever_changed_is_restored_to_the_byte",
-        ("storage.embedded.copies.difference:_since", lambda original, found, former, held: found),
+        ("storage.embedded.difference:_since", lambda original, found, former, held: found),
     ),
     _m(
         "B5b",
         "another back-up lies in a link's place, and is taken for it",
         _INCREMENTS + "test_another_backup_in_a_links_place_is_refused",
-        ("storage.embedded.copies.description:_is_meant", answers(True)),
+        ("storage.embedded.backup:_is_meant", answers(True)),
     ),
     _m(
         "B7",

@@ -23,7 +23,7 @@ from pyomid.cli import main
 from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
 from pyomid.server.leadership import holder, is_held
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, environment
-from pyomid.storage.embedded.copies.backup import back_up, restore
+from pyomid.storage.embedded.backup import back_up, restore
 from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import open_data, open_folder
 from pyomid.types import SEALED, LeaderStateChanges
@@ -352,7 +352,7 @@ def test_a_first_open_of_a_copy_that_dies_can_be_repeated(tmp_path: Path, monkey
     shutil.copytree(folder, copy)
     (copy / "files.json").write_text("")  # one that cannot be read is none
     with monkeypatch.context() as patched:
-        patched.setattr("pyomid.storage.embedded.copies.files_note.write_durably", _dies)
+        patched.setattr("pyomid.storage.embedded.layout.write_durably", _dies)
         with pytest.raises(Unavailable):
             _served(copy)
     assert first != _served(copy) == _served(copy)
@@ -436,7 +436,7 @@ def test_what_fails_after_the_last_step_leaves_the_database(tmp_path: Path, monk
         if path == tmp_path / "new" and (path / "LAYOUT").exists() and not (path / "UNFINISHED").exists():
             raise OSError(5, "the disk")
 
-    monkeypatch.setattr("pyomid.storage.embedded.copies.backup.sync_folder", fails_when_it_is_whole)
+    monkeypatch.setattr("pyomid.storage.embedded.backup.sync_folder", fails_when_it_is_whole)
     with pytest.raises(Unavailable):
         restore(tmp_path / "backup", tmp_path / "new")
     assert _served(tmp_path / "new")

@@ -17,7 +17,7 @@ from conformance import ORDERED_KEYS
 from pyomid.cells import TOMBSTONE
 from pyomid.errors import Corruption
 from pyomid.storage.embedded import records
-from pyomid.storage.embedded.native import changes
+from pyomid.storage.embedded.native import records as changes
 from pyomid.storage.embedded.native import records as record_kernels
 from pyomid.storage.embedded.records import (
     HEADER_BYTES,

@@ -34,8 +34,7 @@ from pyomid.storage.embedded import (
     EmbeddedLeaderState,
     EmbeddedStore,
     open_folder,
-    regions,
-    table_numbers,
+    tables,
 )
 from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.layout import CELLS, LAYOUT_VERSION
@@ -178,7 +177,7 @@ def test_batch_out_of_order_is_refused(store: EmbeddedStore) -> None:
 
 
 def test_too_many_different_columns_are_refused(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_numbers, "COLUMNS_MAX", 10)
+    monkeypatch.setattr(tables, "COLUMNS_MAX", 10)
     row = column_write(b"r", *((Column(b"f", b"%d" % i), b"v") for i in range(11)))
     with pytest.raises(Misuse, match="at most 10 different columns"):
         store.write_cells("t", 50, [row])
@@ -629,12 +628,12 @@ def write_keys(store: EmbeddedStore, numbers: range) -> None:
 
 def test_samples_cut_regions_evenly() -> None:
     samples = [b"%04d" % i for i in range(1000)]
-    splits = regions.grown_splits([], samples, 250 * regions.SAMPLE_EVERY)
+    splits = tables.grown_splits([], samples, 250 * tables.SAMPLE_EVERY)
     assert splits == [b"0250", b"0500", b"0750"]
-    assert regions.grown_splits(splits, samples, 250 * regions.SAMPLE_EVERY) == splits
-    assert regions.grown_splits([b"0100"], samples, 300 * regions.SAMPLE_EVERY) == [b"0100", b"0400", b"0700"]
-    assert regions.cuts(samples, 4) == splits
-    assert regions.cuts([], 4) == []
+    assert tables.grown_splits(splits, samples, 250 * tables.SAMPLE_EVERY) == splits
+    assert tables.grown_splits([b"0100"], samples, 300 * tables.SAMPLE_EVERY) == [b"0100", b"0400", b"0700"]
+    assert tables.cuts(samples, 4) == splits
+    assert tables.cuts([], 4) == []
 
 
 def test_sweep_of_a_drop_that_was_cut_short_is_finished_by_the_next(store: EmbeddedStore) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import lmdb
 import pytest
 
-from pyomid.storage.embedded import full_pages
-from pyomid.storage.embedded.full_pages import put_full
+from pyomid.storage.embedded import batch_writes
+from pyomid.storage.embedded.batch_writes import put_full
 
 pytestmark = pytest.mark.fast
 
@@ -78,7 +78,7 @@ def test_it_declines_what_would_cost_too_much(
         assert not put_full(transaction, database, [*odd, even[-1]]), "one is there"
         assert not put_full(transaction, database, [*odd, (b"x" * 510, b"value")])
         with monkeypatch.context() as small:
-            small.setattr(full_pages, "_BYTES_MAX", 1000)
+            small.setattr(batch_writes, "_BETWEEN_BYTES_MAX", 1000)
             assert not put_full(transaction, database, odd)
     assert content(environment, database) == dict(even)
     assert put(environment, database, odd)

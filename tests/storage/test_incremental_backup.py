@@ -22,8 +22,8 @@ from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.copies.backup import back_up, restore
-from pyomid.storage.embedded.copies.difference import Change, differences, newest
+from pyomid.storage.embedded.backup import back_up, restore
+from pyomid.storage.embedded.difference import Change, differences, newest
 from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import CELLS, DATABASES, open_data, open_folder
 
@@ -398,7 +398,7 @@ def test_a_link_is_named_by_where_it_lies(tmp_path: Path, chain: list[Path]) -> 
 def test_a_chain_is_no_longer_than_its_files_can_be_opened(
     tmp_path: Path, chain: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyomid.storage.embedded.copies.backup.LINKS_MAX", 3)
+    monkeypatch.setattr("pyomid.storage.embedded.backup.LINKS_MAX", 3)
     with pytest.raises(Misuse, match=r"needs 2 earlier backups, .* without since"):
         back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=chain[2])
     assert not (tmp_path / "next").exists()

@@ -21,9 +21,9 @@ import pyomid
 from pyomid import crashpoints
 from pyomid.errors import Corruption, Misuse, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
-from pyomid.storage.embedded.copies.backup import back_up, restore
-from pyomid.storage.embedded.copies.upgrade import LOG_FILES
+from pyomid.storage.embedded.backup import back_up, restore
 from pyomid.storage.embedded.layout import open_folder
+from pyomid.storage.embedded.upgrade import LOG_FILES
 from pyomid.types import CellVersion, Column, RowWrite, TableInfo
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]

@@ -8,9 +8,9 @@ from typing import Final
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.failures import is_denied
 from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper

@@ -12,7 +12,7 @@ from pyomid.types import TIMESTAMP_STEP, ConflictLevel
 
 if TYPE_CHECKING:
     from pyomid.storage.hbase.catalog import HBaseCatalog
-    from pyomid.storage.hbase.rpc.client import Cluster
+    from pyomid.storage.hbase.cluster import Cluster
 
 ANY_LEVEL: Final = "any"
 

@@ -11,7 +11,7 @@ Over HBase small writes of tasks share calls: writes that arrive during a call s
     task 3            wait ·······························▶
     task 4                wait ···························▶
 
-`storage.hbase.rpc.group_commit` does the same for threads; here one thread makes a call for hundreds of tasks. If a
+`storage.hbase.group_commit` does the same for threads; here one thread makes a call for hundreds of tasks. If a
 task is cancelled before its call begins, its write is never sent.
 """
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
-from pyomid.row_codec.exact import full_name
+from pyomid.row_codec.values import full_name
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
 
 

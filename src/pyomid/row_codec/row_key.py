@@ -26,8 +26,7 @@ from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.exact import exact, shown_value
-from pyomid.row_codec.values import number_of, python_value, scaled_value, unscaled_of
+from pyomid.row_codec.values import exact, number_of, python_value, scaled_value, shown_value, unscaled_of
 from pyomid.types import TableSchema
 
 ESCAPED_ZERO: Final = b"\x00\xff"

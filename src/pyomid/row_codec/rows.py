@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.row_codec.exact import shown_value
 from pyomid.row_codec.nested import OF_PROGRAMS, json_value, value_of_json
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import SENTINEL_VALUE, near, schema_of, sentinel_column
-from pyomid.row_codec.values import decode_earlier, encode_value
+from pyomid.row_codec.values import decode_earlier, encode_value, shown_value
 from pyomid.types import Column, TableInfo
 
 Cells = dict[Column, bytes | None]

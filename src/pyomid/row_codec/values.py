@@ -1,6 +1,20 @@
-"""One column value ↔ its stored bytes: row-at-a-time, the reference implementation of the column kernels.
+"""One column value: the Python values that a type accepts, and their stored bytes, the reference implementation of the
+column kernels.
 
-Values follow HBase's `Bytes` conventions, so that other programs can read them (the table is in `column_types`).
+`exact` returns an accepted value, or raises an error that says why it does not fit:
+
+    boolean          bool                                  date            date
+    byte … long      int in the type's range               timestamp       datetime with a time zone
+    double           float; int if exactly representable   timestamp_ntz   datetime without one
+    float            the same; a float is rounded          interval        timedelta
+    decimal(p,s)     Decimal with no more digits           array           list or tuple
+    string           str                                   map             dict or list of pairs
+    binary           bytes, bytearray, memoryview          struct          dict of its fields
+
+A value of a subclass, or a numpy scalar, is converted to the built-in Python value that it equals. It is refused if it
+equals none: a `pandas.Timestamp` with nanoseconds, a `numpy.longdouble`, NaT.
+
+Stored values follow HBase's `Bytes` conventions, so that other programs can read them (the table is in `column_types`).
 
 An empty stored value is a tombstone, but strings and binaries may be empty. So a string or binary that is empty, or has
 only zero bytes, is stored with one more zero byte:
@@ -15,20 +29,30 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
-from typing import Any, Final
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Context, Decimal
+from typing import Any, Final, TypeVar
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.exact import WIDE_CONTEXT, exact, exact_nested, shown_value
 from pyomid.row_codec.nested import from_json, to_json
+from pyomid.types import python_scalar
 
+T = TypeVar("T")
+
+_SHOWN_MAX: Final = 80
+WIDE_CONTEXT: Final = Context(prec=60)
+"""Enough for 38 digits at any scale; the default context rounds to 28."""
+_NUMPY_FINE_UNITS: Final = frozenset({"ns", "ps", "fs", "as"})
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+# Stored bytes
 
 
 def encode_value(value: Any, type_name: str) -> bytes:
@@ -153,3 +177,248 @@ def _decode_text(text: bytes) -> str:
         return text.decode()
     except UnicodeDecodeError as error:
         raise Corruption(f"stored value {text!r} of a string column is not UTF-8") from error
+
+
+# Accepted values
+
+
+def exact(value: Any, kind: ColumnType) -> Any:
+    """Return the built-in Python value of a simple type; TypeError or ValueError says why there is none."""
+    take, needed = _TAKEN[_family(kind)]
+    found = take(_of_numpy_time(value) if _is_numpy_time(value) else python_scalar(value), kind)
+    if found is _NONE:
+        raise TypeError(f"{needed} needed, not {full_name(type(value))}")
+    return found
+
+
+def _family(kind: ColumnType) -> str:
+    if kind.layout is not Layout.INTEGER or kind.name in ("date", "timestamp", "timestamp_ntz"):
+        return kind.name if kind.layout is Layout.INTEGER else kind.layout
+    return "interval" if kind.name.startswith("interval") else "integer"
+
+
+def exact_nested(value: Any, spark: Any) -> Any:
+    """Return a value of a Spark type's JSON value with all its parts `exact`: lists, lists of pairs, dicts."""
+    if value is None:
+        return None
+    if isinstance(spark, str):
+        return exact(value, column_type(spark))
+    match spark["type"]:
+        case "array":
+            if not isinstance(value, list | tuple):
+                raise TypeError(f"a list is needed, not {full_name(type(value))}")
+            return [_exact_part(each, spark["elementType"], spark["containsNull"], "array element") for each in value]
+        case "map":
+            return [_exact_pair(pair, spark) for pair in _pairs(value)]
+    names = {field["name"] for field in spark["fields"]}
+    if not isinstance(value, Mapping) or set(value) != names:
+        raise TypeError(f"a dict with {', '.join(sorted(names))} is needed, not {shown_value(value)}")
+    return {
+        field["name"]: _exact_part(value[field["name"]], field["type"], field["nullable"], f"field {field['name']!r}")
+        for field in spark["fields"]
+    }
+
+
+def _exact_part(value: Any, spark: Any, is_nullable: bool, part: str) -> Any:
+    """Return a part of a nested value `exact`; `is_nullable`: whether the type allows None there."""
+    if value is None and not is_nullable:
+        raise ValueError(f"the type does not allow None as {part}")
+    return exact_nested(value, spark)
+
+
+def _pairs(value: Any) -> Any:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str | bytes):
+        raise TypeError(f"a dict or a list of pairs is needed, not {full_name(type(value))}")
+    return pairs
+
+
+def _exact_pair(pair: Any, spark: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise TypeError(f"a pair of key and value is needed, not {shown_value(pair)}")
+    if pair[0] is None:
+        raise TypeError("a map cannot have the key None")
+    value = _exact_part(pair[1], spark["valueType"], spark["valueContainsNull"], "map value")
+    return exact_nested(pair[0], spark["keyType"]), value
+
+
+def full_name(kind: type) -> str:
+    """Return a type's name with its module, because several modules have a `bool`, `datetime` or `Timestamp`."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def shown_value(value: object) -> str:
+    """Return a value as text for a message, truncated if long."""
+    try:
+        text = repr(value)
+    except Exception:  # an int with more digits than Python prints, or an error in the program's `__repr__`
+        return f"of type {full_name(type(value))}"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+# numpy's dates and times; numpy may not be installed
+
+
+def _is_numpy_time(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.datetime64 | numpy.timedelta64)
+
+
+def _of_numpy_time(value: Any) -> date | timedelta:
+    """Return the Python value that equals a numpy date, time or duration."""
+    if value != value:
+        raise ValueError("NaT is not a value: write None")
+    unit, _ = sys.modules["numpy"].datetime_data(value.dtype)
+    in_us = value.astype(f"{value.dtype.kind}8[us]") if unit in _NUMPY_FINE_UNITS else value
+    found = in_us.item() if in_us == value else value
+    if isinstance(found, date | timedelta):
+        return found
+    raise ValueError(
+        f"{full_name(type(value))}({value}, {unit!r}) equals no Python value: Python has microseconds and the years 1 "
+        "to 9999"
+    )
+
+
+# The values that each type accepts. `_NONE`: the value's type is not accepted
+
+_NONE: Final = object()
+
+
+def _boolean(value: Any, _: ColumnType) -> Any:
+    return value if isinstance(value, bool) else _NONE
+
+
+def _integer(value: Any, kind: ColumnType) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return _NONE
+    return in_range(int(value), kind)
+
+
+def in_range(number: int, kind: ColumnType) -> int:
+    """Return the number; ValueError if the type cannot hold it."""
+    bound = 1 << (8 * kind.width - 1)
+    if not -bound <= number < bound:
+        what = "" if kind.name in ("byte", "short", "integer", "long") else " microseconds"
+        raise ValueError(f"{kind.name} holds {-bound} to {bound - 1}{what}")
+    return number
+
+
+def _float(value: Any, kind: ColumnType) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _NONE
+    try:
+        found: float = float(value) if kind.width == 8 else struct.unpack(">f", struct.pack(">f", value))[0]
+    except OverflowError:
+        raise ValueError(f"it is beyond the largest {kind.name}") from None
+    if isinstance(value, int) and found != value:
+        raise ValueError(f"a {kind.name} cannot hold this int exactly: write float(…) to round it to {found!r}")
+    return found
+
+
+def _decimal(value: Any, kind: ColumnType) -> Any:
+    if not isinstance(value, Decimal):
+        return _NONE
+    if not value.is_finite():
+        raise ValueError(f"a decimal cannot be {value}")
+    if not value:
+        return Decimal(0).scaleb(-kind.scale)
+    before, after = max(value.adjusted() + 1, 0), _digits_after_point(value)
+    if after > kind.scale:
+        raise ValueError(f"it has {after} digits after the point, but {kind.name} allows {kind.scale}")
+    if before > kind.precision - kind.scale:
+        raise ValueError(
+            f"it has {before} digits before the point, but {kind.name} allows {kind.precision - kind.scale}"
+        )
+    return value.quantize(Decimal(1).scaleb(-kind.scale), context=WIDE_CONTEXT)
+
+
+def _digits_after_point(value: Decimal) -> int:
+    """Return the number of digits after the point without trailing zeros; negative for a multiple of ten."""
+    _, digits, exponent = value.as_tuple()
+    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    return -(int(exponent) + zeros)
+
+
+def _string(value: Any, _: ColumnType) -> Any:
+    if not isinstance(value, str):
+        return _NONE
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"it has the lone surrogate {value[error.start]!r}, which is not a character") from None
+    return str.__str__(value)
+
+
+def _binary(value: Any, _: ColumnType) -> Any:
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _NONE
+
+
+def _date(value: Any, _: ColumnType) -> Any:
+    if isinstance(value, datetime):
+        raise TypeError("a date is needed, not a datetime, which has a time of day")
+    return _same(value, date, lambda: _day(value))
+
+
+def _timestamp(value: Any, _: ColumnType) -> Any:
+    moment = _datetime(value)
+    if moment is _NONE:
+        return _NONE
+    if moment.utcoffset() is None:
+        raise TypeError("a timestamp needs a datetime with a time zone")
+    try:
+        return moment.astimezone(UTC)  # as a read returns it
+    except OverflowError:
+        raise ValueError("in UTC it lies outside the years 1 to 9999") from None
+
+
+def _timestamp_ntz(value: Any, _: ColumnType) -> Any:
+    local = _datetime(value)
+    if local is not _NONE and local.tzinfo is not None:
+        raise TypeError("a timestamp_ntz needs a datetime without a time zone")
+    return local
+
+
+def _datetime(value: Any) -> Any:
+    return _same(value, datetime, lambda: datetime.combine(_day(value), _time(value), value.tzinfo))
+
+
+def _day(value: date) -> date:
+    return date(value.year, value.month, value.day)
+
+
+def _time(value: datetime) -> time:
+    return time(value.hour, value.minute, value.second, value.microsecond, fold=value.fold)
+
+
+def _interval(value: Any, kind: ColumnType) -> Any:
+    found = _same(value, timedelta, lambda: timedelta(value.days, value.seconds, value.microseconds))
+    if found is not _NONE:
+        in_range(found // timedelta(microseconds=1), kind)
+    return found
+
+
+def _same(value: Any, kind: type[T], plain: Callable[[], T]) -> Any:
+    """Return the value, or for a subclass the equal value of `kind`; `_NONE` if it is not of that type."""
+    if type(value) is kind or not isinstance(value, kind):
+        return value if isinstance(value, kind) else _NONE
+    try:
+        found = plain()
+    except (TypeError, ValueError):  # NaT of pandas: its parts are NaN
+        raise ValueError(f"{value} is not a value: write None") from None
+    if found != value:
+        raise ValueError(f"{full_name(type(value))} {value} is finer than a microsecond, Python's resolution")
+    return found
+
+
+_TAKEN: Final[dict[str, tuple[Callable[[Any, ColumnType], Any], str]]] = {
+    "boolean": (_boolean, "bool is"),
+    "integer": (_integer, "int is"),
+    "float": (_float, "float is"),
+    "decimal": (_decimal, "decimal.Decimal is"),
+    "string": (_string, "str is"),
+    "binary": (_binary, "bytes are"),
+    "date": (_date, "datetime.date is"),
+    "timestamp": (_timestamp, "datetime.datetime is"),
+    "timestamp_ntz": (_timestamp_ntz, "datetime.datetime is"),
+    "interval": (_interval, "datetime.timedelta is"),
+}

@@ -13,10 +13,11 @@ from pyomid.client.admin.table_admin import alter_table, alter_with_fence
 from pyomid.client.validation import check_list, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.ports import Deployment
-from pyomid.row_codec.column_changes import ColumnChanges, changed_table
 from pyomid.row_codec.column_types import type_name
 from pyomid.row_codec.schema import (
+    ColumnChanges,
     Field,
+    changed_table,
     check_row_key,
     column_mapping,
     families_of,

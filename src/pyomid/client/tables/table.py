@@ -37,7 +37,7 @@ from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
-from pyomid.row_codec.exact import exact, shown_value
+from pyomid.row_codec.values import exact, shown_value
 from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 from pyomid.errors import Misuse
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.row_codec.column_types import column_type
-from pyomid.row_codec.exact import exact
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import column_named, near
-from pyomid.row_codec.values import number_of
+from pyomid.row_codec.values import exact, number_of
 from pyomid.spark.source.read_task import intersection
 from pyomid.types import NO_KEYS, KeyRange, TableSchema, prefix_range
 

@@ -40,7 +40,7 @@ from pyomid.storage.embedded.layout import COMMITS, open_data, open_folder
 from pyomid.storage.embedded.leader_state import check_epoch, note_change, read_number
 from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, put_carried, unpack
 from pyomid.storage.embedded.records import VALUE_BYTES_MAX
-from pyomid.storage.embedded.table_numbers import Table, Tables
+from pyomid.storage.embedded.tables import Table, Tables
 from pyomid.types import TIMESTAMP_STEP, CellsOfCommit, SealOutcome
 
 __all__ = ["RECORD_BYTES", "RECORD_TIMESTAMPS", "EmbeddedCommitTable"]

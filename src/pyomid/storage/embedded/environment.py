@@ -52,7 +52,7 @@ Transaction = Any
 """`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
 Commit = tuple[FileId, int]
 """A data file, and the number of an LMDB transaction in it."""
-_DATA: Final = "data.mdb"
+DATA_FILE: Final = "data.mdb"
 _LOCK: Final = "lock.mdb"
 _LOCK_BYTES: Final = 1 << 14
 """The beginning of LMDB's lock file: its head, and the slots of 200 readers."""
@@ -132,7 +132,7 @@ class Environment:
 
     def __init__(self, folder: Path, databases: Sequence[bytes], *, map_bytes: int) -> None:
         self._folder = folder
-        self._file = os.fspath(folder / _DATA)
+        self._file = os.fspath(folder / DATA_FILE)
         self._names = tuple(databases)
         self._map_bytes = map_bytes
         self._guard = ProcessGuard(f"the embedded store in {folder}")
@@ -609,7 +609,7 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
 def _is_out_of_room(folder: Path) -> bool:
     """Whether a short write means that the disk is full, or the limit of `ulimit -f` reached."""
     try:
-        disk, size = os.statvfs(folder), os.stat(folder / "data.mdb").st_size
+        disk, size = os.statvfs(folder), os.stat(folder / DATA_FILE).st_size
     except OSError:
         return False
     size_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -637,7 +637,7 @@ def open_environment(folder: Path, databases: Sequence[bytes], *, map_bytes: int
     Only the first user's `map_bytes` counts.
     """
     with _register_lock:
-        wanted = _data_file(os.fspath(folder / _DATA))
+        wanted = _data_file(os.fspath(folder / DATA_FILE))
         environment = next((known for known in _register if known.data_file == wanted), None)
         if environment is None:
             environment = Environment(folder, databases, map_bytes=map_bytes)

@@ -1,12 +1,13 @@
-"""The folder: its layout version, and the LMDB environment in it with its databases.
+"""The folder: its layout version, the LMDB environment in it with its databases, and the note of which file is its own.
 
-Whoever changes bytes that `records`, `table_numbers`, `catalog`, `commit_entries` or `leader_state` store must raise
+Whoever changes bytes that `records`, `tables`, `catalog`, `commit_entries` or `leader_state` store must raise
 `LAYOUT_VERSION` and add a step to `upgrade.UPGRADES`, which upgrades the version before in place.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ import lmdb
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
 from pyomid.storage.embedded.environment import (
+    DATA_FILE,
     MAP_BYTES_DEFAULT,
     READERS_MAX,
     Environment,
@@ -49,6 +51,8 @@ UNFINISHED_FILE: Final = "UNFINISHED"
 """Present while a backup or a restore writes the folder, and after one that was interrupted."""
 UNFINISHED_SUFFIX: Final = ".new"
 """Suffix of a file that `write_durably` has not completed; a kill may leave one."""
+NOTE_FILE: Final = "files.json"
+_NOTE_BYTES_MAX: Final = 4096
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
@@ -154,7 +158,7 @@ def _create_environment(path: Path, *, shared: bool) -> None:
                 made.open_db(database)
     except lmdb.Error as error:
         raise mapped(error, path) from error
-    for name in ("data.mdb", "lock.mdb"):
+    for name in (DATA_FILE, "lock.mdb"):
         os.chmod(path / name, mode)
     sync_folder(path)
 
@@ -187,7 +191,7 @@ def _upgrade(path: Path) -> None:
 def upgrade_from(found: int, path: Path, *, shared: bool) -> None:
     """Upgrade the folder in place, one version after the other. Call under the folder's lock. A kill leaves the folder
     as it was before or after a step."""
-    steps = import_module("pyomid.storage.embedded.copies.upgrade")  # only a folder of an earlier layout needs it
+    steps = import_module("pyomid.storage.embedded.upgrade")  # only a folder of an earlier layout needs it
     for version in range(found, LAYOUT_VERSION):
         if version not in steps.UPGRADES:
             raise Misuse(f"folder {path} has embedded layout {version}, which this pyomid cannot upgrade")
@@ -228,3 +232,51 @@ def unusable(path: Path, error: OSError) -> OmidError:
     if isinstance(error, PermissionError):
         return Misuse(f"folder {path} is not writable for this user: {error.strerror}", folder=str(path))
     return mapped(error, path)
+
+
+# The note of the folder's files. A copy that another tool makes during writes mixes pages of different moments: LMDB
+# reuses pages within a few commits, so the copy may have an old root over new pages. Nothing in the file shows that,
+# and LMDB does not detect it. So the folder's first TSO notes in `files.json` which file is the folder's, and a TSO
+# that finds another file refuses it. A folder without a note is new, or an operator removed the note to declare the
+# copy good: then it is a database of its own.
+
+
+def has_note(folder: Path, names: tuple[str, ...] = (DATA_FOLDER,)) -> bool:
+    """Whether the note names the files of these folders; a note of layout 1 names one more file after them.
+
+    False: there is no note, or it cannot be read. `Misuse`: it names other files.
+    """
+    try:
+        noted = json.loads((folder / NOTE_FILE).read_bytes()[:_NOTE_BYTES_MAX])["files"]
+        noted = list(noted)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return False
+    except OSError as error:
+        raise unusable(folder, error) from error
+    if noted[: len(names)] != _files(folder, names):
+        raise Misuse(
+            f"{folder} is a copy of a database's files, which may be torn: copy with `pyomid backup` and `pyomid "
+            "restore`; or, if no process had the folder open while it was copied, remove "
+            f"{folder / NOTE_FILE}: then the copy opens as another database",
+            folder=str(folder),
+        )
+    return True
+
+
+def note_files(folder: Path) -> None:
+    """Note the folder's files. Durable on return, so that a loss of power does not make the folder another database."""
+    try:
+        write_durably(
+            folder / NOTE_FILE, json.dumps({"files": _files(folder, (DATA_FOLDER,))}), shared=is_shared(folder)
+        )
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def _files(folder: Path, names: tuple[str, ...]) -> list[int]:
+    """Return the files' inodes. Without the device, whose number changes at a reboot, and without the change time,
+    which a `chown -R` at a container's start would change."""
+    try:
+        return [os.stat(folder / name / DATA_FILE).st_ino for name in names]
+    except OSError as error:
+        raise unusable(folder, error) from error

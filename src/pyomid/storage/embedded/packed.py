@@ -27,8 +27,7 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     version_suffix,
 )
-from pyomid.storage.embedded.regions import is_sample
-from pyomid.storage.embedded.table_numbers import Table
+from pyomid.storage.embedded.tables import Table, is_sample
 from pyomid.types import RowWrite
 
 ONE_STEP_BYTES_MAX: Final = 256 << 10

@@ -24,11 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.owned_files import FileId
-from pyomid.storage.embedded.environment import Transaction
+from pyomid.storage.embedded.environment import DATA_FILE, Transaction
 from pyomid.storage.embedded.native import pages as kernels
 from pyomid.types import ReadBounds
 
-_FILE: Final = "data.mdb"
 _DATABASE: Final = struct.Struct("<I HH QQQQ Q")
 """MDB_db: padding, flags, depth, the numbers of pages of three kinds, entries, root."""
 _META: Final = struct.Struct("<16x II")
@@ -187,7 +186,7 @@ class Pages:
     def _map(self) -> Bytes | None:
         """Map the file at its present length; it never shrinks. None if that fails: LMDB's cursor needs no mapping."""
         try:
-            with open(self._environment.folder / _FILE, "rb") as file:
+            with open(self._environment.folder / DATA_FILE, "rb") as file:
                 status = os.fstat(file.fileno())
                 if (status.st_dev, status.st_ino) != self._environment.data_file:
                     return None

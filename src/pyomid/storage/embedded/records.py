@@ -39,7 +39,7 @@ from zlib import crc32
 
 from pyomid.errors import Corruption
 from pyomid.storage.checks import shown
-from pyomid.types import TIMESTAMP_MAX, KeyRange
+from pyomid.types import TIMESTAMP_MAX, KeyRange, StoreLimits
 
 KEY_BYTES_MAX: Final = 511
 """LMDB's limit, as it is compiled by default."""
@@ -50,6 +50,13 @@ KEY_BYTES_MIN: Final = TABLE_BYTES + 1 + 1 + VERSION_BYTES
 ESCAPED_ROW_BYTES_MAX: Final = KEY_BYTES_MAX - TABLE_BYTES - 1 - VERSION_BYTES
 
 VALUE_BYTES_MAX: Final = 10 << 20
+
+LIMITS: Final = StoreLimits(
+    row_bytes_max=ESCAPED_ROW_BYTES_MAX,
+    qualifier_bytes_max=32_767,
+    value_bytes_max=VALUE_BYTES_MAX,
+    zeros_count_twice=True,
+)
 
 HEADER_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4

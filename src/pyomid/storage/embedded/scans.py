@@ -26,7 +26,7 @@ from pyomid.storage.embedded.records import (
     key_row,
     range_bounds,
 )
-from pyomid.storage.embedded.table_numbers import Table, Tables
+from pyomid.storage.embedded.tables import Table, Tables
 from pyomid.types import Column, KeyRange, ReadBounds
 
 _BATCH_BYTES_MAX: Final = 256 << 20

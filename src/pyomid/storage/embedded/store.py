@@ -15,25 +15,28 @@ from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.ports import Capabilities, DataStore
 from pyomid.storage.checks import (
-    check_column,
-    check_row_key,
-    check_value_length,
     check_version,
     check_writes,
-    shown,
 )
-from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_twins
+from pyomid.storage.embedded.batch_writes import (
+    WRITE_BYTES_MAX,
+    WRITE_RECORDS_MAX,
+    batch_parts,
+    check_batch,
+    cleanings,
+    encoded_rows,
+    for_kernels,
+    has_twins,
+    put_full,
+)
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
-from pyomid.storage.embedded.full_pages import put_full
 from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
 from pyomid.storage.embedded.leader_state import read_number
 from pyomid.storage.embedded.native import points
-from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, pack
 from pyomid.storage.embedded.records import (
-    ESCAPED_ROW_BYTES_MAX,
+    LIMITS,
     NO_SUCH_COLUMN,
-    VALUE_BYTES_MAX,
     VERSION_BYTES,
     Record,
     corrupt,
@@ -48,9 +51,8 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     version_suffix,
 )
-from pyomid.storage.embedded.regions import REGION_ROWS_DEFAULT, SAMPLE_MASK, Regions, is_sample
 from pyomid.storage.embedded.scans import Scans
-from pyomid.storage.embedded.table_numbers import Table, Tables
+from pyomid.storage.embedded.tables import REGION_ROWS_DEFAULT, Regions, Table, Tables, is_sample
 from pyomid.types import (
     TIMESTAMP_MAX,
     Cell,
@@ -64,17 +66,6 @@ from pyomid.types import (
     TableInfo,
 )
 
-LIMITS: Final = StoreLimits(
-    row_bytes_max=ESCAPED_ROW_BYTES_MAX,
-    qualifier_bytes_max=32_767,
-    value_bytes_max=VALUE_BYTES_MAX,
-    zeros_count_twice=True,
-)
-
-_WRITE_RECORDS_MAX: Final = 2000
-"""Records in one write transaction: it holds the writer lock for a few milliseconds, then others get their turn
-(C6)."""
-_WRITE_BYTES_MAX: Final = 1 << 20
 _ROOM_TO_PACK: Final = 4 * ONE_STEP_BYTES_MAX
 _FEW_RECORDS: Final = 64
 _NO_BOUNDS: Final = ReadBounds()
@@ -222,11 +213,11 @@ class EmbeddedStore(DataStore):
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         check_version(version)
         prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
-        batch = _for_kernels(batch)
-        self._check_batch(prepared, batch)
+        batch = for_kernels(batch)
+        check_batch(prepared, batch)
         if any(column not in prepared.numbers for column in batch.columns):
             self._allocate(table, batch.columns)
-        for first, stop in _batch_parts(batch):
+        for first, stop in batch_parts(batch):
             self._write_again_if_changed(
                 prepared, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
             )
@@ -243,13 +234,7 @@ class EmbeddedStore(DataStore):
         if any(column not in table.numbers for column in batch.columns):  # dropped and made again meanwhile
             self._allocate(table.name, batch.columns)
             raise _TableChanged
-        numbers = np.array([table.numbers[column] for column in batch.columns], dtype=np.int64)
-        prefix = np.frombuffer(bytearray(table.prefix), dtype=np.uint8)
-        encoded, bounds, sampled = kernels.encode_rows(
-            batch.arrays(), first, stop, prefix, numbers, version, SAMPLE_MASK
-        )
-        records = kernels.pairs(encoded, bounds)
-        samples = [(records[index][0][:-VERSION_BYTES], b"") for index in np.flatnonzero(sampled).tolist()]
+        records, samples = encoded_rows(table, version, batch, first, stop)
         self._environment.write(
             lambda transaction: self._put_sorted(transaction, table, records, samples), records=len(records)
         )
@@ -272,15 +257,6 @@ class EmbeddedStore(DataStore):
         if samples:
             with transaction.cursor(self._samples) as cursor:
                 cursor.putmulti(samples)
-
-    def _check_batch(self, table: Table, batch: CellBatch) -> None:
-        _check_one_record_a_row(batch)
-        for column in batch.columns:
-            check_column(column, table.families, LIMITS)
-        is_family = np.array([not column.qualifier for column in batch.columns], dtype=np.bool_)
-        rule, row, cell = kernels.check_batch(batch.arrays(), is_family, LIMITS.value_bytes_max)
-        if rule != kernels.GOOD:
-            _raise_broken(rule, batch, row, cell)
 
     # Reading
 
@@ -386,12 +362,9 @@ class EmbeddedStore(DataStore):
             self._change_records(table, _changes_of(batch, heals, drops))
             return
         numbers = np.array([current.numbers.get(column, 0) for column in batch.columns], dtype=np.int64)
-        ready = _for_kernels(batch)
-        for cleaning in cleanings(ready, heals, drops, current.prefix, numbers, records_max=_WRITE_RECORDS_MAX):
-            self._environment.write(partial(self._clean, cleaning=cleaning), records=len(cleaning.keys))
-
-    def _clean(self, transaction: Transaction, *, cleaning: Cleaning) -> None:
-        cleaning.apply(transaction, self._cells)
+        ready = for_kernels(batch)
+        for cleaning in cleanings(ready, heals, drops, current.prefix, numbers):
+            self._environment.write(partial(cleaning.apply, database=self._cells), records=len(cleaning.keys))
 
     def _change_records(
         self, table: str, changes: dict[tuple[bytes, int], _Change], *, patience_s: float = 0.0
@@ -455,21 +428,21 @@ class EmbeddedStore(DataStore):
         """Drop the table at once. Then delete its records in parts, and those that an interrupted drop left."""
         dropped = self._environment.write(lambda transaction: self._tables.drop(transaction, table, withdrawn))
         for prefix in self._environment.read(self._tables.dropped):
-            while self._environment.write(partial(self._sweep, prefix=prefix), records=_WRITE_RECORDS_MAX):
+            while self._environment.write(partial(self._sweep, prefix=prefix), records=WRITE_RECORDS_MAX):
                 pass
             self._environment.write(partial(self._tables.forget, prefix=prefix))
         return dropped
 
     def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
         """Delete a bounded number of records and samples. Return True while some may be left."""
-        left = _WRITE_RECORDS_MAX
+        left = WRITE_RECORDS_MAX
         for database in (self._cells, self._samples):
             with transaction.cursor(database) as cursor:
                 more = cursor.set_range(prefix)
                 while more and left > 0 and cursor.key().startswith(prefix):
                     more = cursor.delete()
                     left -= 1
-        return left < _WRITE_RECORDS_MAX
+        return left < WRITE_RECORDS_MAX
 
     def record_count(self) -> int:
         """Return the number of records of all tables, fresh: one for each row and version."""
@@ -591,19 +564,13 @@ def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
     return list(dict.fromkeys(column for write in rows for column, _ in write.cells))
 
 
-def _for_kernels(batch: CellBatch) -> CellBatch:
-    """Return the batch with contiguous arrays, as the kernels need them."""
-    buffer, *others = map(np.ascontiguousarray, batch.arrays())
-    return CellBatch(buffer, batch.columns, *others)
-
-
 def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:
     """Divide rows into parts with a bounded number of records and bytes."""
     part: list[RowWrite] = []
     total = 0
     for row in rows:
         size = sum(len(value) for _, value in row.cells if value is not None)
-        if part and (len(part) == _WRITE_RECORDS_MAX or total + size > _WRITE_BYTES_MAX):
+        if part and (len(part) == WRITE_RECORDS_MAX or total + size > WRITE_BYTES_MAX):
             yield part
             part, total = [], 0
         part.append(row)
@@ -618,38 +585,9 @@ def _change_parts(
     """Divide changes, ascending by row, into parts with a bounded number of records; those of a row stay together."""
     part: list[tuple[tuple[bytes, int], _Change]] = []
     for change in changes:
-        if len(part) >= _WRITE_RECORDS_MAX and change[0][0] != part[-1][0][0]:
+        if len(part) >= WRITE_RECORDS_MAX and change[0][0] != part[-1][0][0]:
             yield part
             part = []
         part.append(change)
     if part:
         yield part
-
-
-def _batch_parts(batch: CellBatch) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with a bounded number of records and bytes."""
-    if batch.rows == 0:
-        return
-    lengths = np.concatenate(([0], np.cumsum(np.maximum(batch.cell_len, 0), dtype=np.int64)))
-    bytes_before = lengths[batch.rec_cell[batch.row_rec]]
-    first = 0
-    while first < batch.rows:
-        fits = int(np.searchsorted(bytes_before, bytes_before[first] + _WRITE_BYTES_MAX, side="right")) - 1
-        stop = min(max(fits, first + 1), first + _WRITE_RECORDS_MAX, batch.rows)
-        yield first, stop
-        first = stop
-
-
-def _check_one_record_a_row(batch: CellBatch) -> None:
-    if batch.records != batch.rows:
-        raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
-
-
-def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
-    """Raise the error that the row-at-a-time path would raise for what the kernel found."""
-    key = batch.row_key(row)
-    if rule == kernels.ROW_OUT_OF_ORDER:
-        raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")
-    check_row_key(key, LIMITS)
-    check_value_length(key, batch.columns[int(batch.cell_col[cell])], int(batch.cell_len[cell]), LIMITS)
-    raise AssertionError(f"rule {rule} is broken, but no check finds it")

@@ -1,8 +1,9 @@
 """The ports over HBase: its native RPC, with cells in Apache Omid's format.
 
-    rpc/       connections, frames, calls, and reactions to a remote exception; blocking and asyncio
-    regions/   region locations; each operation on regions once, as a generator (`regions/steps`)
+    rpc/       connections, frames, calls, and reactions to a remote exception
     codec/     cell blocks and Omid's formats, one cell at a time and in compiled passes
+    regions/   region locations; each operation on regions once, as a generator (`regions/steps`)
+    cluster, loop_client    perform these operations: on threads, and on an event loop for the TSO's flushes
     store, commit_table, leader_state, catalog, timestamp_ceiling, coordination    the ports
 
 `rpc` and `regions` know nothing of transactions. Outside this package only `wiring`, `cli` and `testing` import from

@@ -44,12 +44,12 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Corruption, Misuse, OmidError, SnapshotTooOld, UnknownTable
 from pyomid.protocol.hashing import table_id
 from pyomid.storage.hbase.catalog import HBaseCatalog, decode_entry, encode_entry
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import COMMIT_TABLE
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import TABLES_UNCONFIRMED, Backup, BackupManifest, BackupMoment, TableEntry, TableInBackup, TableState
 
 MANIFEST_ROW: Final = b"backup/"

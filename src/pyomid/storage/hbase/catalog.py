@@ -27,9 +27,9 @@ from pyomid.storage.catalog_fields import (
     record_fields,
     records_of,
 )
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import (
     ColumnSchema,
     ConflictLevel,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Unavailable
 from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import (
     BUCKETS,
@@ -28,13 +29,12 @@ from pyomid.storage.hbase.codec.layout import (
     start_of_row,
 )
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.loop_client import LoopClient
 from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.steps import Budget, Steps
-from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.rpc.loop_client import LoopClient
 from pyomid.storage.hbase.rpc.requests import (
     INDETERMINATE,
     RowCondition,

@@ -16,6 +16,7 @@ from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
     COMMIT_TABLE,
@@ -27,15 +28,13 @@ from pyomid.storage.hbase.codec.layout import (
     commit_table_splits,
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.kerberos import Kerberos, KerberosOptions
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.token_service import TokenKeeper, credentials_of, token_steps
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.handshake import Handshake, SaslHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.requests import Durability
-from pyomid.storage.hbase.security.digest_md5 import Credentials
-from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosOptions
-from pyomid.storage.hbase.security.sasl import Protection
+from pyomid.storage.hbase.sasl import Credentials, Protection
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper

@@ -24,6 +24,7 @@ from typing import Final
 from pyomid.errors import Corruption, Unavailable
 from pyomid.ports import LeaderState
 from pyomid.storage.checks import deposed
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, LATEST, KeyValue
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_TABLE,
@@ -35,7 +36,6 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_bytes,
 )
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import Mutation, RowGet, RowMutation, deletes, puts
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import closing
 
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import META_FAMILY, META_TABLE
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import INDETERMINATE, Mutation, RowCondition, RowGet, RowMutation, puts
 from pyomid.types import prefix_range
 

@@ -7,11 +7,11 @@ from contextlib import closing, suppress
 from typing import Final
 
 from pyomid.errors import Misuse, UnknownTable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, PHOENIX_COPROCESSOR, is_shadow
 from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
     NAMES_ONLY,

@@ -16,6 +16,7 @@ from pyomid.cells import CellBatch, CellNames, without_cells
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Capabilities, DataStore
 from pyomid.storage.checks import check_column, check_row_key, check_value_length, check_version, check_writes
+from pyomid.storage.hbase.cluster import Cluster, Scan
 from pyomid.storage.hbase.codec.batches import BatchDecoder, batch_of_writes
 from pyomid.storage.hbase.codec.changes import (
     Changes,
@@ -31,7 +32,8 @@ from pyomid.storage.hbase.codec.layout import (
     is_shadow,
     shadow_qualifier,
 )
-from pyomid.storage.hbase.codec.native import changes as kernels
+from pyomid.storage.hbase.codec.native import encode as kernels
+from pyomid.storage.hbase.group_commit import GroupCommit, Results
 from pyomid.storage.hbase.physical_tables import PhysicalTables
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import (
@@ -44,10 +46,7 @@ from pyomid.storage.hbase.regions.bulk_writes import (
 )
 from pyomid.storage.hbase.regions.row_reads import WantedCells, absent_cells_steps, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.split_keys import keys_between
-from pyomid.storage.hbase.rpc.client import Cluster, Scan
 from pyomid.storage.hbase.rpc.failures import RemoteFailure, is_denied
-from pyomid.storage.hbase.rpc.group_commit import GroupCommit, Results
 from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
     INDETERMINATE,
@@ -265,7 +264,7 @@ class HBaseStore(DataStore):
         first, last = self._edge(table, key_range, known)
         if first is None or last is None:
             return []
-        return keys_between(first, last, [key for key in known if first < key < last], partitions)
+        return _keys_between(first, last, [key for key in known if first < key < last], partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
         """Flush the region server's memory to files. (A scan reads both in any case.)"""
@@ -434,6 +433,33 @@ def _batches(blocks: Scan) -> Iterator[CellBatch]:
                 scan.received(last_row)
             if batch is not None:
                 yield batch
+
+
+def _keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: int) -> list[bytes]:
+    """Return up to `partitions` - 1 ascending keys strictly between `first` and `last`. Assumes about equally many rows
+    between any two neighbouring `known` keys."""
+    anchors = [first, *sorted(set(known)), last]
+    gaps = len(anchors) - 1
+    cuts: list[bytes] = []
+    for number in range(1, partitions):
+        gap, share = divmod(number * gaps, partitions)
+        key = anchors[gap] if share == 0 else _interpolate(anchors[gap], anchors[gap + 1], share, partitions)
+        if first < key < last and (not cuts or key > cuts[-1]):
+            cuts.append(key)
+    return cuts
+
+
+def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
+    """Return the key at `share`/`whole` of the way from `low` to `high`. Keys are compared as base-256 fractions of a
+    few bytes after their common prefix."""
+    common = 0
+    while common < min(len(low), len(high)) and low[common] == high[common]:
+        common += 1
+    size = 6
+    begin = int.from_bytes(low[common : common + size].ljust(size, b"\0"), "big")
+    end = int.from_bytes(high[common : common + size].ljust(size, b"\0"), "big")
+    middle = begin + (end - begin) * share // whole
+    return low[:common] + middle.to_bytes(size, "big").rstrip(b"\0")
 
 
 def _wanted(columns: Sequence[Column] | None) -> _Columns:

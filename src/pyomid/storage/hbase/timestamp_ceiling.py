@@ -8,6 +8,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import CeilingStore
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.codec.layout import (
     TIMESTAMP_FAMILY,
@@ -17,7 +18,6 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_bytes,
     timestamp_of,
 )
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import INDETERMINATE, RowCondition, RowGet, RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 

@@ -9,14 +9,16 @@ import time
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import ConnectionDropped, KazooException, NoNodeError, ZookeeperError
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import SASL
 from kazoo.retry import KazooRetry
 
-from pyomid.errors import Misuse, Unavailable
+from pyomid.errors import Corruption, Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.hbase.security.kazoo_sasl import SaslConnection
-from pyomid.storage.hbase.security.kerberos import Kerberos
+from pyomid.storage.hbase.kerberos import Kerberos, KerberosContext, KerberosFailed
+from pyomid.storage.hbase.sasl import Protection, SaslRefused, exchange_steps
 from pyomid.tls import Refusal, probe
 
 _CONNECT_S_MAX: Final = 10.0
@@ -54,6 +56,67 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
 
+class _SaslConnection(ConnectionHandler):  # type: ignore[misc]
+    """SASL on the connection of a client that is not yet started; kazoo's own needs two unmaintained libraries
+    (decision 0071). kazoo gives up for good when authentication fails. Here a failure counts as a lost connection, so
+    that a service survives an outage of its KDC. `principal`: ZooKeeper's, with _HOST for the host."""
+
+    def __init__(self, client: KazooClient, kerberos: Kerberos, principal: str) -> None:
+        # Options that are not None make kazoo call `_authenticate_with_sasl` on each connection.
+        super().__init__(client, client._conn_retry.copy(), logger=client.logger, sasl_options={})
+        self._kerberos = kerberos
+        self._principal = principal
+        self.has_tried = threading.Event()
+        """Set once authentication has succeeded or failed."""
+        self.failure = ""
+        """Why the last authentication failed; empty if it succeeded."""
+        self.may_pass = True
+        """Whether a retry may succeed."""
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            self._exchange(self._kerberos.context(self._principal, host), timeout)
+            self.failure = ""
+        except KerberosFailed as error:
+            self._fail(str(error), may_pass=error.may_pass)
+        except ConnectionDropped:
+            self._fail(f"ZooKeeper {host} closed the connection during SASL: see its log")
+        except OSError as error:
+            self._fail(f"the connection to ZooKeeper {host} ended during SASL: {error}")
+        except (SaslRefused, Corruption, ZookeeperError) as error:
+            self._fail(f"SASL with ZooKeeper {host} failed: {str(error) or repr(error)}", may_pass=False)
+        finally:
+            self.has_tried.set()
+
+    def _exchange(self, context: KerberosContext, timeout: float) -> None:
+        exchange = exchange_steps(context, Protection.AUTHENTICATION)
+        token, rounds = next(exchange), 0
+        try:
+            while True:
+                rounds += 1
+                answer = self._ask(token, rounds, timeout)
+                if answer is None:
+                    raise SaslRefused("it has no SASL: set the option zookeeperPrincipal=none")
+                token = exchange.send(answer)
+        except StopIteration as end:
+            self._ask(end.value.token, rounds + 1, timeout)
+
+    def _ask(self, token: bytes, xid: int, timeout: float) -> bytes | None:
+        """Send one token; return the server's answer, or None if it sends none."""
+        self._submit(SASL(token), timeout, xid)
+        header, buffer, offset = self._read_header(timeout)
+        if header.err:
+            raise SaslRefused(f"it refuses this client (error {header.err}): see its log")
+        answer, _ = SASL.deserialize(buffer, offset)
+        return None if answer is None else bytes(answer)
+
+    def _fail(self, message: str, *, may_pass: bool = True) -> None:
+        if message != self.failure:
+            log.warning("authentication to ZooKeeper failed: %s", message)
+        self.failure, self.may_pass = message, may_pass
+        raise ConnectionDropped(message)
+
+
 class ZooKeeper:
     """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default; `sasl` is
     the client's Kerberos identity and the servers' principal."""
@@ -74,7 +137,7 @@ class ZooKeeper:
         self._session_s = session_s
         self._sasl = sasl
         self._tls = tls
-        self._connection: SaslConnection | None = None
+        self._connection: _SaslConnection | None = None
         self._client: KazooClient | None = None
         self._opening = threading.Lock()
         self._guard = ProcessGuard("ZooKeeper")
@@ -138,7 +201,7 @@ class ZooKeeper:
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )
         if self._sasl is not None:
-            client._connection = self._connection = SaslConnection(client, *self._sasl)
+            client._connection = self._connection = _SaslConnection(client, *self._sasl)
         try:
             ends_s = time.monotonic() + self._connect_s_max
             connected, advice = client.start_async(), "check the address"

@@ -14,7 +14,6 @@ cdef enum:
 
 cdef enum:
     ABSENT = -2  # Returned as a length: the dense cells have no cell of this column.
-    CELL_FIELDS = 3
 
 
 cdef inline bint equal(const uint8_t *one, const uint8_t *other, int64_t size) noexcept nogil:
@@ -26,18 +25,9 @@ cdef inline bint equal(const uint8_t *one, const uint8_t *other, int64_t size) n
     return True
 
 
-cdef struct Cell:
-    int64_t number  # of its column
-    int64_t offset  # of its value
-    int64_t length  # or TOMBSTONE
-
-
 cdef int64_t varint(const uint8_t *data, int64_t *at, int64_t stop) noexcept nogil
 cdef int64_t cells_head(const uint8_t *data, int64_t *at, int64_t stop, const uint8_t **codes) noexcept nogil
-cdef int64_t cells_max(const uint8_t *data, const int64_t[::1] lens) noexcept nogil
-cdef int64_t put_cells(const uint8_t *data, Cell *cells, int64_t count, uint8_t *out, int64_t at) noexcept nogil
 cdef uint32_t crc32(const uint8_t *data, int64_t size, uint32_t before) noexcept nogil
-cdef int64_t key_bytes_max(int64_t row_len) noexcept nogil
 cdef int64_t put_key(
     const uint8_t *prefix, int64_t prefix_len, const uint8_t *row, int64_t row_len, int64_t version, uint8_t *out,
     int64_t to,

@@ -7,6 +7,7 @@ row, that row's cells are decoded with the next block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter, eq
 from typing import Any, Final, NamedTuple
@@ -26,7 +27,6 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_of,
 )
 from pyomid.storage.hbase.codec.native import decode as kernels
-from pyomid.storage.hbase.regions.scan_cursor import ScanBlock
 from pyomid.types import Cell, Column, RowWrite
 
 _LEGACY: Final = np.frombuffer(LEGACY_TOMBSTONE, dtype=np.uint8).copy()
@@ -34,6 +34,16 @@ _HEAD_BYTES: Final = 14
 """Bytes of a KeyValue in a block before its row."""
 _LEAST_BYTES: Final = 24
 """Bytes of a KeyValue with empty row, family, qualifier and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanBlock:
+    """The result of one scan call. `restarted`: a row that an earlier block began is sent again from its beginning."""
+
+    cells: memoryview
+    results: int
+    ends_inside_row: bool
+    restarted: bool
 
 
 class ScanNames(NamedTuple):
@@ -237,27 +247,3 @@ def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:
 
 def _power_of_two(least: int) -> int:
     return 1 << max(4, (least - 1).bit_length())
-
-
-class RequestBuffers:
-    """The buffers of a Multi call: its actions, and the cell block with their cells."""
-
-    def __init__(self, actions_bytes_max: int, block_bytes_max: int) -> None:
-        self._actions = np.empty(actions_bytes_max, dtype=np.uint8)
-        self._block = np.empty(block_bytes_max, dtype=np.uint8)
-        self._used = np.zeros(3, dtype=np.int64)
-        """Bytes of actions, bytes of the block, rows."""
-
-    @property
-    def rows(self) -> int:
-        return int(self._used[2])
-
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Return the arrays that an encoder takes."""
-        return self._actions, self._block, self._used
-
-    def actions(self) -> bytes:
-        return self._actions[: self._used[0]].tobytes()
-
-    def block(self) -> memoryview:
-        return self._block[: self._used[1]].data

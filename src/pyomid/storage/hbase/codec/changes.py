@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, ColumnNames
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
-from pyomid.storage.hbase.codec.native import changes as kernels
-from pyomid.storage.hbase.codec.native import encode
+from pyomid.storage.hbase.codec.native import encode as kernels
 from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
 from pyomid.types import CellVersion, Column, KeyRange
 
@@ -56,7 +55,9 @@ class Changes(NamedTuple):
     def block_ends(self) -> Int64s:
         """Return, for each row, an upper bound of the encoded bytes of all cells up to its end."""
         row_bytes = np.repeat(self.row_bytes, np.diff(self.row_cell))
-        each = 2 * (encode.CELL_BYTES_MAX + row_bytes + self.family_bytes + self.qualifier_bytes + kernels.SHADOW_BYTES)
+        each = 2 * (
+            kernels.CELL_BYTES_MAX + row_bytes + self.family_bytes + self.qualifier_bytes + kernels.SHADOW_BYTES
+        )
         sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(each)])
         return sums[self.row_cell[1:]]
 

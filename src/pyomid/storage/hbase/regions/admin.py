@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
 from pyomid.storage.hbase.regions.steps import (
     Budget,
@@ -23,7 +24,6 @@ from pyomid.storage.hbase.regions.steps import (
     has_succeeded,
     parsed,
 )
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Call
 from pyomid.storage.hbase.rpc.hbase_pb2 import (

@@ -15,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, ColumnNames
-from pyomid.storage.hbase.codec.batches import RequestBuffers
 from pyomid.storage.hbase.codec.changes import Changes
 from pyomid.storage.hbase.codec.layout import commit_row
-from pyomid.storage.hbase.codec.native import changes as change_kernels
 from pyomid.storage.hbase.codec.native import encode
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.regions.locations import Region
@@ -36,6 +34,7 @@ from pyomid.storage.hbase.regions.steps import (
 )
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
+from pyomid.storage.hbase.rpc.requests import RequestBuffers
 
 CALL_ROWS_MAX: Final = 500
 """A server's handler serves one call at a time; two handlers write a thousand rows faster than one."""
@@ -341,9 +340,7 @@ class _ChangedRows:
         actions_max = 2 * ((end - first) * encode.ACTION_BYTES_MAX + row_bytes) + (end - first) * (len(specifier) + 16)
         request = RequestBuffers(actions_max, _block_bytes(self, first, end))
         encoded = np.empty(end - first, dtype=np.int64)
-        change_kernels.encode_changes(
-            tuple(changes), first, end, atomic, specifier, durability, encoded, request.arrays()
-        )
+        encode.encode_changes(tuple(changes), first, end, atomic, specifier, durability, encoded, request.arrays())
         rows = encoded[: request.rows].tolist()
         if atomic and rows:
             call.parameters.append(request.actions())

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.storage.hbase.codec.batches import RequestBuffers
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import commits as kernels
@@ -27,7 +26,7 @@ from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import RegionOperations, region_failures
 from pyomid.storage.hbase.regions.steps import Answer, Budget, Steps, ask_steps, has_succeeded
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
-from pyomid.storage.hbase.rpc.requests import RowGet
+from pyomid.storage.hbase.rpc.requests import RequestBuffers, RowGet
 from pyomid.wire.frames import varint
 
 Int64s = NDArray[np.int64]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyomid.errors import Misuse
+from pyomid.storage.hbase.codec.batches import ScanBlock
 from pyomid.storage.hbase.codec.keyvalues import last_row
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import RegionOperations
@@ -28,16 +29,6 @@ from pyomid.storage.hbase.rpc.requests import Filter, set_filter, set_time_range
 from pyomid.types import KeyRange
 
 _ROW_BYTES_MAX: Final = 32_767
-
-
-@dataclass(frozen=True, slots=True)
-class ScanBlock:
-    """The result of one scan call. `restarted`: a row that an earlier block began is sent again from its beginning."""
-
-    cells: memoryview
-    results: int
-    ends_inside_row: bool
-    restarted: bool
 
 
 @dataclass(frozen=True, slots=True)

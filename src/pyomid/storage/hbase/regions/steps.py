@@ -3,7 +3,7 @@
     Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
     Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
 
-Two drivers perform the requests: `rpc/client` (blocking) and `rpc/loop_client` (for the TSO's flushes). A `Budget`
+Two drivers perform the requests: `cluster` (blocking) and `loop_client` (for the TSO's flushes). A `Budget`
 limits the time of an operation and paces its retries, with back-off and jitter. An operation that has waited for two
 seconds logs it.
 """

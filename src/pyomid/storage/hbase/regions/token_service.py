@@ -26,7 +26,7 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
     Token,
     TokenIdentifier,
 )
-from pyomid.storage.hbase.security.digest_md5 import Credentials
+from pyomid.storage.hbase.sasl import Credentials
 from pyomid.types import TaskToken
 
 _LENGTH_BYTES: Final = 4

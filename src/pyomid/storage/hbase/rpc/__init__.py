@@ -1,1 +1,1 @@
-"""HBase's native RPC: connections, frames, calls; blocking and asyncio."""
+"""HBase's native RPC: connections, frames, calls."""

@@ -1,7 +1,7 @@
 """Connections to one service of a server: `ServerConnection` is the protocol, with two ways to wait for replies.
 
     Connection                       for threads: a waiting thread reads the socket
-    LoopConnection (loop_client)     for an event loop, which reads when the socket is ready
+    LoopConnection (`loop_client`)     for an event loop, which reads when the socket is ready
 
 Threads share a `Connection`, which has no thread of its own. The first thread that waits for a reply becomes the
 *reader*: it reads the socket for all waiting threads, hands each its reply, and passes the role on when its own reply

@@ -20,11 +20,18 @@ from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from pyomid.errors import Corruption, Misuse
+from pyomid.storage.hbase.kerberos import Kerberos, KerberosFailed
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import KERBEROS, TOKEN, connection_header, opening, preamble
-from pyomid.storage.hbase.security.digest_md5 import Credentials, digest_steps
-from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosFailed
-from pyomid.storage.hbase.security.sasl import Agreed, Protection, SaslRefused, SecurityLayer, exchange_steps
+from pyomid.storage.hbase.sasl import (
+    Agreed,
+    Credentials,
+    Protection,
+    SaslRefused,
+    SecurityLayer,
+    digest_steps,
+    exchange_steps,
+)
 
 _LENGTH: Final = struct.Struct(">i")
 _SWITCH_TO_SIMPLE: Final = -88

@@ -13,8 +13,6 @@ cdef struct Request:
 
 cdef Request request_of(tuple arrays) except *
 cdef int64_t put_bytes(uint8_t *out, int64_t at, const uint8_t *source, int64_t size) noexcept nogil
-cdef int64_t put_number(uint8_t *out, int64_t at, int64_t number, int64_t size) noexcept nogil
-cdef int64_t put_lengths(uint8_t *out, int64_t at, int64_t row_bytes, int64_t name_bytes, int64_t value_bytes) noexcept nogil
 cdef int64_t action_bytes(int64_t number, int64_t row_bytes, int64_t cells, int64_t durability) noexcept nogil
 cdef int64_t put_action(
     uint8_t *out, int64_t at, int64_t number, const uint8_t *row, int64_t row_bytes, int64_t cells, int64_t kind,

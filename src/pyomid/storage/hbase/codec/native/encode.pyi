@@ -7,6 +7,9 @@ ACTION_BYTES_MAX: Final = 48
 CELL_BYTES_MAX: Final = 32
 COMMIT_ROW_BYTES: Final = 9
 COMMIT_CELL_BYTES_MAX: Final = 64
+DROPPED: Final = -1
+ORPHANED: Final = -2
+SHADOW_BYTES: Final = 13
 
 Arrays = tuple[Any, ...]
 
@@ -28,3 +31,16 @@ def encode_commits(
     request_arrays: Arrays,
 ) -> None: ...
 def all_succeeded(response: NDArray[np.uint8]) -> bool: ...
+def encode_changes(
+    change_arrays: Arrays,
+    first: int,
+    end: int,
+    atomic: bool,
+    region: NDArray[np.uint8],
+    durability: int,
+    encoded: NDArray[np.int64],
+    request_arrays: Arrays,
+) -> None: ...
+def mark_present(
+    change_arrays: Arrays, batch_arrays: Arrays, column: NDArray[np.int64], present: NDArray[np.bool_]
+) -> None: ...

@@ -5,41 +5,32 @@ catalog as of one LMDB transaction. It equals what a kill of all processes at th
 TSO recovers as from a crash (decision 0109). An incremental backup has only the records that differ from the backup
 before it (`difference`). A restored folder is another database: its first TSO gives it a new id.
 
-A backup has no file LAYOUT, so it cannot be opened as a database. An incomplete folder has a file UNFINISHED, which is
-removed last.
+A backup has no file LAYOUT, so it cannot be opened as a database. Its file BACKUP has the SHA-256 of each of its files,
+and of the BACKUP before it: the last BACKUP determines every byte of the chain. Backups of layout 1 have a second
+environment with the commits: they can be restored, but not extended. An incomplete folder has a file UNFINISHED, which
+is removed last.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyomid.config import path_of
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Corruption, Misuse
+from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.owned_files import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
-from pyomid.storage.embedded.copies.description import (
-    CHANGES_FILE,
-    DATA_FILE,
-    LINKS_MAX,
-    Link,
-    chain_of,
-    check_file,
-    check_sum,
-    describe,
-    file_names,
-    file_sum,
-)
-from pyomid.storage.embedded.copies.difference import apply_changes, write_changes
-from pyomid.storage.embedded.copies.upgrade import DATABASES_1
-from pyomid.storage.embedded.environment import Environment, HeldState, open_environment, release
+from pyomid.storage.embedded.difference import apply_changes, write_changes
+from pyomid.storage.embedded.environment import DATA_FILE, Environment, HeldState, open_environment, release
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
     DATA_FOLDER,
@@ -50,6 +41,7 @@ from pyomid.storage.embedded.layout import (
     LOCK_FILE,
     UNFINISHED_FILE,
     UNFINISHED_SUFFIX,
+    check_finished,
     is_there,
     locked,
     make_database,
@@ -57,12 +49,43 @@ from pyomid.storage.embedded.layout import (
     open_folder,
     unusable,
     upgrade_from,
+    write_durably,
 )
 from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, note_copied, read_identity
+from pyomid.storage.embedded.upgrade import DATABASES_1
 from pyomid.types import Backup
 
 _COPY_BYTES: Final = 1 << 20
 _MARK: Final = "pyomid: being written\n"
+CHANGES_FILE: Final = "changes"
+LINKS_MAX = 200
+"""The longest chain. The next backup opens the changes of all links at once, and a process on macOS has 256
+descriptors. Besides, a missing link makes all later ones useless."""
+_FORMAT: Final = 3
+"""The format of BACKUP. 1 and 2 were full and incremental backups of layout 1."""
+
+FileSum = tuple[int, str]
+"""Size in bytes, and SHA-256."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One backup of a chain."""
+
+    folder: Path
+    backup: Backup
+    layout: int
+    files: dict[str, FileSum]
+    digest: str
+    """The SHA-256 of its BACKUP, by which the next backup names it."""
+    former_digest: str | None
+    former_taken: str
+    records: list[int]
+    """The number of records of each LMDB database, in the order of `DATABASES`."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.former_digest is None
 
 
 def back_up(
@@ -87,7 +110,7 @@ def back_up(
         database_id, records = _copy(data, path, chain)
         crash_point("storage.backup.completed")
         with _mapped_errors(path):
-            files = {name: file_sum(path / name) for name in file_names(is_whole=not chain)}
+            files = {name: _file_sum(path / name) for name in _file_names(is_whole=not chain)}
         made = Backup(
             folder=os.fspath(source),
             database_id=database_id.hex(),
@@ -97,7 +120,7 @@ def back_up(
             since=os.fspath(chain[-1].folder) if chain else None,
         )
         with _mapped_errors(path):
-            describe(path, made, files, chain[-1] if chain else None, records)
+            _describe(path, made, files, chain[-1] if chain else None, records)
         crash_point("storage.backup.described")
     with suppress(OSError):
         os.unlink(path / LOCK_FILE)
@@ -107,7 +130,7 @@ def back_up(
 def _whole_chain(since: Path, data: Environment) -> list[Link]:
     """Return the backups that the next one extends. Check that all are of this database, present and unchanged, so that
     an incremental backup never extends a chain that cannot be restored."""
-    chain = chain_of(since)
+    chain = _chain_of(since)
     found, known = read_identity(data).hex(), chain[-1].backup.database_id
     if found != known:
         raise Misuse(
@@ -129,7 +152,7 @@ def _whole_chain(since: Path, data: Environment) -> list[Link]:
         )
     for link in chain:
         for name in link.files:
-            check_file(link, name)
+            _check_file(link, name)
     return chain
 
 
@@ -139,7 +162,7 @@ def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, s
     `Misuse` if the backup, or one that it needs, is missing or incomplete; `Corruption` if their files have changed.
     """
     path = Path(folder).absolute()
-    chain = chain_of(path_of(backup).absolute())
+    chain = _chain_of(path_of(backup).absolute())
     with _being_written(path, shared=shared):
         crash_point("storage.restore.begun")
         layout = chain[-1].layout
@@ -148,7 +171,7 @@ def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, s
             make_folder(path / name, shared=shared)
             file = f"{name}/{DATA_FILE}"
             found = _copied(link.folder / file, path / file, shared=shared)
-            check_sum(link.folder / file, found, link.files[file])
+            _check_sum(link.folder / file, found, link.files[file])
         crash_point("storage.restore.copied")
         with _mapped_errors(path):
             _apply(chain, path)
@@ -168,8 +191,8 @@ def _apply(chain: list[Link], path: Path) -> None:
     data = open_environment(path / DATA_FOLDER, DATABASES_1 if layout == 1 else DATABASES)
     try:
         for link in chain[1:]:
-            check_file(link, f"{DATA_FOLDER}/{CHANGES_FILE}")
-            apply_changes(data, link.folder / DATA_FOLDER / CHANGES_FILE)
+            _check_file(link, f"{DATA_FOLDER}/{CHANGES_FILE}")
+            apply_changes(data, _changes_file(link))
             if (found := _counts(data)) != link.records:
                 raise Corruption(f"the backup {link.folder} restores {found} records, not {link.records}")
         if layout > 1:  # backups of layout 1 have no id
@@ -203,7 +226,8 @@ def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list
         with _mapped_errors(path):
             make_folder(path / DATA_FOLDER, shared=False)
             if chain:
-                write_changes(held, chain, path / DATA_FOLDER)
+                changes = [_changes_file(link) for link in chain[1:]]
+                write_changes(held, chain[0].folder / DATA_FOLDER, changes, path / DATA_FOLDER / CHANGES_FILE)
             else:
                 held.copy_to(path / DATA_FOLDER)
                 os.chmod(path / DATA_FOLDER / DATA_FILE, 0o600)
@@ -212,10 +236,123 @@ def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list
         held.end()
     crash_point("storage.backup.copied")
     with _mapped_errors(path):
-        for name in file_names(is_whole=not chain):
+        for name in _file_names(is_whole=not chain):
             _sync(path / name)
             sync_folder((path / name).parent)
     return found
+
+
+# ---------------------------------------------------------------- descriptions and chains
+
+
+def _file_names(*, is_whole: bool, layout: int = LAYOUT_VERSION) -> list[str]:
+    """Return the files of a backup, except its description."""
+    names = [f"{DATA_FOLDER}/{DATA_FILE if is_whole else CHANGES_FILE}"]
+    return [*names, f"{FORMER_FOLDER}/{DATA_FILE}"] if layout == 1 else names
+
+
+def _changes_file(link: Link) -> Path:
+    return link.folder / DATA_FOLDER / CHANGES_FILE
+
+
+def _describe(path: Path, backup: Backup, files: dict[str, FileSum], former: Link | None, records: list[int]) -> None:
+    """Write BACKUP. Durable on return."""
+    content: dict[str, Any] = {
+        "format": _FORMAT,
+        "layout": LAYOUT_VERSION,
+        "backup": {name: value for name in Backup.__slots__ if (value := getattr(backup, name)) != ()},
+        "files": files,
+        "records": records,
+    }
+    if former is not None:
+        content["since"] = {"digest": former.digest, "taken": former.backup.taken}
+    write_durably(path / BACKUP_FILE, json.dumps(content, indent=1) + "\n", shared=False)
+
+
+def _read_link(path: Path) -> Link:
+    """Read a backup's description. `Misuse` unless the folder is a complete backup."""
+    check_finished(path)
+    try:
+        text = (path / BACKUP_FILE).read_bytes()
+        content = json.loads(text)
+        found = int(content["format"]), int(content["layout"])
+        if found[0] > _FORMAT or found[1] > LAYOUT_VERSION:
+            raise Misuse(f"{path} was written by a later version of pyomid: restore it with that", folder=str(path))
+        since = content.get("since", {})
+        return Link(
+            path,
+            Backup(**content["backup"]),
+            found[1],
+            {name: tuple(content["files"][name]) for name in _file_names(is_whole=not since, layout=found[1])},
+            hashlib.sha256(text).hexdigest(),
+            since["digest"] if since else None,
+            since["taken"] if since else "",
+            [int(count) for count in content.get("records", [])],
+        )
+    except FileNotFoundError:
+        raise Misuse(f"{path} is not a backup: it has no file {BACKUP_FILE}", folder=str(path)) from None
+    except OSError as error:
+        raise unusable(path, error) from error
+    except Misuse:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"{path / BACKUP_FILE} is damaged: {error!r}", folder=str(path)) from error
+
+
+def _chain_of(path: Path) -> list[Link]:
+    """Return the backups that this one needs, the full one first and this one last. `Misuse` if one is missing."""
+    links = [_read_link(path)]
+    while not links[0].is_whole:
+        links.insert(0, _former_of(links[0]))
+    return links
+
+
+def _former_of(link: Link) -> Link:
+    """Find the backup before `link`: at its former path, or in the same parent folder as the link."""
+    for folder in _places(link):
+        with suppress(OmidError):  # an unreadable folder is not the wanted backup
+            former = _read_link(folder)
+            if _is_meant(former, link):
+                return former
+    raise Misuse(
+        f"{link.folder} holds the changes since the backup of {link.former_taken}, which was in {link.backup.since} "
+        f"and is neither there nor next to {link.folder}: put it back, unchanged, in either place, or restore an older "
+        "backup",
+        folder=str(link.folder),
+        missing=link.backup.since,
+    )
+
+
+def _is_meant(former: Link, link: Link) -> bool:
+    return former.digest == link.former_digest
+
+
+def _places(link: Link) -> Iterator[Path]:
+    yield Path(str(link.backup.since))
+    with suppress(OSError):
+        yield from sorted(link.folder.parent.iterdir())
+
+
+def _file_sum(path: Path) -> FileSum:
+    with open(path, "rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_file(link: Link, name: str) -> None:
+    """Raise `Corruption` if the file has changed since it was written."""
+    path = link.folder / name
+    try:
+        found = _file_sum(path)
+    except FileNotFoundError:
+        raise Corruption(f"{path} is missing", folder=str(link.folder)) from None
+    except OSError as error:
+        raise unusable(link.folder, error) from error
+    _check_sum(path, found, link.files[name])
+
+
+def _check_sum(path: Path, found: FileSum, written: FileSum) -> None:
+    if found != written:
+        raise Corruption(f"{path} has changed since the backup was written: its checksum differs")
 
 
 # ---------------------------------------------------------------- incomplete folders

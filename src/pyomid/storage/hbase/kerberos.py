@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse
-from pyomid.storage.hbase.security.sasl import Protection
+from pyomid.storage.hbase.sasl import Protection
 
 _caches: Final = itertools.count(1)
 

@@ -43,7 +43,6 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Unavailable
 from pyomid.owned_files import open_own, sync_folder
 from pyomid.storage.embedded.commit_entries import Rows, replace_entries
-from pyomid.storage.embedded.copies.files_note import has_note
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, make_lock_file, mapped
 from pyomid.storage.embedded.layout import (
     COMMITS,
@@ -51,6 +50,7 @@ from pyomid.storage.embedded.layout import (
     DATABASES,
     EPOCH,
     FORMER_FOLDER,
+    has_note,
     unusable,
     write_version,
 )

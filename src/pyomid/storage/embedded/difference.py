@@ -38,8 +38,7 @@ import lmdb
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption
 from pyomid.owned_files import open_own
-from pyomid.storage.embedded.copies.description import CHANGES_FILE, DATA_FILE, Link
-from pyomid.storage.embedded.environment import Environment, HeldState, Transaction, mapped
+from pyomid.storage.embedded.environment import DATA_FILE, Environment, HeldState, Transaction, mapped
 from pyomid.storage.embedded.layout import DATABASES
 
 _HEAD: Final = struct.Struct("<BHI")
@@ -56,12 +55,14 @@ _reading = threading.Lock()
 """Serializes backups that extend the same one: lmdb opens no file twice in a process."""
 
 
-def write_changes(held: HeldState, chain: list[Link], folder: Path) -> None:
-    """Write the changes since the last backup of the chain. Not synced."""
-    path = folder / CHANGES_FILE
-    with _reading, _opened(chain[0].folder / "data") as whole, whole.begin() as former:
-        found = _differences(held, whole, former)
-        changes = _since(found, newest([read_changes(link.folder / "data" / CHANGES_FILE) for link in chain[1:]]), held)
+def write_changes(held: HeldState, whole_folder: Path, former_changes: list[Path], path: Path) -> None:
+    """Write the changes since the last backup of a chain into the file `path`. Not synced.
+
+    `whole_folder`: the environment in the full backup; `former_changes`: the files of the later ones, oldest first."""
+    with _reading, _opened(whole_folder) as whole, whole.begin() as former:
+        changes = _since(
+            _differences(held, whole, former), newest([read_changes(each) for each in former_changes]), held
+        )
         with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb", _BUFFER_BYTES) as file:
             for number, key, value in changes:
                 file.write(_HEAD.pack(number, len(key), _GONE if value is None else len(value)))

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
+from pyomid.storage.hbase.codec.batches import ScanBlock
 from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
-from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.steps import (
     Answer,
     Budget,

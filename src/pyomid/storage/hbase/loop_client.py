@@ -1,4 +1,4 @@
-"""Runs operations of a `client.Cluster` on an event loop, without a task or a future for each (decision 0045).
+"""Runs operations of a `cluster.Cluster` on an event loop, without a task or a future for each (decision 0045).
 
     client = LoopClient(cluster)
     client.begin(steps, ended)      `ended` gets the result in the loop step that received the last reply
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pyomid.errors import Corruption, Misuse
+from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.regions.steps import Answer, FindServer, Finish, Pause, SentCall, Start, Steps
-from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, ServerConnection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import Address, Call, encode_call
