@@ -46,6 +46,10 @@ Ids = NDArray[np.int64]
 PART_COST: Final = 64
 """Memory that a reported part takes in addition to its ids, counted in ids."""
 
+PARTS_COMPARED_MAX: Final = 16
+"""More parts of one commit are merged before they are compared: comparing each of some hundred parts with each of some
+hundred others would stop the TSO for a minute."""
+
 _WORD: Final = (1 << 64) - 1
 
 LOOKUP_COST: Final = 8
@@ -240,7 +244,10 @@ class ReportedIds:
         self._refused: set[int] = set()
         """Undecided starts of which a part was refused."""
         self.committed: deque[tuple[int, list[Ids]]] = deque()
+        """(commit, its ids in at most one array), ascending."""
         self._ids_max = ids_max
+        self._merged: tuple[CommitRequest, list[Ids]] | None = None
+        """The last result of `parts_of` that was merged, so that deciding a commit merges once."""
 
     @property
     def newest_ts(self) -> int:
@@ -258,6 +265,7 @@ class ReportedIds:
 
     def drop(self, start_ts: int, branch: int, part: int) -> None:
         """Drop a part that is reported again, so that it needs no room beside itself."""
+        self._merged = None
         parts = self.undecided.get(start_ts, {})
         self.count -= _cost([parts.pop((branch, part))] if (branch, part) in parts else [])
 
@@ -279,11 +287,13 @@ class ReportedIds:
         start_ts = next((start for start in self._refused if self.undecided[start]), 0)
         self.count -= _cost(self.undecided.get(start_ts, {}).values())
         self.undecided.get(start_ts, {}).clear()
+        self._merged = None
         return bool(start_ts)
 
     def forget(self, start_ts: int) -> None:
         self.count -= _cost(self.undecided.pop(start_ts, {}).values())
         self._refused.discard(start_ts)
+        self._merged = None
 
     def count_of(self, start_ts: int, branch: int) -> int:
         """Return how many undecided ids are kept of a branch."""
@@ -291,16 +301,22 @@ class ReportedIds:
         return sum(len(ids) for (of, _), ids in parts.items() if of == branch)
 
     def parts_of(self, request: CommitRequest) -> list[Ids]:
-        """Return the parts of the branches that the commit names."""
+        """Return the parts of the branches that the commit names, merged if they are many."""
         if not request.reported_ids:
             return []
+        if self._merged is not None and self._merged[0] is request:
+            return self._merged[1]
         branches = frozenset(request.branches)
         reported = self.undecided.get(request.start_ts, {})
-        return [ids for (branch, _), ids in reported.items() if branch in branches]
+        parts = [ids for (branch, _), ids in reported.items() if branch in branches]
+        if len(parts) <= PARTS_COMPARED_MAX:
+            return parts
+        self._merged = request, _merged(parts)
+        return self._merged[1]
 
     def commit(self, request: CommitRequest, commit_ts: int) -> None:
         """Keep the ids of the branches that the commit names, and drop those of other attempts."""
-        parts = self.parts_of(request)
+        parts = _merged(self.parts_of(request))
         self.forget(request.start_ts)
         self.count += _cost(parts)
         self.committed.append((commit_ts, parts))
@@ -317,6 +333,10 @@ class ReportedIds:
             if any(search.first_common(ids, part) is not None for ids in committed for part in parts):
                 return commit_ts
         return 0
+
+
+def _merged(parts: list[Ids]) -> list[Ids]:
+    return parts if len(parts) < 2 else [np.sort(np.concatenate(parts))]
 
 
 def _cost(parts: Iterable[Ids]) -> int:
