@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
 from pyomid.errors import Misuse, OmidError, UnknownTable
@@ -674,7 +674,7 @@ Clock = Callable[[], float]
 Sleep = Callable[[float], None]
 
 
-boot_clock: Final[Clock] = platforms.boot_clock
+boot_clock: Final[Clock] = system.boot_clock
 """The system's clock; it continues while the machine sleeps (T4)."""
 
 

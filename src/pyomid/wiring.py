@@ -27,18 +27,18 @@ from pyomid.config import (
     parse_url,
 )
 from pyomid.errors import Misuse, Unavailable
-from pyomid.platforms import python_program
 from pyomid.ports import Deployment, boot_clock
+from pyomid.system import python_program
 
 if TYPE_CHECKING:
     import ssl
 
     from pyomid.client.async_client import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.client.observers import Observer
     from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
     from pyomid.client.upkeep.folder import FolderUpkeep
-    from pyomid.oracle.settings import TsoSettings
+    from pyomid.observe import Observer
+    from pyomid.oracle.machine import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
     from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
@@ -240,7 +240,7 @@ def deployment_at(address: Address, settings: Settings) -> Deployment:
 
 def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
     """Return `base` with the settings of a database that concern its TSO."""
-    from pyomid.oracle.settings import TsoSettings
+    from pyomid.oracle.machine import TsoSettings
 
     base = base or TsoSettings()
     return replace(

@@ -36,7 +36,7 @@ from test_spark_verification import (  # noqa: F401
 import pyomid
 import pyomid.spark
 from conformance import remove_entry
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.errors import ConflictError

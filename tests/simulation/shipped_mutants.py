@@ -518,7 +518,7 @@ SHIPPED_MUTANTS: Final = (
         "T16d",
         "a client does not tell of its begin that is under way: what it tells frees the start that it is given",
         _OPEN,
-        ("wire.session_starts:OpenStarts.expect", _not_counted),
+        ("wire.client_protocol:OpenStarts.expect", _not_counted),
     ),
     _m(
         "T16e",
@@ -530,7 +530,7 @@ SHIPPED_MUTANTS: Final = (
         "T16f",
         "a client that connects again tells of the new connection only",
         _OPEN,
-        ("wire.session_starts:OpenStarts.connected", _forgets_former_connections),
+        ("wire.client_protocol:OpenStarts.connected", _forgets_former_connections),
     ),
     _m(
         "T16g",

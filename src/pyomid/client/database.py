@@ -21,7 +21,6 @@ from pyomid.client.admin import table_admin, unregistered_tables
 from pyomid.client.background import BackgroundCounters
 from pyomid.client.change_feed import RowChange
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.observers import Observer
 from pyomid.client.open_database import OpenDatabase
 from pyomid.client.retry import check_function, check_result, run_steps
 from pyomid.client.transaction import RowTransaction, Transaction
@@ -29,6 +28,7 @@ from pyomid.client.validation import Handle, check_table_name, find_table
 from pyomid.client.watch import POLL_SECONDS, Watch, Watching
 from pyomid.config import Settings
 from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.observe import Observer
 from pyomid.ports import Deployment
 from pyomid.types import (
     TABLES_UNCONFIRMED,
@@ -187,7 +187,7 @@ class Database(Handle):
                 return function(*args, **kwargs)
             return self.run(function, *args, **kwargs)
 
-        return cast(Transactional[P, R], transacted)
+        return cast("Transactional[P, R]", transacted)
 
     # What changed
 

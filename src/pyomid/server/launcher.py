@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, Unavailable, by_code
-from pyomid.owned_files import is_shared, open_own, process_text
 from pyomid.ports import Clock, Sleep, boot_clock
 from pyomid.server.leadership import SOCKET_FILE, connect_in, holder, is_held, owner_text
 from pyomid.server.logs import LOG_FILE, append_text
+from pyomid.system import is_shared, open_own, process_text
 
 START_LOCK_FILE: Final = "tso.start"
 START_LOCK_PATIENCE_S: Final = 10.0

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.owned_files import file_id, file_mode, id_at, is_shared, open_own, user_text
-from pyomid.platforms import peer_uid, socket_path
+from pyomid.system import file_id, file_mode, id_at, is_shared, open_own, peer_uid, socket_path, user_text
 
 LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"

@@ -14,14 +14,12 @@ from typing import TypeVar
 
 from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
-from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.ports import Clock, Sleep
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.types import BeginReply, CommitRequest
-from pyomid.wire.client_protocol import TsoCalls
+from pyomid.wire.client_protocol import OpenStarts, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
-from pyomid.wire.session_starts import OpenStarts
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pyomid.errors import OmidError
-from pyomid.owned_files import is_shared, open_own
+from pyomid.system import is_shared, open_own
 
 LOG_FILE: Final = "tso.log"
 LOG_BYTES_MAX: Final = 16 << 20

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from pyomid.errors import Deposed, Misuse, OmidError, Unavailable
-from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.memory import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
-from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now

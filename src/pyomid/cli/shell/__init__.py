@@ -1,7 +1,7 @@
 """`pyomid shell URL`: work with tables and transactions interactively and in scripts.
 
-`words` splits a line. `rows` converts keys and values to and from text, by a table's schema. `session` has the
-commands, on one database and at most one open transaction. `terminal` reads lines and prints results.
+`text` splits a line, and converts keys and values to and from text, by a table's schema. `session` has the commands, on
+one database and at most one open transaction. `terminal` reads lines and prints results.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.shell.rows import Record, Rows, rows_of
-from pyomid.cli.shell.words import Word, pair_of, words_of
+from pyomid.cli.shell.text import Record, Rows, Word, pair_of, rows_of, words_of
 from pyomid.client.transaction import ENDED, State
 from pyomid.errors import Misuse, OmidError
 from pyomid.types import Column, TableInfo

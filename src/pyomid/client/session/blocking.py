@@ -19,7 +19,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.client.drive import Blocking, Handler, Pause, drive
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
@@ -40,9 +40,8 @@ from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
 from pyomid.tls import TlsSocket, bound_sends, refusal
 from pyomid.types import BeginReply, SealOutcome
-from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
+from pyomid.wire.client_protocol import REPORT_S, ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Request, is_answered
-from pyomid.wire.session_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -128,11 +127,11 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     def close(self) -> None:
         """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
         self._closed = True
-        if platforms.here is self._made_in:
+        if system.here is self._made_in:
             self._reporter.stop()
             self.report_open_starts()
         connection, self._connection = self._connection, None
-        if connection is not None and platforms.here is self._made_in:
+        if connection is not None and system.here is self._made_in:
             connection.close(ConnectionBroken("the session was closed", sent=True))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +145,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     def _connected(self, timeout_s: float) -> _Connection:
         """Return the connection; a new one if there is none or it broke."""
         self._check_open()
-        if platforms.here is not self._made_in:
+        if system.here is not self._made_in:
             self._after_fork()
         connection = self._connection
         if connection is not None and not connection.broken:
@@ -180,7 +179,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     def _after_fork(self) -> None:
         """Replace all state of the parent process: its socket, whose replies are the parent's, and its locks."""
-        self._made_in = platforms.here
+        self._made_in = system.here
         self._connection = None
         self._connecting = threading.RLock()
         self._open_starts = self._new_open_starts()
@@ -294,7 +293,7 @@ class _Connection:
         self.protocol = protocol
         self.broken = False
         self._sock = sock
-        platforms.keep_from_children(sock)
+        system.keep_from_children(sock)
         self._release = weakref.finalize(self, sock.close)
         self._release.atexit = False
         self._clock = clock

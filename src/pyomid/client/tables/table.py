@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.observers import Kind
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
@@ -35,6 +34,7 @@ from pyomid.client.transaction_steps import (
 from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
+from pyomid.observe import Kind
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.exact import exact, shown_value
