@@ -67,6 +67,12 @@ class HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
 
+class StreamSocket(Protocol):
+    """A connected socket, or one with TLS (`tls.TlsSocket`)."""
+
+    def settimeout(self, timeout_s: float | None, /) -> None: ...
+
+
 _kept_from_children: Final[dict[int, weakref.ref[HasDescriptor]]] = {}
 """By descriptor. The entry of a closed socket stays until another socket gets its number."""
 
@@ -156,6 +162,17 @@ def _reports_peers() -> bool:
     return True
 
 
+def bound_sends(sock: StreamSocket, timeout_s: float) -> None:
+    """Make the socket blocking. A send that makes no progress for `timeout_s` fails with `OSError`."""
+    if not isinstance(sock, socket.socket):  # a `tls.TlsSocket`, which does not block in the system
+        sock.settimeout(timeout_s)
+        return
+    sock.settimeout(None)
+    sock.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+    )
+
+
 @contextlib.contextmanager
 def socket_path(folder_fd: int, folder: Path, name: str) -> Iterator[str]:
     """Yield a path to `name` in an open folder that fits a Unix socket's address, however long the folder's path is."""
@@ -231,10 +248,10 @@ def file_id(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def id_at(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> FileId | None:
+def id_at(path: str | os.PathLike[str]) -> FileId | None:
     """Return the id of the file at `path` (of a link itself, not its target); None if there is none."""
     try:
-        return file_id(os.stat(path, dir_fd=dir_fd, follow_symlinks=False))
+        return file_id(os.stat(path, follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -320,7 +320,7 @@ def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
     """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.upkeep.folder import UPKEEP_REQUEST_S, FolderUpkeep
-    from pyomid.server.leadership import connect_in
+    from pyomid.server.launcher import connect_in
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
     def connect() -> socket.socket:
@@ -458,8 +458,8 @@ class _LeaderConnector:
         return ConnectedSocket(sock, self._tls, tso.host)
 
     def _connect(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
-        from pyomid.client.session.blocking import tcp_connector
         from pyomid.storage.hbase.coordination import find_tso
+        from pyomid.tls import tcp_connector
 
         self._connected_to = tso = find_tso(self._zookeeper)
         return tcp_connector(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from service_process import COMMAND, Service, served
 
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.tls import tcp_connector
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.codec import Handshake, HandshakeReply, encode_request
 from pyomid.wire.frames import frame

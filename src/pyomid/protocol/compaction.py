@@ -26,8 +26,9 @@ implementation on random histories.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.protocol.effects import (
     CleanBatch,
+    Effect,
     FlushAndMerge,
     ReadRange,
     ReadWatermarks,
@@ -128,18 +130,26 @@ def compact_region_steps(
     yield FlushAndMerge(table, region)
     cleaned = RegionCleaned(table, region, bound)
     expired_to = (yield from covered_floor_steps(table, generation, bound, cache)) if expires else 0
-    start: bytes | None = region.start
-    while start is not None:
-        batch: CellBatch = yield ReadRange(table, KeyRange(start, region.stop), None, rows_max)
-        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
-        if batch.rows:
-            yield from _clean_batch_steps(table, batch, bound, expired_to, cache, cleaned)
+    clean = partial(_clean_batch_steps, table, bound, expired_to, cache, cleaned)
+    yield from each_batch_steps(table, region, clean, rows_max)
     yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
     return cleaned
 
 
+def each_batch_steps(
+    table: str, key_range: KeyRange, take: Callable[[CellBatch], Iterable[Effect]], rows_max: int = BATCH_ROWS_MAX
+) -> Steps[None]:
+    """Read the range, and run `take` on each batch that has rows."""
+    start: bytes | None = key_range.start
+    while start is not None:
+        batch: CellBatch = yield ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
+        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
+        if batch.rows:
+            yield from take(batch)
+
+
 def _clean_batch_steps(
-    table: str, batch: CellBatch, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned
+    table: str, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned, batch: CellBatch
 ) -> Steps[None]:
     fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
     resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
@@ -203,7 +213,6 @@ def cut_region_steps(
     *,
     expired_to: int = 0,
     is_last: bool = False,
-    rows_max: int = BATCH_ROWS_MAX,
 ) -> Steps[None]:
     """Cut `region`: afterwards each remaining version committed below the moment, and has its shadow cell; except
     versions of doubtful starts, unless this `is_last`. Versions that no snapshot from the moment on sees go as well.
@@ -211,36 +220,31 @@ def cut_region_steps(
     The driver must answer `LookupThenWatermarks` with the horizon of the moment and the known outcomes of doubtful
     starts, and `SealStarts` with "placed", because the copy has no writer. Idempotent.
     """
-    cache = CommitCache()
-    start: bytes | None = region.start
-    while start is not None:
-        batch: CellBatch = yield ReadRange(table, KeyRange(start, region.stop), None, rows_max)
-        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
-        if batch.rows:
-            yield from _cut_batch_steps(table, batch, moment, cut, cache, expired_to, is_last)
+    cut_batch = partial(_cut_batch_steps, table, moment, cut, CommitCache(), expired_to, is_last)
+    return each_batch_steps(table, region, cut_batch)
 
 
 def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Steps[None]:
     """Add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
     wanted = np.array(sorted(doubtful), np.int64)
-    start: bytes | None = region.start
-    while start is not None:
-        batch: CellBatch = yield ReadRange(table, KeyRange(start, region.stop), None, BATCH_ROWS_MAX)
-        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
-        if batch.rows:
-            starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
-            resolved = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
-            known.update(zip(starts[resolved].tolist(), batch.rec_commit[resolved].tolist(), strict=True))
+
+    def explain(batch: CellBatch) -> Iterable[Effect]:
+        starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
+        resolved = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
+        known.update(zip(starts[resolved].tolist(), batch.rec_commit[resolved].tolist(), strict=True))
+        return ()
+
+    return each_batch_steps(table, region, explain)
 
 
 def _cut_batch_steps(
     table: str,
-    batch: CellBatch,
     moment: BackupManifest,
     cut: Cut,
     cache: CommitCache,
     expired_to: int,
     is_last: bool,
+    batch: CellBatch,
 ) -> Steps[None]:
     fetched = FetchedBatch(table, None, version_bound(moment.newest_ts), frozenset(), batch)
     resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar, cast
 from pyomid import system
 from pyomid.client.async_driver import adrive, in_daemon_thread
 from pyomid.client.drive import Blocking, Pause
-from pyomid.client.session.blocking import untrusted
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -31,6 +30,7 @@ from pyomid.client.session.request_retry import (
 )
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.protocol.effects import Effect
+from pyomid.tls import untrusted
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import REPORT_S, ClientProtocol
 from pyomid.wire.messages import Answer, Request

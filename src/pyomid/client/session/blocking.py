@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import ssl
 import threading
 import time
 import weakref
@@ -35,13 +34,12 @@ from pyomid.client.session.request_retry import (
     others_connect,
     this_process,
 )
-from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
-from pyomid.tls import TlsSocket, bound_sends, refusal
 from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import REPORT_S, ClientProtocol, TsoCalls
-from pyomid.wire.messages import Answer, Complete, Request, is_answered
+from pyomid.wire.messages import Answer, Complete, Request
 
 T = TypeVar("T")
 
@@ -310,7 +308,7 @@ class _Connection:
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._shake_hands(timeout_s)
-        bound_sends(sock, timeout_s)
+        system.bound_sends(sock, timeout_s)
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
         """Return the reply, or raise `ConnectionBroken`. If this thread is interrupted anywhere in here, the other
@@ -336,7 +334,6 @@ class _Connection:
 
     def post(self, request: Request) -> None:
         """Send a request without a reply."""
-        assert not is_answered(request)
         self._send(request, None)
 
     def send_report(self, compose: Callable[[], Request]) -> None:
@@ -478,39 +475,6 @@ class _Connection:
                 leader.leads = False
                 return
         self._has_leader = leader.leads = False
-
-
-# Connections to a TSO at a known address, with or without TLS
-
-
-def tcp_connector(
-    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
-) -> Callable[[], socket.socket]:
-    """Return a `Connect` for HOST:PORT. With `tls`, the context decides how the server's name is checked."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise Misuse(f"{address!r} is not HOST:PORT", address=address)
-
-    def connect() -> socket.socket:
-        try:
-            sock = socket.create_connection((host, int(port)), timeout=timeout_s)
-        except OSError as error:
-            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
-        if tls is None:
-            return sock
-        try:
-            return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
-        except OSError as error:
-            sock.close()
-            if isinstance(error, ssl.SSLCertVerificationError):
-                raise untrusted(address, error) from error
-            raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
-
-    return connect
-
-
-def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
-    return Misuse(refusal(error, f"the TSO at {address}", "tls") or str(error))
 
 
 def read_token(path: str) -> bytes:
