@@ -13,7 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
@@ -678,14 +678,6 @@ boot_clock: Final[Clock] = system.boot_clock
 """The system's clock; it continues while the machine sleeps (T4)."""
 
 
-def _never() -> bool:
-    return False
-
-
-def _no_token() -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One open database: its ports, settings and clock, chosen by `wiring`."""
@@ -697,20 +689,18 @@ class Deployment:
     tso: Tso
     settings: Settings
     clock: Clock = boot_clock
-    closers: tuple[Callable[[], None], ...] = field(default=())
+    closers: tuple[Callable[[], None], ...] = ()
     """Called by `close` after the ports are closed."""
-    is_gone: Callable[[], bool] = field(default=_never)
+    is_gone: Callable[[], bool] = lambda: False
     """Whether another database, or none, is now where this one was opened: then only a new connection helps."""
-    loop_session: Callable[[], AsyncTso] | None = field(default=None)
+    loop_session: Callable[[], AsyncTso] | None = None
     """Open another session with the same TSO, for the running event loop; the caller closes it. None: only threads can
     use this TSO."""
-    back_up: Callable[[str | PathLike[str], BackupMoment, str | PathLike[str] | None], Backup] | None = field(
-        default=None
-    )
+    back_up: Callable[[str | PathLike[str], BackupMoment, str | PathLike[str] | None], Backup] | None = None
     """Copy the database as of one moment into an absent or empty folder, or to HBase snapshots of that name. Durable on
     return. The copy holds everything committed below the moment. The third argument is the preceding backup, for an
     incremental backup, or None for a full one. None: the store has no backups."""
-    task_token: Callable[[], TaskToken | None] = field(default=_no_token)
+    task_token: Callable[[], TaskToken | None] = lambda: None
     """Return the token with which a process on another machine acts in the name of this one; None: it needs no token,
     or has credentials of its own."""
 

@@ -48,11 +48,7 @@ class Option:
 
     @property
     def attribute(self) -> str:
-        return _attribute(self.name)
-
-
-def _attribute(name: str) -> str:
-    return name.replace("-", "_")
+        return self.name.replace("-", "_")
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -108,9 +104,10 @@ def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | 
     from_file = _file_options(arguments.config or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG", ""))
     options: dict[str, Any] = {}
     for option in OPTIONS:
+        variable = ENVIRONMENT_PREFIX + option.attribute.upper()
         places = [
             (f"--{option.name}", getattr(arguments, option.attribute)),
-            (_variable(option.name), environment.get(_variable(option.name))),
+            (variable, environment.get(variable)),
             (f"{option.name} in the file", from_file.get(option.name)),
         ]
         where, given = next((place for place in places if place[1] is not None), ("", None))
@@ -119,10 +116,6 @@ def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | 
         else:
             options[option.name] = option.default
     return options
-
-
-def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + _attribute(name).upper()
 
 
 def _value(option: Option, given: object, where: str) -> Any:

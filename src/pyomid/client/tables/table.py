@@ -96,10 +96,13 @@ class TableSteps:
         limit: int | None,
         *,
         reverse: bool = False,
+        after: str | None = None,
     ) -> RowScan:
-        """Return a scan, with checked arguments; nothing is read yet."""
+        """Return a scan, with checked arguments; nothing is read yet. `after`: a page's token; the rows after it."""
         self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
+        if after is not None:
+            key_range = rest_of_range(key_range, after, reverse=reverse)
         selection = self._rules.selection(columns)
         kind = DescendingScan if reverse else RowScan
         return kind(self.transaction, self._rules.info, key_range, selection, check_limit(limit))
@@ -120,12 +123,7 @@ class TableSteps:
         wanted = check_limit(limit)
         if not wanted:
             raise Misuse(f"limit {limit}: a page has at least one row", value=limit)
-        key_range = scan_range(self._rules, start, stop, prefix)
-        if after is not None:
-            key_range = rest_of_range(key_range, after, reverse=reverse)
-        selection = self._rules.selection(columns)
-        kind = DescendingScan if reverse else RowScan
-        scan = kind(self.transaction, self._rules.info, key_range, selection, wanted + 1)
+        scan = self.begin_scan(start, stop, prefix, columns, wanted + 1, reverse=reverse, after=after)
         rows: list[tuple[bytes, dict[bytes, bytes]]] = []
         while (found := (yield from scan.next_steps())) is not None:
             rows += found
