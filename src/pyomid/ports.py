@@ -524,7 +524,7 @@ class Catalog(ABC):
         return None
 
     def set_tables_level(self, level: ConflictLevel | None) -> None:
-        """Set the level for all tables. `client.admin.table_admin.choose_tables_level` says when this is allowed.
+        """Set the level for all tables. `client.table_admin.choose_tables_level` says when this is allowed.
         `Misuse` in a store that only pyomid uses."""
         raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
@@ -544,7 +544,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """Remove the mark if it still has this nonce. `client.admin.unregistered_tables` says when this is allowed."""
+        """Remove the mark if it still has this nonce. `client.table_admin.forget_dropped` says when this is allowed."""
 
     @abstractmethod
     def put_region_watermark(self, record: RegionWatermark) -> None:

@@ -37,8 +37,8 @@ import pyomid
 import pyomid.spark
 from conformance import remove_entry
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.admin.table_admin import is_system
 from pyomid.client.idempotency import KEYS_TABLE
+from pyomid.client.table_admin import is_system
 from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
 from pyomid.spark.connections import close_connections, connection

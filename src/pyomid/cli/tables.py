@@ -14,9 +14,8 @@ from pyomid.errors import Misuse
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.admin.import_table import Refusals
-    from pyomid.client.admin.unregistered_tables import Discovery
     from pyomid.client.database import Database
+    from pyomid.client.foreign_tables import Discovery, Refusals
     from pyomid.ports import Deployment
     from pyomid.protocol.import_table import RangeImported
     from pyomid.types import KeyRange
@@ -116,8 +115,8 @@ def add_conflict_level(
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.admin.table_admin import register_table, unregister_table
-    from pyomid.client.admin.unregistered_tables import discover, forget
+    from pyomid.client.foreign_tables import discover, forget
+    from pyomid.client.table_admin import register_table, unregister_table
 
     may_make = arguments.action == "create" and arguments.create
     with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
@@ -217,7 +216,7 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
     """Remove the mark "tables not confirmed". Its nonce is read before the tables are listed: if a Java TSO leads in
     between, the mark has another nonce and stays."""
-    from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
+    from pyomid.client.foreign_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:
@@ -275,8 +274,8 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
-    from pyomid.client.admin.import_table import import_refusals, imported
     from pyomid.client.drive import Driver
+    from pyomid.client.foreign_tables import import_refusals, imported
     from pyomid.protocol.import_table import import_range_steps
 
     with open_existing(arguments.url) as database:

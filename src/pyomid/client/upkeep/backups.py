@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pyomid.client.admin import table_admin
+from pyomid.client import table_admin
 from pyomid.client.drive import Driver
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction_steps import INDEX_TABLES

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import ensure_expiry_table
+from pyomid.client.table_admin import ensure_expiry_table
 from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError, UnknownTable

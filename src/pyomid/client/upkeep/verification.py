@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import drawn_start
+from pyomid.client.table_admin import drawn_start
 from pyomid.client.upkeep.partitions import Partition, table_text
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
