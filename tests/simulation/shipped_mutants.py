@@ -86,6 +86,7 @@ def _decides_again(original: Any, lost: Any) -> None:
         begun = conn.deployment.tso.begin(not_before=cause_of(error))
         again = LargeTransaction(conn, begun, level=lost._level, transaction_id=lost.transaction_id, lease=None)
         again.writes.tables.update({name: _copied(conn, table) for name, table in lost.writes.tables.items()})
+        again.writes.claims_tables = True  # nobody reported the ids of the copies
         original(again)
 
 
