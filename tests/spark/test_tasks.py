@@ -500,6 +500,21 @@ def test_a_given_level_is_refused_by_the_first_task_without_room(level: str, mon
     assert not never
 
 
+@pytest.mark.usefixtures("batches_alone")
+def test_a_task_that_claims_its_table_for_lack_of_room_says_so_when_it_loses() -> None:
+    conn, info = small()
+
+    def batches() -> Any:
+        yield many(info, 17)
+        put(conn, info, ("elsewhere", 1, None))
+        yield many(info, 1, first=17)
+
+    plan = begun_by(conn, None).plan(info, tuple(field.name for field in FIELDS))
+    with pytest.raises(ConflictError, match="claimed the table because the TSO has no room") as lost:
+        write_rows(plan, batches())
+    assert lost.value.values["commit_ts"] > plan.start_ts
+
+
 @pytest.mark.parametrize("point_level", ["cell", "row"])
 @pytest.mark.parametrize("point_first", [True, False])
 def test_a_load_that_claims_its_table_meets_writers_by_id(point_level: str, point_first: bool) -> None:
