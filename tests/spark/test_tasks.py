@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import pyomid
-from pyomid.client.admin.table_admin import create_table
 from pyomid.client.session.lease_keeper import Lease
+from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.oracle.status_oracle import PART_COST
 from pyomid.protocol.reading import Snapshot

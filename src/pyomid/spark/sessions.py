@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.errors import Misuse
-from pyomid.platforms import python_program
+from pyomid.system import python_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import _parse_datatype_json_string
 
-from pyomid.client.admin.table_admin import drop_table, user_tables
+from pyomid.client.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_columns
 from pyomid.spark.expressions import fitted, quoted, reason

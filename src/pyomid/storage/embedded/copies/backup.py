@@ -24,7 +24,6 @@ from typing import Final
 from pyomid.config import path_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse
-from pyomid.owned_files import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.storage.embedded.copies.description import (
     CHANGES_FILE,
     DATA_FILE,
@@ -59,6 +58,7 @@ from pyomid.storage.embedded.layout import (
     upgrade_from,
 )
 from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, note_copied, read_identity
+from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
 
 _COPY_BYTES: Final = 1 << 20

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from pyomid.errors import Misuse
-from pyomid.owned_files import is_shared
 from pyomid.storage.embedded.layout import DATA_FOLDER, unusable, write_durably
+from pyomid.system import is_shared
 
 NOTE_FILE: Final = "files.json"
 _NOTE_BYTES_MAX: Final = 4096
