@@ -81,7 +81,7 @@ test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
 test-long: setup ## what make test leaves out: most mutants, seeds, examples and kills, Spark Connect, servers that one test needs
 	PYOMID_TEST_EXAMPLES=all $(PYTEST) -n 2 -m "(long or hypothesis) and not spark and not hbase and not soak"
 	$(PYTEST) -m "long and spark and not hbase and not soak"
-	PYOMID_TEST_REMOTE="local[2]" $(PYTEST) tests/spark/test_spark_connect.py
+	PYOMID_TEST_REMOTE="local[2]" $(PYTEST) tests/spark/test_spark_connect.py tests/spark/test_spark_smoke.py
 	$(PYTEST) -m "long and hbase and not soak"
 
 test-hbases: setup ## a deployment over HBase 2.4, 2.5 and 3.0, and over one with Apache Phoenix: not in CI

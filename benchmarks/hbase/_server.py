@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks._report import machine_lines
 
 import pyomid
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import OmidError
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import create_database

@@ -28,7 +28,7 @@ import pyomid
 import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cells import CellBatch, batch_of
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.protocol.hashing import table_id

@@ -23,7 +23,7 @@ from benchmarks.spark.reads import write as write_flights
 from benchmarks.spark.writes import write, write_plainly
 
 import pyomid
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.row_codec.schema import DEFAULT_FAMILY
 from pyomid.spark.connections import connection
 from pyomid.storage.hbase.cluster import Cluster

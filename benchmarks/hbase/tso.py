@@ -22,7 +22,7 @@ from benchmarks.hbase._server import started_hbase
 from benchmarks.tso.run import Bench, median
 
 from java_omid import JavaTso
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.deployment import create_database
 

@@ -19,9 +19,8 @@ import time
 import numpy as np
 from benchmarks._report import machine_lines
 
-from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.memory import CacheLineMap
-from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
 from pyomid.server.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP

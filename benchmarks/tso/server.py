@@ -16,7 +16,7 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import FlushEnded, FlushLoop
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores

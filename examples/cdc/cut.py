@@ -1,7 +1,8 @@
 """From events that have arrived, in any order of topics: the shop's transactions that are complete, in its order.
 
     waiting    events of transactions that are not complete yet: a table, written in the same transaction as the rest
-    positions  by topic, the offset up to which events are applied, and the offset of the next BEGIN or END: a table
+    positions  by topic and partition, the offset up to which events are applied, and that of the next BEGIN or END: a
+               table
 
 A transaction is complete when its END has arrived and as many events as the END counts. Debezium writes ENDs in the
 order of commits, so the longest run of complete transactions, from the last position on, is a consistent cut.
@@ -10,7 +11,7 @@ order of commits, so the longest run of complete transactions, from the last pos
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 from examples.cdc.topics import COLUMNS, KEYS, RECORD, TABLES, TRANSACTIONS
@@ -30,6 +31,9 @@ _VALUE: Final = (
 
 WAITING, POSITIONS, BAD = "cdc_waiting", "cdc_positions", "cdc_bad"
 
+NO_TRANSACTION: Final = ""
+"""The transaction of an event that names none: such an event is always bad, and waits for no END."""
+
 
 @dataclass(frozen=True, slots=True)
 class Landed:
@@ -45,82 +49,98 @@ def create_tables(tx: SparkTransaction) -> None:
     for table, columns in COLUMNS.items():
         tx.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}, lsn bigint, PRIMARY KEY ({', '.join(KEYS[table])}))")
     tx.sql(f"CREATE TABLE IF NOT EXISTS {WAITING} ({RECORD}, PRIMARY KEY (topic, partition, offset))")
-    tx.sql(
-        f"CREATE TABLE IF NOT EXISTS {POSITIONS} (topic string, next bigint, transactions bigint, PRIMARY KEY (topic))"
-    )
+    position = "topic string, partition int, next bigint, transactions bigint, PRIMARY KEY (topic, partition)"
+    tx.sql(f"CREATE TABLE IF NOT EXISTS {POSITIONS} ({position})")
 
 
 def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Landed:
     """Apply all transactions that are complete; keep the other events for the next batch.
 
     A transaction with an event that cannot be applied stops the stream. With `park` its events go to a table instead,
-    all of them, and the transactions after it are applied.
+    all of them, and the transactions after it are applied. A bad BEGIN or END stops the stream in any case.
     """
-    position = {row["topic"]: row for row in tx.read(POSITIONS).collect()}
-    begun = position.get(TRANSACTIONS, {"next": 0, "transactions": 0})
+    position = {(row["topic"], row["partition"]): row for row in tx.read(POSITIONS).collect()}
+    begun = position.get((TRANSACTIONS, 0), {"next": 0, "transactions": 0})
     records = arrived.select(*RECORD_COLUMNS).unionByName(tx.read(WAITING))
-    events = parsed(records).where(f.col("offset") >= _next(position)).persist()
+    events = parsed(records).where(f.coalesce(f.col("offset") >= _next(position), f.lit(True))).persist()
     try:
-        counts = _counts(events)
-        complete, next_offset = cut(_limits(events), counts, begun["next"])
+        limits, counts = _limits(events), _counts(events)
         refused = [name for name in counts if counts[name][1]]
-        applied = f.broadcast(_named(tx, [name for name, _ in complete]))
+        if any(limit["reason"] for limit in limits) or (refused and not park):
+            _refuse(events)
+        complete, next_offset = cut(limits, counts, begun["next"])
+        done = [NO_TRANSACTION, *(name for name, _ in complete)]
+        refused = [name for name in refused if name in set(done)]
+        applied = f.broadcast(_named(tx, done))
         chosen = events.join(applied, "transaction_id", "left_semi")
-        good = chosen if not refused else _park(tx, chosen, refused) if park else _refuse(events)
-        landed = sum(count for _, count in complete)
-        if landed:
+        good = _park(tx, chosen, refused) if refused else chosen
+        if complete:
             _apply(tx, good)
             _note_positions(tx, chosen, next_offset, begun["transactions"] + len(complete))
         waiting = events.join(applied, "transaction_id", "left_anti").select(*RECORD_COLUMNS)
         left = tx.write(waiting, WAITING, mode="overwrite", duplicates="last").rows
-        return Landed(len(complete), landed, left, len(refused))
+        return Landed(len(complete), sum(count for _, count in complete), left, len(refused))
     finally:
         events.unpersist()
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Return the records with the fields of their values, and `reason`: why an event cannot be applied, or null."""
-    v = f.from_json("value", _VALUE)
-    fields = records.where("value is not null").withColumn("v", v).select(*RECORD_COLUMNS, "v.*")
-    row = f.coalesce("after", "before")
-    return fields.select(
+    """Return the records with the fields of their values, one column per table with the event's row, and `reason`: why
+    an event cannot be applied, or null."""
+    read = records.where("value is not null").withColumn("v", f.from_json("value", _VALUE))
+    name = f.when(f.col("topic") == TRANSACTIONS, f.col("v.id")).otherwise(f.col("v.transaction.id"))
+    fields = read.select(
         *RECORD_COLUMNS,
-        "op",
-        "status",
-        "event_count",
-        f.col("source.table").alias("table"),
-        f.col("source.lsn").alias("lsn"),
-        f.coalesce("transaction.id", "id", f.lit("")).alias("transaction_id"),
-        f.col("transaction.total_order").alias("total_order"),
-        row.alias("row"),
-        _reason(row).alias("reason"),
+        *("v.op", "v.status", "v.event_count", "v.source.table", "v.source.lsn", "v.transaction.total_order"),
+        f.coalesce(name, f.lit(NO_TRANSACTION)).alias("transaction_id"),
+        f.when(f.col("v.op") == "d", f.col("v.before")).otherwise(f.col("v.after")).alias("row"),
+    )
+    rows = fields.withColumns(
+        {t: f.when(f.col("table") == t, f.from_json("row", columns)) for t, columns in COLUMNS.items()}
+        | {"values": f.from_json("row", "map<string, string>")}
+    )
+    reason = f.when(f.col("topic") == TRANSACTIONS, _reason_of_limit()).otherwise(_reason_of_change())
+    return rows.withColumn("reason", reason).drop("row", "values")
+
+
+def _reason_of_limit() -> Column:
+    is_good = "partition = 0 and transaction_id <> '' and (status = 'BEGIN' or status = 'END' and event_count >= 0)"
+    return f.when(
+        ~f.coalesce(f.expr(is_good), f.lit(False)), "it is not a BEGIN or END in partition 0 with an id and a count"
     )
 
 
-def _reason(row: Column) -> Column:
-    table, names = f.col("source.table"), f.json_object_keys("after")
-    known = f.create_map(*(f.lit(x) for t, c in COLUMNS.items() for x in (t, c)))
-    columns = f.transform(f.split(known[table], ", "), lambda each: f.split(each, " ")[0])
-    return f.when(
-        f.col("status").isNull(),
-        f.when(f.col("transaction.id").isNull(), "the event names no transaction")
-        .when(
-            table.isNull() | ~table.isin(*TABLES), f.concat(f.lit("unknown table "), f.coalesce(table, f.lit("null")))
-        )
-        .when(
-            ~f.col("op").isin("c", "r", "u", "d") | f.col("op").isNull(),
-            f.concat(f.lit("unknown operation "), f.coalesce("op", f.lit("null"))),
-        )
-        .when(row.isNull(), "the event has no row")
-        .when(
-            (f.col("op") != "d") & (f.array_sort(names) != f.array_sort(columns)),
-            f.concat(
-                f.lit("the table's columns are "),
-                f.array_join(columns, ", "),
-                f.lit("; the event has "),
-                f.array_join(names, ", "),
-            ),
+def _reason_of_change() -> Column:
+    table, op = f.col("table"), f.col("op")
+    return f.coalesce(
+        f.when(f.expr("topic is null or partition is null or offset is null"), "the record has no place in a topic"),
+        f.when(
+            f.expr("transaction_id = '' or total_order is null"), "the event names no transaction, or no place in it"
         ),
+        f.when(table.isNull() | ~table.isin(*TABLES), f.format_string("unknown table %s", table)),
+        f.when(op.isNull() | ~op.isin("c", "r", "u", "d"), f.format_string("unknown operation %s", op)),
+        f.when(f.col("values").isNull(), "the event has no row"),
+        f.when(f.col("lsn").isNull(), "the event has no lsn"),
+        *(f.when(table == name, _reason_of_row(name)) for name in TABLES),
+    )
+
+
+def _reason_of_row(table: str) -> Column:
+    """Return why a row does not fit its table; a delete needs only the key."""
+    columns = [column.split(" ") for column in COLUMNS[table].split(", ")]
+    names, found = [name for name, _ in columns], f.map_keys("values")
+    differs = f.array_sort(found) != f.array_sort(f.array(*map(f.lit, names)))
+    expected = f"the table's columns are {', '.join(names)}; the event has %s"
+    return f.coalesce(
+        f.when((f.col("op") != "d") & differs, f.format_string(expected, f.array_join(found, ", "))),
+        *(
+            f.when(
+                f.col(f"{table}.{name}").isNull() & f.col("values")[name].isNotNull(),
+                f.format_string(f"column '{name}' is {kind}; the event has %s", f.col("values")[name]),
+            )
+            for name, kind in columns
+        ),
+        *(f.when(f.col(f"{table}.{name}").isNull(), f"column '{name}' is null") for name in KEYS[table]),
     )
 
 
@@ -139,6 +159,11 @@ def cut(
         if limit["status"] != "END":
             continue
         found, _ = counts.get(limit["id"], (0, 0))
+        if found > limit["event_count"]:
+            raise ValueError(
+                f"transaction {limit['id']} has {found} events, and its END counts {limit['event_count']}; nothing of "
+                "its batch is landed; correct the source"
+            )
         if found < limit["event_count"]:
             break
         complete.append((limit["id"], limit["event_count"]))
@@ -148,14 +173,15 @@ def cut(
 
 def _limits(events: DataFrame) -> list[dict[str, Any]]:
     """Return the BEGINs and ENDs."""
-    found = events.where("status is not null").selectExpr("offset", "status", "transaction_id as id", "event_count")
-    rows: list[dict[str, Any]] = found.toArrow().to_pylist()
+    found = events.where(f.col("topic") == TRANSACTIONS)
+    limits = found.selectExpr("offset", "status", "transaction_id as id", "event_count", "reason")
+    rows: list[dict[str, Any]] = limits.toArrow().to_pylist()
     return rows
 
 
 def _counts(events: DataFrame) -> dict[str, tuple[int, int]]:
     """Return by transaction: its events that have arrived, and how many of them cannot be applied."""
-    of_each = events.where("status is null").groupBy("transaction_id")
+    of_each = events.where(~f.col("topic").eqNullSafe(TRANSACTIONS)).groupBy("transaction_id")
     found = of_each.agg(f.countDistinct("total_order").alias("found"), f.count("reason").alias("bad")).toArrow()
     columns = [found.column(name).to_pylist() for name in ("transaction_id", "found", "bad")]
     return {name: (count, bad) for name, count, bad in zip(*columns, strict=True)}
@@ -165,31 +191,32 @@ def _named(tx: SparkTransaction, names: list[str]) -> DataFrame:
     return tx.session.createDataFrame(pa.table({"transaction_id": pa.array(names, pa.string())}))
 
 
-def _next(position: dict[str, Any]) -> Column:
-    """Return the offset of the record's topic from which records have not been applied."""
-    known = [f.lit(each) for topic, row in position.items() for each in (topic, row["next"])]
-    return f.coalesce(f.create_map(*known)[f.col("topic")], f.lit(0)) if known else f.lit(0)
+def _next(position: dict[tuple[str, int], Any]) -> Column:
+    """Return the offset of the record's partition from which records have not been applied."""
+    known = [f.lit(x) for (topic, part), row in position.items() for x in (f"{topic}+{part}", row["next"])]
+    place = f.format_string("%s+%d", "topic", "partition")
+    return f.coalesce(f.create_map(*known)[place], f.lit(0)) if known else f.lit(0)
 
 
 def _apply(tx: SparkTransaction, chosen: DataFrame) -> None:
-    for table, columns in COLUMNS.items():
-        of_table = chosen.where(f"table = '{table}'").withColumn("r", f.from_json("row", columns))
-        position = f.format_string("%s+%d+%d", "topic", "partition", "offset")
+    for table in COLUMNS:
         tx.apply_changes(
-            of_table.select("r.*", "lsn", "op", "topic", "partition", "offset"),
+            chosen.where(f"table = '{table}'").select(f"{table}.*", "lsn", "op", "topic", "partition", "offset"),
             table,
             sequence_by="lsn",
             deletes="op = 'd'",
-            position=position,
+            position=f.format_string("%s+%d+%d", "topic", "partition", "offset"),
         )
 
 
-def _refuse(events: DataFrame) -> DataFrame:
-    bad = events.where("reason is not null").orderBy("topic", "partition", "offset").first()
+def _refuse(events: DataFrame) -> NoReturn:
+    limits_first = f.desc(f.col("topic") == TRANSACTIONS)
+    bad = events.where("reason is not null").orderBy(limits_first, "topic", "partition", "offset").first()
     assert bad is not None
+    otherwise = "" if bad["topic"] == TRANSACTIONS else ", or park such transactions: --park"
     raise ValueError(
         f"the event at {bad['topic']}+{bad['partition']}+{bad['offset']} cannot be applied: {bad['reason']}; nothing "
-        "of its batch is landed; correct the source, or park such transactions: --park"
+        f"of its batch is landed; correct the source{otherwise}"
     )
 
 
@@ -201,14 +228,17 @@ def _park(tx: SparkTransaction, chosen: DataFrame, refused: list[str]) -> DataFr
         chosen.join(names, "transaction_id", "left_semi").select(*columns),
         BAD,
         row_key=["topic", "partition", "offset"],
+        duplicates="last",
     )
     return chosen.join(names, "transaction_id", "left_anti")
 
 
 def _note_positions(tx: SparkTransaction, chosen: DataFrame, next_offset: int, transactions: int) -> None:
-    """Note up to where each topic is applied: within a topic, too, transactions stand in the order of their commits."""
-    data = chosen.where(f"topic <> '{TRANSACTIONS}'").groupBy("topic").agg(f.max("offset").alias("last")).collect()
-    rows = [{"topic": row["topic"], "next": row["last"] + 1, "transactions": transactions} for row in data]
-    rows.append({"topic": TRANSACTIONS, "next": next_offset, "transactions": transactions})
-    schema = pa.schema([("topic", pa.string()), ("next", pa.int64()), ("transactions", pa.int64())])
-    tx.write(pa.Table.from_pylist(rows, schema), POSITIONS)
+    """Note up to where each partition is applied: there, too, transactions stand in the order of their commits."""
+    landed = chosen.where(~f.col("topic").eqNullSafe(TRANSACTIONS) & (f.col("transaction_id") != NO_TRANSACTION))
+    last = landed.groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
+    rows = [row.asDict() for row in last] + [{"topic": TRANSACTIONS, "partition": 0, "next": next_offset}]
+    names = ("topic", "partition", "next", "transactions")
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64())
+    schema = pa.schema(list(zip(names, kinds, strict=True)))
+    tx.write(pa.Table.from_pylist([{**row, "transactions": transactions} for row in rows], schema), POSITIONS)

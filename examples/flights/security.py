@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from examples.flights import settings
 
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 
 
 class Security:

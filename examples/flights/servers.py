@@ -26,7 +26,7 @@ from examples.flights import security, settings
 from examples.flights.events import Event, all_events, count, note
 from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault
 
-from pyomid.cli.hbase_server import HBaseServer, Process
+from pyomid.cli.hbase import HBaseServer, Process
 from pyomid.config import HBaseAddress, parse_url
 from pyomid.errors import Misuse, OmidError
 from pyomid.row_codec.row_key import key_layout

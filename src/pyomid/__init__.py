@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from pyomid.client.change_feed import RowChange
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
-    from pyomid.client.observers import Observer
     from pyomid.client.tables.table import Page, Table
     from pyomid.client.tables.typed import TypedPage, TypedTable
     from pyomid.client.transaction import Savepoint, Transaction
     from pyomid.client.watch import Watch
+    from pyomid.observe import Observer
 
 __version__: Final = "0.1.0"
 

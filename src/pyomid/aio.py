@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable, AsyncWatch
-    from pyomid.client.observers import Observer
+    from pyomid.observe import Observer
 
 __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch", "connect"]
 

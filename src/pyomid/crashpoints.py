@@ -99,17 +99,6 @@ POINTS: Final[dict[str, str]] = {
 """Every point, with what is true there. A name begins with its package: client, tso, storage, hbase, spark."""
 
 
-class _Action:
-    """An armed point of a test in this process: runs `action` at each passage, in the passing thread."""
-
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
-        self.name = name
-        self._action = action
-
-    def passed(self) -> None:
-        self._action()
-
-
 class _Armed:
     """An armed point; counts its passages in all threads.
 
@@ -138,13 +127,14 @@ class _Armed:
             signal.pthread_kill(threading.get_ident(), self.sign)
 
 
-_armed: _Armed | _Action | None = None
+_armed: tuple[str, Callable[[], None]] | None = None
+"""The armed point, and what happens at each passage, in the passing thread."""
 
 
 def crash_point(name: str) -> None:
     """Do nothing, unless a test armed `name` in this process."""
-    if _armed is not None and _armed.name == name:
-        _armed.passed()
+    if _armed is not None and _armed[0] == name:
+        _armed[1]()
 
 
 def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, once: str | None = None) -> None:
@@ -157,7 +147,7 @@ def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, 
         raise Misuse(f"unknown way to crash {how!r}; known: {', '.join(_SIGNALS)}", how=how)
     if nth < 1:
         raise Misuse(f"crash point passage {nth} is not a positive number", nth=nth)
-    _armed = _Armed(name, nth, _SIGNALS[how], note, once)
+    _armed = name, _Armed(name, nth, _SIGNALS[how], note, once).passed
 
 
 def arm_action(name: str, action: Callable[[], None]) -> None:
@@ -166,7 +156,7 @@ def arm_action(name: str, action: Callable[[], None]) -> None:
     global _armed
     if name not in POINTS:
         raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
-    _armed = _Action(name, action)
+    _armed = name, action
 
 
 def disarm() -> None:

@@ -13,7 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
 from pyomid.errors import Misuse, OmidError, UnknownTable
@@ -524,7 +524,7 @@ class Catalog(ABC):
         return None
 
     def set_tables_level(self, level: ConflictLevel | None) -> None:
-        """Set the level for all tables. `client.admin.table_admin.choose_tables_level` says when this is allowed.
+        """Set the level for all tables. `client.table_admin.choose_tables_level` says when this is allowed.
         `Misuse` in a store that only pyomid uses."""
         raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
@@ -544,7 +544,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """Remove the mark if it still has this nonce. `client.admin.unregistered_tables` says when this is allowed."""
+        """Remove the mark if it still has this nonce. `client.table_admin.forget_dropped` says when this is allowed."""
 
     @abstractmethod
     def put_region_watermark(self, record: RegionWatermark) -> None:
@@ -674,16 +674,8 @@ Clock = Callable[[], float]
 Sleep = Callable[[float], None]
 
 
-boot_clock: Final[Clock] = platforms.boot_clock
+boot_clock: Final[Clock] = system.boot_clock
 """The system's clock; it continues while the machine sleeps (T4)."""
-
-
-def _never() -> bool:
-    return False
-
-
-def _no_token() -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -697,20 +689,18 @@ class Deployment:
     tso: Tso
     settings: Settings
     clock: Clock = boot_clock
-    closers: tuple[Callable[[], None], ...] = field(default=())
+    closers: tuple[Callable[[], None], ...] = ()
     """Called by `close` after the ports are closed."""
-    is_gone: Callable[[], bool] = field(default=_never)
+    is_gone: Callable[[], bool] = lambda: False
     """Whether another database, or none, is now where this one was opened: then only a new connection helps."""
-    loop_session: Callable[[], AsyncTso] | None = field(default=None)
+    loop_session: Callable[[], AsyncTso] | None = None
     """Open another session with the same TSO, for the running event loop; the caller closes it. None: only threads can
     use this TSO."""
-    back_up: Callable[[str | PathLike[str], BackupMoment, str | PathLike[str] | None], Backup] | None = field(
-        default=None
-    )
+    back_up: Callable[[str | PathLike[str], BackupMoment, str | PathLike[str] | None], Backup] | None = None
     """Copy the database as of one moment into an absent or empty folder, or to HBase snapshots of that name. Durable on
     return. The copy holds everything committed below the moment. The third argument is the preceding backup, for an
     incremental backup, or None for a full one. None: the store has no backups."""
-    task_token: Callable[[], TaskToken | None] = field(default=_no_token)
+    task_token: Callable[[], TaskToken | None] = lambda: None
     """Return the token with which a process on another machine acts in the name of this one; None: it needs no token,
     or has credentials of its own."""
 

@@ -1,5 +1,5 @@
 """TLS for clients: trusted authorities, errors that explain a failed handshake, a socket that one thread reads while
-another writes."""
+another writes; and connections to a TSO at a known address, with or without TLS."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 import select
 import socket
 import ssl
-import struct
 import threading
+from collections.abc import Callable
 from typing import Final
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, Unavailable
 
 
 def trusting(authority: str, certificate: str = "", key: str = "", *, names: str = "tls") -> ssl.SSLContext:
@@ -117,20 +117,6 @@ def _speaks_tls(sock: socket.socket) -> bool:
         return "_ALERT_" in (error.reason or "")
 
 
-def bound_sends(sock: socket.socket | TlsSocket, timeout_s: float) -> None:
-    """Make the socket blocking. A send that makes no progress for `timeout_s` fails with `OSError`."""
-    if isinstance(sock, TlsSocket):
-        sock.settimeout(timeout_s)
-        return
-    sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
-
-
-def _timeval(timeout_s: float) -> bytes:
-    """Return the `struct timeval` of SO_SNDTIMEO."""
-    return struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
-
-
 class TlsSocket:
     """An `SSLSocket` that one thread may read while another writes; OpenSSL's own object allows one thread at a time.
 
@@ -213,3 +199,34 @@ class TlsSocket:
         poll.register(descriptor, event)
         if not poll.poll(None if self._timeout_s is None else self._timeout_s * 1000):
             raise TimeoutError("timed out")
+
+
+def tcp_connector(
+    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+) -> Callable[[], socket.socket]:
+    """Return a function that connects to the TSO at HOST:PORT. With `tls`, the context decides how the server's name is
+    checked."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise Misuse(f"{address!r} is not HOST:PORT", address=address)
+
+    def connect() -> socket.socket:
+        try:
+            sock = socket.create_connection((host, int(port)), timeout=timeout_s)
+        except OSError as error:
+            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
+        if tls is None:
+            return sock
+        try:
+            return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
+        except OSError as error:
+            sock.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise untrusted(address, error) from error
+            raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
+
+    return connect
+
+
+def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
+    return Misuse(refusal(error, f"the TSO at {address}", "tls") or str(error))

@@ -27,18 +27,18 @@ from pyomid.config import (
     parse_url,
 )
 from pyomid.errors import Misuse, Unavailable
-from pyomid.platforms import python_program
 from pyomid.ports import Deployment, boot_clock
+from pyomid.system import python_program
 
 if TYPE_CHECKING:
     import ssl
 
     from pyomid.client.async_client import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.client.observers import Observer
     from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
     from pyomid.client.upkeep.folder import FolderUpkeep
-    from pyomid.oracle.settings import TsoSettings
+    from pyomid.observe import Observer
+    from pyomid.oracle.machine import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
     from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
@@ -240,7 +240,7 @@ def deployment_at(address: Address, settings: Settings) -> Deployment:
 
 def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
     """Return `base` with the settings of a database that concern its TSO."""
-    from pyomid.oracle.settings import TsoSettings
+    from pyomid.oracle.machine import TsoSettings
 
     base = base or TsoSettings()
     return replace(
@@ -320,7 +320,7 @@ def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
     """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.upkeep.folder import UPKEEP_REQUEST_S, FolderUpkeep
-    from pyomid.server.leadership import connect_in
+    from pyomid.server.launcher import connect_in
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
     def connect() -> socket.socket:
@@ -458,8 +458,8 @@ class _LeaderConnector:
         return ConnectedSocket(sock, self._tls, tso.host)
 
     def _connect(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
-        from pyomid.client.session.blocking import tcp_connector
         from pyomid.storage.hbase.coordination import find_tso
+        from pyomid.tls import tcp_connector
 
         self._connected_to = tso = find_tso(self._zookeeper)
         return tcp_connector(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso

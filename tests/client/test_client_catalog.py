@@ -11,8 +11,8 @@ import pytest
 
 import pyomid
 from at_points import dying_at, meanwhile
-from pyomid.client.admin.table_admin import alter_table, create_table, drop_table
 from pyomid.client.database import Database
+from pyomid.client.table_admin import alter_table, create_table, drop_table
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.types import ColumnSchema, ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
@@ -129,7 +129,7 @@ def test_a_table_that_cannot_be_made_leaves_no_entry(db: Database) -> None:
     store = db._core.deployment.store
     parts = replace(db._core.deployment, store=Refusing())  # type: ignore[arg-type]  # what HBase says of a table it holds
     with pytest.raises(Misuse, match="a family is missing"):
-        pyomid.client.admin.table_admin.create_table(parts, "u", ["f"])
+        pyomid.client.table_admin.create_table(parts, "u", ["f"])
     assert db._core.deployment.catalog.entry("u") is None
 
 

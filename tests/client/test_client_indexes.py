@@ -16,8 +16,8 @@ import pyomid
 import pyomid.aio
 from at_points import dying_at, meanwhile, once
 from pyomid import crashpoints
-from pyomid.client.admin import index_admin as admin
 from pyomid.client.database import Database
+from pyomid.client.tables import indexes as admin
 from pyomid.client.tables import table as tables
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError, Misuse, OmidError, SnapshotTooOld, TransactionEnded, UnknownTable

@@ -11,8 +11,8 @@ import pytest
 import pyomid
 import pyomid.aio
 from at_points import dying_at, meanwhile
-from pyomid.client.admin.table_admin import alter_level, choose_tables_level, create_table, make_table
 from pyomid.client.database import Database
+from pyomid.client.table_admin import alter_level, choose_tables_level, create_table, make_table
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.storage.memory import MemoryCatalog

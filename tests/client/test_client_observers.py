@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 import pyomid
 import pyomid.aio
-from pyomid.client import observers
+from pyomid import observe
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
 from pyomid.observe import Metrics, Observer, Operation, Spans
@@ -168,5 +168,5 @@ def test_a_report_that_cannot_be_made_harms_no_transaction(
     def lacking(*_: object) -> Operation:
         raise MemoryError
 
-    monkeypatch.setattr(observers, "Operation", lacking)
+    monkeypatch.setattr(observe, "Operation", lacking)
     use(memory_url, [Notes()])

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import pyomid
 from pyomid import crashpoints
 from pyomid.cli import main
-from pyomid.cli.shell.session import Session
-from pyomid.cli.shell.terminal import Output
-from pyomid.cli.shell.words import bytes_of, text_of, words_of
+from pyomid.cli.shell import Output
+from pyomid.cli.shell_session import Session
+from pyomid.cli.shell_text import bytes_of, text_of, words_of
 from pyomid.client.database import Database
 
 pytestmark = pytest.mark.fast

@@ -11,7 +11,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.cli import main
-from pyomid.cli.top import page
+from pyomid.cli.status import page
 from pyomid.client.database import Database
 from pyomid.client.upkeep.jobs import held_back
 from pyomid.client.upkeep.partitions import Partition, partitions_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.admin.table_admin import register_table, unregister_table
 from pyomid.client.database import Database
+from pyomid.client.table_admin import register_table, unregister_table
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps

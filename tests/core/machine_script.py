@@ -23,8 +23,7 @@ from pyomid.oracle.instructions import (
     StoreFailed,
     StoreOperation,
 )
-from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import BeginReply, CommitRequest, LeaderRecord

@@ -12,8 +12,8 @@ import pytest
 
 from pyomid.oracle.watermarks import OpenStarts as Held
 from pyomid.types import OpenStart
+from pyomid.wire.client_protocol import OpenStarts
 from pyomid.wire.messages import ReportOpenStarts
-from pyomid.wire.session_starts import OpenStarts
 
 pytestmark = pytest.mark.fast
 

@@ -28,9 +28,8 @@ from pyomid.oracle.instructions import (
     StoreDone,
     UpdateLeaderState,
 )
-from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, CommitRequest, SealOutcome, WriteSetLevel
 from pyomid.wire.codec import encode_request

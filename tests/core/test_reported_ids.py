@@ -134,6 +134,40 @@ def test_undecided_ids_make_no_room_and_a_refused_job_keeps_none() -> None:
     assert one.commit().committed
 
 
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_a_refused_attempt_that_does_not_count_leaves_the_others_ids_until_room_is_needed(is_needed: bool) -> None:
+    tso = Script(reported_ids_max=2 * PART_COST + 20)
+    job, other = Job(tso), Job(tso)
+    job.report(*range(20))
+    assert isinstance(
+        tso.ask_settled(ReportIds(job.start_ts, TABLE, tso.begin(), 0, packed(*range(21)))).answer, Refused
+    )
+    if is_needed:
+        assert other.report(*range(100, 120)) == Done()
+        assert kept(tso) == PART_COST + 20
+    assert job.commit().committed is not is_needed
+
+
+@pytest.mark.parametrize("is_common", [False, True])
+def test_many_parts_are_compared_with_many_at_once(monkeypatch: pytest.MonkeyPatch, is_common: bool) -> None:
+    tso, compared = Script(conflict_map_entries=1 << 20), []
+    first, second = Job(tso), Job(tso)
+    for part in range(40):
+        second.report(2 * part + 1, part=part)
+        first.report(2 * part + (is_common and part == 33), part=part)
+    winner, original = first.commit(), search.first_common
+    monkeypatch.setattr(search, "first_common", lambda *both: compared.append(both) or original(*both))
+    assert second.commit().conflict_ts == (winner.commit_ts if is_common else 0)
+    assert len(compared) <= 2, "checked before and after the table is marked"
+
+
+def test_a_part_that_comes_twice_needs_room_once() -> None:
+    tso = Script(reported_ids_max=PART_COST + 20)
+    job = Job(tso)
+    assert job.report(*range(20)) == job.report(*range(20)) == Done()
+    assert job.commit(20).committed
+
+
 @pytest.mark.parametrize("ids", [b"1234567", packed(2, 1), packed(1, -1)], ids=["half an id", "falling", "unsigned"])
 def test_malformed_ids_are_refused(ids: bytes) -> None:
     tso = Script()

@@ -19,7 +19,7 @@ from led_tables import led_row
 import pyomid
 from kdc import Kdc
 from kerberized import TOKENS, kdc_of_servers, kerberized_hbase
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import create_database

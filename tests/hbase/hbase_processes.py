@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from pyomid.client.admin.unregistered_tables import confirm
 from pyomid.client.database import Database
+from pyomid.client.foreign_tables import confirm
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import TABLES_UNCONFIRMED
 from waiting import until

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyomid.cli import main
-from pyomid.client.admin.import_table import import_timestamp, refuse
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver
+from pyomid.client.foreign_tables import import_timestamp, refuse
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.hashing import table_id

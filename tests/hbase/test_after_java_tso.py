@@ -12,7 +12,7 @@ from hbase_processes import TsoProcess, give_up_the_lease
 import pyomid
 from java_omid import JavaClient, JavaTso
 from pyomid.cli import main
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id

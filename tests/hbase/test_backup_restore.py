@@ -23,7 +23,7 @@ from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.client.upkeep.backups import restore
 from pyomid.config import Settings
 from pyomid.errors import Misuse
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.server.local import LocalTso

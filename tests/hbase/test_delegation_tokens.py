@@ -19,7 +19,7 @@ from kerberized import (
     url_by_keytab,
 )
 from pyomid.cli import main
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import KeyValue

@@ -17,10 +17,10 @@ from held_line import HeldLine
 from led_tables import EPOCH, commits_of
 from numpy.typing import NDArray
 
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import FlushEnd
-from pyomid.server.flush import Flushes
+from pyomid.server.store_calls import Flushes
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable

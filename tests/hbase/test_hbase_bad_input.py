@@ -8,8 +8,8 @@ import pytest
 
 from pyomid.cells import batch_of
 from pyomid.cli.init import chosen_level
-from pyomid.client.admin.table_admin import alter_table, create_table
 from pyomid.client.database import Database
+from pyomid.client.table_admin import alter_table, create_table
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.cluster import Cluster

@@ -13,7 +13,7 @@ from pyomid.cells import batch_of
 from pyomid.client.drive import Driver
 from pyomid.config import Settings
 from pyomid.errors import Misuse
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.reading import CommitCache

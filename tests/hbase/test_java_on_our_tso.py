@@ -14,7 +14,7 @@ import pyomid
 from frame_proxy import FrameProxy, Passed
 from java_omid import JavaClient, JavaError
 from pyomid import crashpoints
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.hashing import cell_id, table_id

@@ -11,7 +11,7 @@ from hbase_processes import TsoProcess
 import pyomid
 from certificates import PASSWORD, make_certificates, make_java_stores
 from java_omid import JavaClient, JavaError
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import ConflictError, Unavailable
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper

@@ -14,7 +14,7 @@ from test_hbase_cleaning import Cleaned
 
 import pyomid.storage.hbase.rpc.connection as hbase_connection
 from conformance import put_entry
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.verification import look

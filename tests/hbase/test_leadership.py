@@ -12,7 +12,7 @@ import pytest
 from hbase_processes import TsoProcess
 
 import pyomid.aio
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Deposed, OmidError
 from pyomid.ports import boot_clock

@@ -258,5 +258,5 @@ def test_the_page_lists_each_role() -> None:
 def check_told(text: str, lacks: tuple[str, str, str]) -> None:
     _, where, right = lacks
     action = {"R": "READ", "W": "WRITE", "C": "CREATE", "A": "ADMIN"}[right]
-    refusals = [line for line in text.splitlines() if "permission denied: grant the user that right there" in line]
+    refusals = [line for line in text.splitlines() if "permission denied: grant the user this right" in line]
     assert any(f"action={action}" in line and (where in WHERE or where in line) for line in refusals), text[-2000:]

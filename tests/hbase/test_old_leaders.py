@@ -24,7 +24,7 @@ from held_line import HeldLine
 import pyomid
 from conformance import remove_entry
 from portions import first
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.protocol.hashing import cell_id, table_id

@@ -12,7 +12,7 @@ from hbase_processes import give_up_the_lease
 import pyomid
 import pyomid.aio
 from java_omid import JavaClient, JavaTso
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, OmidError

@@ -13,7 +13,7 @@ import pytest
 from hbase_processes import TsoProcess
 
 import pyomid
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Unavailable, UnknownTable
 from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.cluster import Cluster

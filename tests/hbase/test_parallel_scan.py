@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imitated_regions import SERVER, TABLE, ImitatedRegions
 
 from portions import examples
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan

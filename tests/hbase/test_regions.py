@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.batches import batch_of_writes

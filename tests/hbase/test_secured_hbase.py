@@ -17,7 +17,7 @@ from java_needed import needs_java
 import pyomid.aio
 from certificates import PASSWORD, make_certificates, make_java_stores
 from pyomid.cli import main
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue

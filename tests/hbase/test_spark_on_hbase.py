@@ -36,9 +36,9 @@ from test_spark_verification import (  # noqa: F401
 import pyomid
 import pyomid.spark
 from conformance import remove_entry
-from pyomid.cli.hbase_server import HBaseServer
-from pyomid.client.admin.table_admin import is_system
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.idempotency import KEYS_TABLE
+from pyomid.client.table_admin import is_system
 from pyomid.errors import ConflictError
 from pyomid.spark import MergeResult, SparkTransaction
 from pyomid.spark.connections import close_connections, connection

@@ -17,7 +17,7 @@ from hbase_processes import TsoProcess
 from kdc import Kdc
 from kerberized import ALICE, SERVERS, TOKENS, kerberized_hbase, url_by_keytab, url_by_ticket
 from pyomid.cli import main
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token
 from spark_cluster import standalone_cluster
 

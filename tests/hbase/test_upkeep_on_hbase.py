@@ -17,7 +17,7 @@ import pytest
 from hbase_processes import forget_others
 from kazoo.client import KazooClient
 
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.storage.hbase.coordination import UpkeepTurn
 from pyomid.storage.hbase.zookeeper import ZooKeeper

@@ -12,7 +12,7 @@ import pytest
 
 from portions import first
 from pyomid.cells import CellNames, batch_of_rows
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
 from pyomid.errors import TransactionEnded, Unavailable

@@ -15,18 +15,18 @@ import pytest
 import pyomid
 import pyomid.aio
 from interrupts import Interrupter, every_place
-from pyomid.client import async_driver, change_feed, database, drive, open_database, past_snapshot, transaction, watch
+from pyomid.client import async_driver, change_feed, database, drive, open_database, transaction, watch
 from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.session import lease_keeper, request_retry
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
-from pyomid.wire import session_starts
+from pyomid.wire import client_protocol
 from waiting import until
 
 GRANTS = (
-    *(async_driver, change_feed, database, drive, lease_keeper, session_starts),
-    *(open_database, past_snapshot, request_retry, transaction, watch),
+    *(async_driver, change_feed, database, drive, lease_keeper, client_protocol),
+    *(open_database, request_retry, transaction, watch),
 )
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

@@ -25,7 +25,7 @@ from pyomid.client.database import Database
 from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
 from pyomid.errors import SnapshotTooOld
-from pyomid.platforms import peer_process
+from pyomid.system import peer_process
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import Handshake, encode_handshake, encode_request
 from pyomid.wire.messages import Begin

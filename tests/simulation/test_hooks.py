@@ -40,7 +40,7 @@ def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
     before = pyomid.protocol.commit.may_use_rules
     with (
         pytest.raises(Misuse, match="names nothing"),
-        installed([HOOK, Hook("client.admin.table_admin:gone", answers(None))]),
+        installed([HOOK, Hook("client.table_admin:gone", answers(None))]),
     ):
         pytest.fail("it was installed")
     assert pyomid.protocol.commit.may_use_rules is before

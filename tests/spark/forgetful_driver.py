@@ -1,4 +1,5 @@
-"""A program that chooses no Python for its session's workers: it writes a row and counts it."""
+"""A program that chooses no Python for its session's workers: it writes a row, counts it, and
+reads once more after it stopped the session."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ def main(url: str) -> None:
         with db.transaction() as tx:
             tx.write(rows.mapInArrow(lambda batches: batches, rows.schema), "t", row_key="id")
             print(tx.read("t", partitions=1).count(), "row")
+        spark.stop()
+        db.read("t")
     except Exception as error:
         print(f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
     close_connections()

@@ -119,6 +119,8 @@ BAD: dict[str, tuple[Callable[[Record], None], str]] = {
     "unknown operation": (lambda r: r["value"].update(op="t"), "unknown operation t"),
     "unknown table": (lambda r: r["value"]["source"].update(table="carts"), "unknown table carts"),
     "another schema": (lambda r: r["value"]["after"].update(colour="red"), "the event has .*colour"),
+    "another type": (lambda r: r["value"]["after"].update(bought="many"), "'bought' is bigint; the event has many"),
+    "no row": (lambda r: r["value"].update(after=None), "the event has no row"),
     "no transaction": (lambda r: r["value"].update(transaction=None), "names no transaction"),
 }
 
@@ -139,7 +141,7 @@ def test_a_transaction_with_a_bad_event_is_parked_whole(
     spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
 ) -> None:
     records, event = spoiled(published(300)[1], BAD["another schema"][0])
-    assert landing(records, park=True).bad == 1
+    assert landing([*records, *records], park=True).bad == 1
     parked = pyomid.spark.connect(spark, url).read(cut.BAD).collect()
     name = event["value"]["transaction"]["id"]
     of_it = [r for r in records if (r["value"] or {}).get("transaction", {}).get("id") == name]
@@ -150,6 +152,40 @@ def test_a_transaction_with_a_bad_event_is_parked_whole(
         "the table's columns are item, bought, quantity; the event has item, bought, quantity, colour"
     ]
     assert landing([], park=True).transactions == 0
+
+
+def test_an_event_without_a_transaction_is_parked_by_itself(
+    spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
+) -> None:
+    records, event = spoiled(published(300)[1], BAD["no transaction"][0])
+    assert landing(records, park=True).bad == 1
+    parked = pyomid.spark.connect(spark, url).read(cut.BAD).collect()
+    assert [(r["topic"], r["offset"]) for r in parked] == [(event["topic"], event["offset"])]
+
+
+def limit(offset: int, **value: Any) -> Record:
+    return {"topic": TRANSACTIONS, "partition": 0, "offset": offset, "key": None, "value": value}
+
+
+def test_a_transaction_without_events_is_passed(url: str, landing: Callable[..., cut.Landed]) -> None:
+    source, records = published(300)
+    assert landing([limit(0, status="BEGIN", id="0"), limit(1, status="END", id="0", event_count=0)]).transactions == 1
+    landing([{**r, "offset": r["offset"] + 2} if r["topic"] == TRANSACTIONS else r for r in records])
+    assert differing(url, source) == 0
+
+
+def test_each_partition_of_a_topic_has_its_own_position(url: str, landing: Callable[..., cut.Landed]) -> None:
+    source, records = published(300)
+    landing([r for r in records if r["offset"] < 540])
+    later = [r for r in records if r["offset"] >= 540]
+    moved = [r | {"partition": 1, "offset": n} if r["topic"] != TRANSACTIONS else r for n, r in enumerate(later)]
+    landing(moved)
+    assert differing(url, source) == 0
+
+
+def test_an_end_without_a_count_is_refused(landing: Callable[..., cut.Landed]) -> None:
+    with pytest.raises(ValueError, match=r"shop.transaction\+0\+0 cannot be applied: it is not a BEGIN or END"):
+        landing([limit(0, status="END", id="0")], park=True)
 
 
 def test_a_cut_ends_before_the_first_transaction_that_is_incomplete() -> None:
@@ -164,3 +200,5 @@ def test_a_cut_ends_before_the_first_transaction_that_is_incomplete() -> None:
     assert cut.cut(limits, {"a": (2, 0), "b": (2, 0), "c": (1, 0)}, 4) == ([("a", 2)], 6)
     assert cut.cut(limits, {"a": (1, 0)}, 4) == ([], 4)
     assert cut.cut(limits, {}, 8) == ([], 8)
+    with pytest.raises(ValueError, match="transaction a has 3 events, and its END counts 2"):
+        cut.cut(limits, {"a": (3, 0)}, 4)

@@ -120,6 +120,39 @@ def test_bad_changes_become_rows_of_a_table_in_the_same_transaction(spark: Spark
     assert (3, "z", 1, 9) in stored(spark, stock)
 
 
+def test_bad_changes_at_one_position_are_all_kept(spark: SparkSession, stock: str) -> None:
+    for count in (1, 2):
+        applied(spark, stock, [("c", 3, "a", count, None), ("c", 3, "a", -count, None)], bad="bad_at_one_position")
+    assert pyomid.spark.connect(spark, stock).read("bad_at_one_position").count() == 4
+
+
+def test_a_failed_call_leaves_the_transaction_rollback_only(spark: SparkSession, stock: str) -> None:
+    rows = [("c", None, "a", 1, 9), ("u", 1, "a", 1, 9), ("u", 1, "a", 2, 9)]
+    tx = pyomid.spark.connect(spark, stock).transaction()
+    with pytest.raises(Misuse, match="two different changes"):
+        tx.apply_changes(events(spark, rows), "feed", sequence_by="lsn", bad="bad_of_failed")
+    with pytest.raises(pyomid.errors.TransactionEnded, match="rollback-only"):
+        tx.commit()
+
+
+def test_changes_computed_from_another_snapshot_of_the_table_are_refused(spark: SparkSession, stock: str) -> None:
+    stale = pyomid.spark.connect(spark, stock).read("feed").selectExpr("shop", "item", "count + 1 count", "lsn + 9 lsn")
+    applied(spark, stock, [("u", 1, "a", 50, 8)])
+    with pyomid.spark.connect(spark, stock).transaction() as tx:
+        tx.apply_changes(tx.read("feed").selectExpr("shop", "item", "count", "lsn"), "feed", sequence_by="lsn")
+    with pytest.raises(Misuse, match="at another snapshot"), pyomid.spark.connect(spark, stock).transaction() as tx:
+        tx.apply_changes(stale, "feed", sequence_by="lsn")
+
+
+def test_changes_that_differ_by_a_microsecond_are_two(spark: SparkSession, stock: str) -> None:
+    times = "SELECT 1 id, 1 lsn, TIMESTAMP'2026-01-01 00:00:00.000001' at, TIMESTAMP_NTZ'2026-01-01 00:00:00' day"
+    two = spark.sql(f"{times} UNION ALL {times.replace('000001', '000002')}")
+    with pyomid.spark.connect(spark, stock).transaction() as tx:
+        tx.sql("CREATE TABLE times (id INT, lsn INT, at TIMESTAMP, day TIMESTAMP_NTZ, PRIMARY KEY (id))")
+    with pytest.raises(Misuse, match="two different changes"), pyomid.spark.connect(spark, stock).transaction() as tx:
+        tx.apply_changes(two, "times", sequence_by="lsn")
+
+
 def test_changes_may_be_an_arrow_table_and_must_be_a_frame(spark: SparkSession, stock: str) -> None:
     rows = pa.table({"op": ["u"], "shop": [1], "item": ["a"], "count": [7], "lsn": [9]})
     with pyomid.spark.connect(spark, stock).transaction() as tx:

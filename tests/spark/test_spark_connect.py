@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from spark_sessions import REMOTE
-from streaming_driver import patiently
 
-import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse
 from pyomid.spark import SparkTransaction
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = [
     pytest.mark.spark,
@@ -83,31 +80,6 @@ def test_a_folder_is_refused_where_spark_is_elsewhere(url: str, tmp_path: Path) 
     check_same_machine(far, "omid+hbase://zk1:2181/hbase")
     for here in ("localhost", "127.0.0.1", "no-such-host.invalid"):
         check_same_machine(ConnectSession(f"sc://{here}:15002"), url)
-
-
-def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    with pyomid.connect(url) as db:
-        since = db.bookmark(keep_seconds=600)
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(spark.range(3, 7).selectExpr("id", "id * 3 AS twice"), "t")
-    options = {"readChangeFeed": "true", "startingBookmark": str(since)}
-    changes = spark.readStream.format("omid").options(url=url, table="t", **options).load()
-    told = changes.selectExpr("id", "twice", "_change_type AS kind")
-
-    def started() -> StreamingQuery:
-        writer = told.writeStream.format("omid").options(url=url, table="told", rowKey="id,kind")
-        return writer.option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
-
-    patiently(started)
-    found = spark.read.format("omid").options(url=url, table="told").load().collect()
-    assert sorted((row["id"], row["kind"], row["twice"]) for row in found) == [
-        (3, "update_postimage", 9),
-        (3, "update_preimage", 6),
-        (4, "update_postimage", 12),
-        (4, "update_preimage", 8),
-        (5, "insert", 15),
-        (6, "insert", 18),
-    ]
 
 
 def test_a_sink_needs_to_be_told_its_query(spark: SparkSession, url: str, tmp_path: Path) -> None:

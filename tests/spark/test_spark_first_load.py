@@ -272,7 +272,9 @@ def test_workers_run_the_python_of_a_program_that_did_not_choose_one(tmp_path: P
     venv.create(tmp_path / "bare", with_pip=False)
     path = f"{tmp_path}/bare/bin:{os.environ['PATH']}"
     ended = run_driver("forgetful_driver.py", url_of(tmp_path), environment={"PATH": path, "PYSPARK_PYTHON": ""})
-    assert ended.stdout.splitlines() == ["1 row"], ended.stdout + ended.stderr
+    told = ended.stdout.splitlines()
+    assert told[0] == "1 row", ended.stdout + ended.stderr
+    assert told[1:] == ["Misuse: the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)"]
 
 
 def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path: Path) -> None:

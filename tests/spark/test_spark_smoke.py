@@ -1,5 +1,5 @@
-"""Reads, writes, upserts, a transaction and a stream, shortly: what runs on every PySpark that is declared
-(`make test-pysparks`)."""
+"""Each operation once, shortly: what runs on every PySpark that is declared (`make test-pysparks`) and over Spark
+Connect (`make test-long`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from spark_sessions import REMOTE
+from streaming_driver import patiently
 
 import pyomid.spark
+from pyomid.errors import ConflictError
 from pyomid.spark.transactions import SparkTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
@@ -74,3 +77,87 @@ def test_each_batch_of_a_stream_is_one_transaction(spark: SparkSession, url: str
     query = stream.foreachBatch(sink).option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert sorted(row["id"] for row in load(spark, url, "streamed").collect()) == [0, 1, 2]
+
+
+def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    db = pyomid.spark.connect(spark, url)
+    written(spark, url, "from")
+    since = db.bookmark(keep_seconds=600)
+    with db.transaction() as tx:
+        tx.write(spark.range(3, 7).selectExpr("id", "id * 3 AS twice"), "from")
+    options = {"readChangeFeed": "true", "startingBookmark": str(since)}
+    changes = spark.readStream.format("omid").options(url=url, table="from", **options).load()
+    told = changes.selectExpr("id", "twice", "_change_type AS kind")
+
+    def started() -> StreamingQuery:
+        writer = told.writeStream.format("omid").options(url=url, table="told", rowKey="id,kind")
+        return writer.option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
+
+    patiently(started)
+    found = spark.read.format("omid").options(url=url, table="told").load().collect()
+    assert sorted((row["id"], row["kind"], row["twice"]) for row in found) == [
+        (3, "update_postimage", 9),
+        (3, "update_preimage", 6),
+        (4, "update_postimage", 12),
+        (4, "update_preimage", 8),
+        (5, "insert", 15),
+        (6, "insert", 18),
+    ]
+
+
+def test_sql_asks_and_changes(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    written(spark, url, "asked")
+    with db.transaction() as tx:
+        assert tx.sql("UPDATE asked SET twice = twice + :more WHERE id >= 3", {"more": 100}).rows == 2
+        tx.sql("INSERT INTO asked (id, twice) SELECT id, twice FROM {new}", new=spark.sql("SELECT 5L id, 9L twice"))
+        assert tx.sql("SELECT sum(twice) FROM asked").first()[0] == 229
+    db.sql("DELETE FROM asked WHERE id BETWEEN 1 AND 3")
+    assert db.sql("SELECT id, twice FROM asked ORDER BY id").collect() == [(0, 0), (4, 108), (5, 9)]
+    assert [name for name in db.views("asked", prefix="v_") if spark.table(name).count() == 3] == ["v_asked"]
+
+
+def test_change_data_is_applied_and_a_range_is_deleted(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    frame = spark.range(30_000).selectExpr("id", "cast(id % 100 as int) AS part", "id AS lsn")
+    with db.transaction() as tx:
+        assert tx.write(frame, "applied", row_key=["part desc", "id"], mode="insert").rows == 30_000
+    with db.transaction() as tx:
+        assert tx.delete("applied", where="part >= 3").rows == 29_100
+        feed = spark.sql("SELECT id, cast(id % 100 as int) AS part, 7L AS lsn, id = 1 AS gone FROM range(3)")
+        done = tx.apply_changes(feed, "applied", sequence_by="lsn", deletes="gone")
+    assert (done.updated, done.deleted) == (2, 1)
+    assert db.sql("SELECT count(*), sum(lsn) FROM applied WHERE id < 200").collect() == [(5, 14 + 100 + 101 + 102)]
+
+
+def test_an_insert_and_a_transaction_that_lost_are_refused_while_they_write(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    frame = written(spark, url, "lost").repartition(2)
+    with pytest.raises(pyomid.errors.Misuse, match=r"'id'|id=.*exists in table"), db.transaction() as tx:
+        tx.write(frame, "lost", mode="insert")
+    tx = db.transaction()
+    written(spark, url, "lost")
+    with pytest.raises(ConflictError):
+        tx.write(frame, "lost")
+    tx.rollback()
+
+
+def test_changes_are_read_as_in_delta_and_undone(spark: SparkSession, url: str) -> None:
+    kept = url + "&retention=1h"
+    db = pyomid.spark.connect(spark, kept)
+    with db.transaction() as tx:
+        tx.write(spark.range(3).selectExpr("id", "0L AS v"), "undone", row_key="id")
+    first, before = tx.commit_ts, db.bookmark()
+    assert first is not None
+    db.sql("UPDATE undone SET v = 1 WHERE id > 1")
+    db.sql("INSERT INTO undone VALUES (7, 7)")
+    by_option = {"readChangeFeed": "true", "startingVersion": str(first + 1)}
+    frame = spark.read.format("omid").options(url=kept, table="undone", **by_option).load()
+    for changes in (db.changes("undone", before), frame):
+        found = sorted((row["id"], row["v"], row["_change_type"]) for row in changes.collect())
+        assert found == [(2, 0, "update_preimage"), (2, 1, "update_postimage"), (7, 7, "insert")]
+    assert db.read("undone", at=first).count() == 3
+    restored = db.restore("undone", first)
+    assert (restored.rows_written, restored.rows_deleted) == (1, 1)
+    assert sorted(db.read("undone").collect()) == [(0, 0), (1, 0), (2, 0)]
+    assert db.history("undone").columns == ["version", "timestamp"]

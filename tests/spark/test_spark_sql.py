@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import enum
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -58,7 +60,8 @@ def changed(spark: SparkSession, url: str, statement: str, *args: Any, **frames:
 
 LITERALS: list[tuple[Any, str]] = [
     (None, "NULL"), (True, "true"), (7, "7"), (-7, "-7"), (1 << 40, str(1 << 40)), (10**30, str(10**30)),
-    (0.1, "0.1"), (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
+    (0.1, "0.1"), (np.float64(0.1), "0.1"), (enum.Enum("Shop", {"ROME": 3}, type=int).ROME, "3"),
+    (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
     ("it's \\n", "it's \\n"), ("{x} :y", "{x} :y"), (datetime.date(2013, 1, 1), "2013-01-01"),
     (datetime.datetime(2013, 1, 1, 5), "2013-01-01 05:00:00"), (b"\x41", "A"),
 ]  # fmt: skip
@@ -162,16 +165,18 @@ class TestChanges:
 class TestTables:
     def test_a_table_is_created_described_listed_and_dropped(self, spark: SparkSession, url: str) -> None:
         with pyomid.spark.connect(spark, url).transaction() as tx:
-            tx.sql("CREATE TABLE made (day DATE PRIMARY KEY, tags ARRAY<STRUCT<x: INT>>, price DECIMAL(10, 2))")
+            columns = "day DATE PRIMARY KEY, tags ARRAY<STRUCT<x: INT>>, price DECIMAL(10, 2), rate DOUBLE"
+            tx.sql(f"CREATE TABLE made ({columns})")
             tx.sql("CREATE TABLE IF NOT EXISTS made (day DATE PRIMARY KEY)")
             described = [tuple(row) for row in tx.sql("DESCRIBE TABLE made").collect()]
             listed = [row.tableName for row in tx.sql("SHOW TABLES LIKE 'MAD*|nothing'").collect()]
         assert described == [
             ("day", "date", "row key 1"), ("tags", "array<struct<x:int>>", None), ("price", "decimal(10,2)", None),
+            ("rate", "double", None),
         ]  # fmt: skip
         assert listed == ["made"]
-        changed(spark, url, "INSERT INTO made VALUES (DATE '2013-01-01', array(named_struct('x', 1)), 1.5)")
-        assert queried(spark, url, "SELECT tags[0].x, price FROM made") == [(1, Decimal("1.50"))]
+        changed(spark, url, "INSERT INTO made VALUES (DATE '2013-01-01', array(named_struct('x', 1)), 1.5, 0.1)")
+        assert queried(spark, url, "SELECT tags[0].x, price, rate FROM made") == [(1, Decimal("1.50"), 0.1)]
         changed(spark, url, "DROP TABLE made")
         changed(spark, url, "DROP TABLE IF EXISTS made")
         assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
@@ -255,6 +260,8 @@ REFUSED = [
     ("CREATE TABLE other (item STRING PRIMARY KEY, n INT NOT NULL)", "NOT NULL"),
     ("CREATE TABLE other (item STRING PRIMARY KEY, n INT DEFAULT 3)", "DEFAULT"),
     ("CREATE TABLE other USING parquet AS SELECT 1 AS a", "AS SELECT"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, at ARRAY<TIME>)", "TIME of column 'at'"),
+    ("CREATE SCHEMA other", "only tables"),
     ("CREATE VIEW other AS SELECT 1 AS a", "only tables"),
     ("DROP TABLE nope", "nope"),
     ("DROP VIEW stock", "DROP TABLE takes"),
@@ -265,6 +272,8 @@ REFUSED = [
     ("UPDATE stock SET item = 'x'", "row key column"),
     ("UPDATE stock SET count = 1, count = 2", "set twice"),
     ("UPDATE stock SET count = (SELECT 1)", "subquery"),
+    ("UPDATE stock SET count = max(count) OVER ()", "cannot be resolved"),
+    ("UPDATE stock SET count = explode(CAST(array() AS ARRAY<BIGINT>))", "cannot be resolved"),
     ("UPDATE nope SET count = 1", "nope"),
     ("DELETE FROM stock WHERE item IN (SELECT item FROM stock)", "subquery"),
     ("DELETE FROM spark_catalog.default.stock", "catalog or schema"),
@@ -280,7 +289,16 @@ REFUSED = [
     ("SELECT * FROM stock, (TABLE stock)", "TABLE in a query"),
     ("SELECT * FROM stock, IDENTIFIER('stock')", "IDENTIFIER in a query"),
     ("INSERT INTO stock (item, shop, 'count') VALUES ('q', 1, 1)", "a name, not a string"),
+    ("INSERT INTO stock (item, shop, x.count) VALUES ('q', 1, 1)", "not a path"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = 1, Count = 2", "set twice"),
+    (f"{MERGE} WHEN MATCHED THEN DO NOTHING", "DO NOTHING is not supported"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET * EXCEPT (note)", "not of the form"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET *, note = 'x'", "not of the form"),
+    (f"{MERGE} WHEN MATCHED THEN INSERT *", "is not supported"),
+    (f"{MERGE} WHEN NOT MATCHED THEN DELETE", "is not supported"),
+    (f"{MERGE} WHEN NOT MATCHED BY SOURCE THEN UPDATE SET *", "is not supported"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = row_number() OVER (ORDER BY s.item)", "cannot be resolved"),
+    ("MERGE INTO stock USING nope ON stock.item = nope.item WHEN MATCHED THEN DELETE", "nope"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET s.count = 1", "not a column of the table"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = source.note", "names neither source nor target"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = s0", "names neither source nor target"),
@@ -306,6 +324,8 @@ def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str,
             tx.sql("SELECT * FROM stock", news=spark.range(1))
         with pytest.raises(OmidError, match="a parameter is None, a bool"):
             tx.sql("SELECT :v FROM stock", {"v": [1]})
+        with pytest.raises(OmidError, match="args is a mapping"):
+            tx.sql("SELECT :v FROM stock", [1])
 
 
 def test_a_merge_whose_source_matches_twice_is_refused(spark: SparkSession, url: str, stock: str) -> None:
@@ -360,6 +380,7 @@ def test_a_parameter_is_never_a_name_nor_a_variable_of_spark(spark: SparkSession
     value = "\\' OR 1=1 -- \n{y} ${pyomid.tests} \\u0041 $"
     changed(spark, url, "UPDATE stock SET note = :v WHERE item = 'a'", {"v": value})
     changed(spark, url, "INSERT INTO stock VALUES ('d', 1, 1, :v)", {"v": value})
+    changed(spark, url, "DELETE FROM stock WHERE:v", {"v": False})  # not an alias of the table
     assert [row[3] for row in rows(spark, url) if row[0] in "ad"] == [value, value]
     with pytest.raises(Misuse, match="is not a name"):
         changed(spark, url, "DELETE FROM :t", {"t": "stock"})
@@ -369,6 +390,7 @@ def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession,
     news = pd.DataFrame({"item": ["a"]})
     text = "WITH x AS (SELECT 1 AS item) SELECT s.item FROM stock s JOIN {x} USING (item) JOIN {self} USING (item)"
     assert queried(spark, url, text, x=news, self=news) == [("a",)]
+    assert queried(spark, url, "SELECT x.item FROM {x}", x=news) == [("a",)]
     text = "SELECT s.item FROM {sqlQuery} s JOIN {omid_0} USING (item)"
     assert queried(spark, url, text, sqlQuery=news, omid_0=news) == [("a",)]
     with pytest.raises(Misuse, match=r"\{note\} is not in the place of a table"):

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import pyomid
-from pyomid.client.admin.table_admin import create_table
 from pyomid.client.session.lease_keeper import Lease
+from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.oracle.status_oracle import PART_COST
 from pyomid.protocol.reading import Snapshot
@@ -498,6 +498,21 @@ def test_a_given_level_is_refused_by_the_first_task_without_room(level: str, mon
     with pytest.raises(Unavailable, match="no room for the conflict ids"):
         write_rows(plan, batches())
     assert not never
+
+
+@pytest.mark.usefixtures("batches_alone")
+def test_a_task_that_claims_its_table_for_lack_of_room_says_so_when_it_loses() -> None:
+    conn, info = small()
+
+    def batches() -> Any:
+        yield many(info, 17)
+        put(conn, info, ("elsewhere", 1, None))
+        yield many(info, 1, first=17)
+
+    plan = begun_by(conn, None).plan(info, tuple(field.name for field in FIELDS))
+    with pytest.raises(ConflictError, match="claimed the table because the TSO has no room") as lost:
+        write_rows(plan, batches())
+    assert lost.value.values["commit_ts"] > plan.start_ts
 
 
 @pytest.mark.parametrize("point_level", ["cell", "row"])

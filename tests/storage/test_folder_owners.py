@@ -11,8 +11,8 @@ import pytest
 
 from conformance import in_forked_child
 from pyomid.errors import Misuse
-from pyomid.server.launcher import START_LOCK_FILE, _start_lock
-from pyomid.server.leadership import LOCK_FILE, FolderLock, connect_in
+from pyomid.server.launcher import START_LOCK_FILE, _start_lock, connect_in
+from pyomid.server.leadership import LOCK_FILE, FolderLock
 from pyomid.server.logs import LOG_FILE, LogFile
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, open_folder
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue

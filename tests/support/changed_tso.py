@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from pyomid.cli import tso
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.server.peer import PeerLimits
 from pyomid.server.startup import ServiceOptions
 

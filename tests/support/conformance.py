@@ -31,7 +31,7 @@ from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.oracle.instructions import Flush, Flushed
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
 from pyomid.protocol.visibility import visible_point
-from pyomid.server.flush import Flushes
+from pyomid.server.store_calls import Flushes
 from pyomid.storage.memory import MemoryLeaderState, MemoryStore
 from pyomid.types import (
     NOT_FOUND,

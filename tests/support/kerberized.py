@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from kdc import REALM, Kdc, running_kdc
-from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.hbase import HBaseServer
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import HBaseOptions, open_cluster
 from pyomid.storage.hbase.kerberos import KerberosOptions

@@ -22,7 +22,7 @@ from pyomid.client.tables.table import Table
 from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
 from pyomid.errors import Unavailable
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.reading import CommitCache

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import boot_clock
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores

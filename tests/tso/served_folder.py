@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server.service import TsoService
 from pyomid.server.startup import take_over_and_build

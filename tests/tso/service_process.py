@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from changed_tso import changed_tso
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.server.leadership import holder
+from pyomid.tls import tcp_connector
 from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake
 from pyomid.wire.frames import FrameCutter
 

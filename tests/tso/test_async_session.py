@@ -9,8 +9,8 @@ import pytest
 from service_process import served
 
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import tcp_connector
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
+from pyomid.tls import tcp_connector
 from pyomid.types import CommitRequest, SealOutcome, Status
 from pyomid.wire.messages import (
     AskStatus,

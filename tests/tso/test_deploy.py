@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.cli import tso, tso_options
+from pyomid.cli import tso
 
 pytestmark = pytest.mark.fast
 
@@ -21,7 +21,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 def options(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, object]:
     parser = ArgumentParser()
     tso.add_command(parser.add_subparsers())
-    return tso_options.read_options(parser.parse_args(["tso", *arguments]), environment or {})
+    return tso.read_options(parser.parse_args(["tso", *arguments]), environment or {})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_containers_environment_is_valid() -> None:
     read = options(environment=given)
     assert read["listen"] == "0.0.0.0:24758"
     assert read["metrics"] == "0.0.0.0:9180"
-    known = {tso_options.ENVIRONMENT_PREFIX + option.attribute.upper() for option in tso_options.OPTIONS}
+    known = {tso.ENVIRONMENT_PREFIX + option.attribute.upper() for option in tso.OPTIONS}
     assert set(given) <= known
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pyomid.cli import tso, tso_options, upkeep
+from pyomid.cli import tso, upkeep
 from pyomid.config import parse_url
 
 pytestmark = pytest.mark.fast
@@ -116,11 +116,11 @@ def test_every_option_that_the_chart_sets_is_one_of_the_tso(case: str) -> None:
     given = environment(tso_pod(case))
     parser = ArgumentParser()
     tso.add_command(parser.add_subparsers())
-    read = tso_options.read_options(parser.parse_args(["tso"]), given)
+    read = tso.read_options(parser.parse_args(["tso"]), given)
     assert read["store"] == URL
     assert parse_url(read["store"])
     assert read["announce"] == "$(POD_NAME).shop-tso.data.svc:24758"
-    known = {tso_options.ENVIRONMENT_PREFIX + option.attribute.upper() for option in tso_options.OPTIONS}
+    known = {tso.ENVIRONMENT_PREFIX + option.attribute.upper() for option in tso.OPTIONS}
     assert {name for name in given if name.startswith("PYOMID_")} <= known
     if case == "all":
         assert (read["store-retry"], read["timestamps"]) == (60.0, "incremental")

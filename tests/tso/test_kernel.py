@@ -28,11 +28,10 @@ from pyomid.oracle.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.decide import BEGIN, COMMIT, COMPLETE, parse_frame
 from pyomid.oracle.native.memory import CacheLineMap, Op, TableColumn, TableRows, moved
-from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
 from pyomid.server.service import switch_to_native

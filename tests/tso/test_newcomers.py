@@ -16,10 +16,11 @@ import pytest
 from served_folder import served as served_here
 from service_process import RawPeer, served
 
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Unavailable
 from pyomid.server.peer import Connection
 from pyomid.server.unauthenticated import UnauthenticatedPeers
+from pyomid.tls import tcp_connector
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -20,7 +20,7 @@ from service_process import is_alive, kill_tso, served, tso_pid
 from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.server.launcher import connect_to_folder
 from pyomid.server.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, open_folder

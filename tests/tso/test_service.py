@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from service_process import COMMAND, Service, served
 
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.tls import tcp_connector
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.codec import Handshake, HandshakeReply, encode_request
 from pyomid.wire.frames import frame
@@ -199,21 +200,19 @@ def test_a_port_in_use_has_a_clear_error(service: Service) -> None:
 def test_options_come_from_file_environment_and_command_line(tmp_path: Path) -> None:
     from argparse import ArgumentParser
 
-    from pyomid.cli import tso, tso_options
+    from pyomid.cli import tso
 
     config = tmp_path / "tso.yaml"
     config.write_text("flushes-in-flight: 3\nlisten: 1.2.3.4:5\nconnections: 1000\n")
     parser = ArgumentParser()
     tso.add_command(parser.add_subparsers())
     arguments = parser.parse_args(["tso", "--config", str(config), "--listen", "9.9.9.9:9"])
-    options = tso_options.read_options(
-        arguments, {"PYOMID_TSO_FLUSHES_IN_FLIGHT": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"}
-    )
+    options = tso.read_options(arguments, {"PYOMID_TSO_FLUSHES_IN_FLIGHT": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"})
     assert (options["listen"], options["flushes-in-flight"], options["connections"]) == ("9.9.9.9:9", 4, 1000)
     assert options["leader-lease"] == 10.0
     config.write_text("flight: 3\n")
     with pytest.raises(Misuse, match="unknown option 'flight'"):
-        tso_options.read_options(arguments, {})
+        tso.read_options(arguments, {})
 
 
 def test_a_dead_tso_is_unavailable_and_a_sent_commit_unknown(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from service_process import Service, served
 from pyomid.client.session import async_session as async_session
 from pyomid.client.session import blocking as session_module
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import LOG_AFTER_S
+from pyomid.tls import tcp_connector
 from pyomid.types import CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 

@@ -15,7 +15,7 @@ from served_folder import Run, limit_store_threads
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import Flush, Flushed
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
-from pyomid.server.flush import Flushes
+from pyomid.server.store_calls import Flushes
 from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState
 from pyomid.types import LeaderRecord
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Unavailable
 from pyomid.server.launcher import connect_to_folder
+from pyomid.tls import tcp_connector
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -19,9 +19,10 @@ from service_process import Service, served
 from certificates import make_certificates
 from pyomid.client.session import blocking
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession, tcp_connector
+from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.errors import Misuse, Unavailable
+from pyomid.tls import tcp_connector
 from pyomid.types import CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from pyomid.oracle.instructions import Event, Instruction, RequestCame
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server import metrics
 from pyomid.server.peer import QUANTUM, SLOW_OUTSTANDING_MAX, Connection

@@ -1,12 +1,28 @@
-"""`pyomid hbase start|stop|status --dir D`: a standalone HBase for trials. Not for production."""
+"""`pyomid hbase start|stop|status --dir D`: a standalone HBase on the loopback, for trials and tests.
+
+Master, region server and ZooKeeper run in one JVM. `server.json` in the folder names its process and ports, so that
+another process can use or stop it. Not for production: the data are on the local file system, without replication.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import escape
 
-from pyomid.cli.hbase_server import HBaseServer
-from pyomid.errors import Misuse
+from pyomid.cli.jars import HBASE, Bundle, class_path, java, join
+from pyomid.errors import Misuse, Unavailable
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,3 +74,301 @@ def _status(arguments: argparse.Namespace) -> int:
     running = server.is_running()
     print(f"{'running' if running else 'stopped'}: {url} in {server.folder}")
     return 0 if running else 1
+
+
+_MASTER: Final = "org.apache.hadoop.hbase.master.HMaster"
+_REGION_SERVER: Final = "org.apache.hadoop.hbase.regionserver.HRegionServer"
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A JVM of this folder. `born` is the start time of the process, because pids are reused."""
+
+    pid: int
+    born: int
+
+    def is_alive(self) -> bool:
+        return _start_ticks(self.pid) == self.born
+
+    def send(self, number: signal.Signals) -> None:
+        """Send the signal to exactly this process, or to none."""
+        if self.is_alive():
+            os.kill(self.pid, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of the servers, all on 127.0.0.1."""
+
+    zookeeper: int
+    master: int
+    region_server: int
+
+
+class HBaseServer:
+    """One standalone HBase in one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        heap_mb: int = 1024,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        core_settings: Mapping[str, str] | None = None,
+        jars: Bundle = HBASE,
+    ) -> None:
+        """`settings` go to hbase-site.xml and override those that a server on the loopback needs; `core_settings` go to
+        core-site.xml. `jars`: the HBase to run."""
+        self.folder = folder.resolve()
+        self._heap_mb = heap_mb
+        self._own_settings = dict(settings or {})
+        self._java_options = tuple(java_options)
+        self._core_settings = dict(core_settings or {})
+        self._jars = jars
+        self._ports: Ports | None = None
+        self._master: Process | None = None
+        self._load_state()
+
+    @property
+    def ports(self) -> Ports:
+        if self._ports is None:
+            raise self._never_started()
+        return self._ports
+
+    @property
+    def quorum(self) -> str:
+        return f"127.0.0.1:{self.ports.zookeeper}"
+
+    @property
+    def pid(self) -> int:
+        """The pid of the process with master, region server and ZooKeeper."""
+        if self._master is None:
+            raise self._never_started()
+        return self._master.pid
+
+    def _never_started(self) -> Misuse:
+        return Misuse(f"no HBase has been started in {self.folder}: run pyomid hbase start")
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "hbase.log"
+
+    def is_running(self) -> bool:
+        return self._master is not None and self._master.is_alive()
+
+    def start(self, *, deadline_s: float = 240.0) -> None:
+        """Start the server, on the ports of its earlier start if any; return when master and region server answer."""
+        if self.is_running():
+            raise Misuse(f"an HBase (pid {self._master and self._master.pid}) is already running in {self.folder}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ports = self._ports or Ports(*_free_ports(3))
+        conf = self._write_site("conf", distributed=False, region_server_port=self._ports.region_server)
+        self._master = self._spawn(_MASTER, conf, self.log, heap_mb=self._heap_mb)
+        self._save_state()
+        self._wait_until(self._is_ready, self._master, self.log, deadline_s)
+
+    def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 180.0) -> tuple[Process, int]:
+        """Start another region server in a JVM of its own, and return its process and port."""
+        (port,) = _free_ports(1)
+        name = f"region-server-{port}"
+        conf = self._write_site(name, distributed=True, region_server_port=port)
+        log = self.folder / f"{name}.log"
+        process = self._spawn(_REGION_SERVER, conf, log, heap_mb=heap_mb)
+        self._wait_until(lambda: self._is_registered(port), process, log, deadline_s)
+        return process, port
+
+    def stop(self, *, deadline_s: float = 60.0) -> None:
+        """Stop the server, by SIGKILL if necessary. Acknowledged writes are in the folder in either case."""
+        if self._master is not None:
+            end(self._master, deadline_s=deadline_s)
+
+    def kill(self) -> None:
+        """Kill the server by SIGKILL."""
+        if self._master is not None:
+            self._master.send(signal.SIGKILL)
+            end(self._master, deadline_s=10.0)
+
+    def _is_ready(self) -> bool:
+        names = self._znodes("/hbase")
+        return (
+            {"master", "meta-region-server"} <= names
+            and self._listens(self.ports.master)
+            and self._listens(self.ports.region_server)
+        )
+
+    def _is_registered(self, port: int) -> bool:
+        return any(name.split(",")[1] == str(port) for name in self._znodes("/hbase/rs"))
+
+    def _znodes(self, path: str) -> set[str]:
+        """Return the names below `path`; empty if ZooKeeper or the path is missing."""
+        from kazoo.client import KazooClient
+        from kazoo.exceptions import KazooException
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        quiet = logging.getLogger("pyomid.cli.kazoo")
+        quiet.setLevel(logging.CRITICAL)
+        client = KazooClient(hosts=self.quorum, timeout=5.0, logger=quiet)
+        try:
+            client.start(timeout=2.0)
+            return set(client.get_children(path))
+        except (KazooException, KazooTimeoutError):
+            return set()
+        finally:
+            client.stop()
+            client.close()
+
+    @staticmethod
+    def _listens(port: int) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    def _wait_until(self, condition: Callable[[], bool], process: Process, log: Path, deadline_s: float) -> None:
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            if not process.is_alive():
+                raise Unavailable(f"the JVM exited during startup; end of its log: {_tail(log)}")
+            if condition():
+                return
+            time.sleep(_POLL_S)
+        raise Unavailable(f"HBase did not answer within {deadline_s:g} s; end of its log {log}: {_tail(log)}")
+
+    def _spawn(self, main: str, conf: Path, log: Path, *, heap_mb: int) -> Process:
+        command = java(
+            f"-Xmx{heap_mb}m",
+            "-XX:+UseSerialGC" if heap_mb < 512 else "-XX:+UseG1GC",
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Dhbase.log.dir={self.folder}",
+            *self._java_options,
+            "-cp",
+            join([conf, *class_path(self._jars)]),
+            main,
+            "start",
+        )
+        with open(log, "ab") as output:
+            started = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        return Process(started.pid, _start_ticks(started.pid))
+
+    def _write_site(self, name: str, *, distributed: bool, region_server_port: int) -> Path:
+        conf = self.folder / name
+        conf.mkdir(parents=True, exist_ok=True)
+        settings = self._settings(distributed=distributed, region_server_port=region_server_port)
+        for file, values in (("hbase-site.xml", settings), ("core-site.xml", self._core_settings)):
+            properties = "".join(
+                f"<property><name>{escape(key)}</name><value>{escape(value)}</value></property>\n"
+                for key, value in values.items()
+            )
+            (conf / file).write_text(f"<configuration>\n{properties}</configuration>\n")
+        (conf / "log4j.properties").write_text(_LOGGING)
+        return conf
+
+    def _settings(self, *, distributed: bool, region_server_port: int) -> dict[str, str]:
+        ports = self.ports
+        return {
+            "hbase.cluster.distributed": str(distributed).lower(),
+            "hbase.rootdir": f"file://{self.folder}/data",
+            "hbase.tmp.dir": f"{self.folder}/tmp",
+            "hbase.unsafe.stream.capability.enforce": "false",
+            "hbase.wal.provider": "filesystem",
+            "hbase.zookeeper.quorum": "127.0.0.1",
+            "hbase.zookeeper.property.clientPort": str(ports.zookeeper),
+            "hbase.zookeeper.property.clientPortAddress": "127.0.0.1",
+            "hbase.zookeeper.property.dataDir": f"{self.folder}/zookeeper",
+            "hbase.zookeeper.property.admin.enableServer": "false",
+            "zookeeper.admin.enableServer": "false",
+            "zookeeper.session.timeout": "10000",
+            "hbase.master.hostname": "localhost",
+            "hbase.master.ipc.address": "127.0.0.1",
+            "hbase.master.port": str(ports.master),
+            "hbase.master.info.port": "-1",
+            "hbase.regionserver.hostname": "localhost",
+            "hbase.unsafe.regionserver.hostname": "localhost",
+            "hbase.regionserver.ipc.address": "127.0.0.1",
+            "hbase.regionserver.port": str(region_server_port),
+            "hbase.regionserver.info.port": "-1",
+            # Delete compacted files soon: until then a region from a split cannot split again.
+            "hbase.hfile.compaction.discharger.interval": "1000",
+            "hbase.catalogjanitor.interval": "1000",
+            # On one machine the master need not wait for more region servers.
+            "hbase.master.wait.on.regionservers.mintostart": "1",
+            "hbase.master.wait.on.regionservers.timeout": "500",
+            "hbase.master.wait.on.regionservers.interval": "100",
+            **self._own_settings,
+        }
+
+    def _save_state(self) -> None:
+        assert self._master is not None
+        state = {"ports": asdict(self.ports), "master": asdict(self._master)}
+        partial = self.folder / "server.json.partial"
+        partial.write_text(json.dumps(state))
+        partial.rename(self.folder / "server.json")
+
+    def _load_state(self) -> None:
+        try:
+            state = json.loads((self.folder / "server.json").read_text())
+        except FileNotFoundError:
+            return
+        self._ports = Ports(**state["ports"])
+        self._master = Process(**state["master"])
+
+
+def end(process: Process, *, deadline_s: float) -> None:
+    """End the process by SIGTERM, and by SIGKILL after `deadline_s`; return when it has ended."""
+    process.send(signal.SIGTERM)
+    end_s = time.monotonic() + deadline_s
+    while process.is_alive():
+        _reap(process.pid)
+        if time.monotonic() > end_s:
+            process.send(signal.SIGKILL)
+            end_s = time.monotonic() + deadline_s
+        time.sleep(0.05)
+
+
+def _reap(pid: int) -> None:
+    with suppress(ChildProcessError):  # another process started it and reaps it
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _start_ticks(pid: int) -> int:
+    """Return the start time of a live process in clock ticks since boot; -1 if it has ended or is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return -1 if fields[0] in "ZX" else int(fields[19])
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_bytes()[-1500:].decode(errors="replace")
+    except FileNotFoundError:
+        return "(no log)"
+
+
+_LOGGING: Final = """\
+log4j.rootLogger=WARN,out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p [%t] %c{1}: %m%n
+"""

@@ -94,7 +94,7 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
     """Set and return the level of all tables. Without `wanted` it stays; that of a new database is Apache Omid's."""
-    from pyomid.client.admin.table_admin import choose_tables_level
+    from pyomid.client.table_admin import choose_tables_level
 
     if wanted is None and not catalog.has_tables_level() and not catalog.entries():
         wanted = ConflictLevel.CELL.value

@@ -1,4 +1,5 @@
-"""`pyomid tables URL …`: list, create, register, alter and drop tables; find unregistered ones."""
+"""`pyomid tables URL …`: list, create, register, alter and drop tables; find unregistered ones. `pyomid adopt URL TABLE
+FAMILY…`: make an HBase table that was written without transactions transactional."""
 
 from __future__ import annotations
 
@@ -8,14 +9,17 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cli.status import URL_HELP, open_existing, table_lines
+from pyomid.cli.status import CLUSTER_URL_HELP, URL_HELP, open_existing, table_lines
 from pyomid.errors import Misuse
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.admin.unregistered_tables import Discovery
     from pyomid.client.database import Database
+    from pyomid.client.foreign_tables import Discovery, Refusals
     from pyomid.ports import Deployment
+    from pyomid.protocol.import_table import RangeImported
+    from pyomid.types import KeyRange
+
 
 TABLE_NAME_HELP: Final = "its name in HBase; ns:name in a namespace"
 
@@ -98,6 +102,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     forget.add_argument("name", help="the table's former name")
     parser.set_defaults(run=run)
+    _add_adopt(commands)
 
 
 def add_conflict_level(
@@ -110,8 +115,8 @@ def add_conflict_level(
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.admin.table_admin import register_table, unregister_table
-    from pyomid.client.admin.unregistered_tables import discover, forget
+    from pyomid.client.foreign_tables import discover, forget
+    from pyomid.client.table_admin import register_table, unregister_table
 
     may_make = arguments.action == "create" and arguments.create
     with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
@@ -211,7 +216,7 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
     """Remove the mark "tables not confirmed". Its nonce is read before the tables are listed: if a Java TSO leads in
     between, the mark has another nonce and stays."""
-    from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
+    from pyomid.client.foreign_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:
@@ -232,3 +237,79 @@ def _is_confirmed(name: str) -> bool:
         return input(f"Drop table {name} with all its rows? Type its name: ").strip() == name
     except EOFError:
         return False
+
+
+_OF_SPARK = "of-spark"
+"""Value of `--spark` without a master: use the master of spark-submit or of Spark's configuration."""
+
+
+def _add_adopt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "adopt",
+        help="make an existing HBase table transactional",
+        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Before it changes "
+        "anything, the command reads the whole table and reports all that must be fixed: cells that transactions "
+        "wrote, families that keep too few versions, cells newer than the TSO's timestamps, and empty values, which "
+        "transactions read as deletions. Rerunning it is safe.",
+    )
+    parser.add_argument("url", help=CLUSTER_URL_HELP)
+    parser.add_argument("table", help=TABLE_NAME_HELP)
+    parser.add_argument("families", nargs="+", help="column families that transactions will use")
+    add_conflict_level(parser)
+    parser.add_argument(
+        "--spark",
+        nargs="?",
+        const=_OF_SPARK,
+        metavar="MASTER",
+        help="run as a Spark job with one task per region, on this master (local[4], yarn, spark://…) or on that of "
+        "spark-submit; without this option, region by region in this process. Must follow the other arguments",
+    )
+    parser.set_defaults(run=_adopt)
+
+
+def _adopt(arguments: argparse.Namespace) -> int:
+    if arguments.spark is None:
+        return _run_here(arguments)
+    return _run_on_spark(arguments, None if arguments.spark == _OF_SPARK else arguments.spark)
+
+
+def _run_here(arguments: argparse.Namespace) -> int:
+    from pyomid.client.drive import Driver
+    from pyomid.client.foreign_tables import import_refusals, imported
+    from pyomid.protocol.import_table import import_range_steps
+
+    with open_existing(arguments.url) as database:
+        deployment, table = database._core.deployment, arguments.table
+        regions: list[KeyRange] = []
+
+        def check(newest_ts: int) -> Iterator[Refusals]:
+            regions.extend(deployment.store.regions(table))
+            for number, region in enumerate(regions, 1):
+                yield import_refusals(deployment, Driver(deployment), table, region, newest_ts)
+                print(f"region {number} of {len(regions)}: checked", flush=True)
+
+        def load(newest_ts: int) -> Iterator[RangeImported]:
+            for number, region in enumerate(regions, 1):
+                done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
+                yield done
+                print(
+                    f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True
+                )
+
+        done = imported(deployment, table, arguments.families, arguments.conflict_level, check, load)
+    print(f"{table} is already transactional: nothing to do" if done is None else f"{table} is now transactional")
+    return 0
+
+
+def _run_on_spark(arguments: argparse.Namespace, master: str | None) -> int:
+    from pyspark.sql import SparkSession
+
+    from pyomid.spark import connect
+
+    builder = SparkSession.builder.appName(f"pyomid adopt {arguments.table}")
+    spark = (builder.master(master) if master else builder).getOrCreate()
+    db = connect(spark, arguments.url)
+    print(db.adopt(arguments.table, arguments.families, conflict_level=arguments.conflict_level))
+    db.close()
+    spark.stop()
+    return 0

@@ -16,12 +16,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
-from pyomid.client import change_feed
-from pyomid.client.admin import table_admin, unregistered_tables
+from pyomid.client import change_feed, table_admin
 from pyomid.client.background import BackgroundCounters
 from pyomid.client.change_feed import RowChange
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.observers import Observer
 from pyomid.client.open_database import OpenDatabase
 from pyomid.client.retry import check_function, check_result, run_steps
 from pyomid.client.transaction import RowTransaction, Transaction
@@ -29,6 +27,7 @@ from pyomid.client.validation import Handle, check_table_name, find_table
 from pyomid.client.watch import POLL_SECONDS, Watch, Watching
 from pyomid.config import Settings
 from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.observe import Observer
 from pyomid.ports import Deployment
 from pyomid.types import (
     TABLES_UNCONFIRMED,
@@ -187,7 +186,7 @@ class Database(Handle):
                 return function(*args, **kwargs)
             return self.run(function, *args, **kwargs)
 
-        return cast(Transactional[P, R], transacted)
+        return cast("Transactional[P, R]", transacted)
 
     # What changed
 
@@ -357,7 +356,7 @@ class Database(Handle):
         self._core.check_usable()
         if columns is None:
             return find_table(self._core.deployment.catalog, name).schema
-        from pyomid.client.admin import table_schema
+        from pyomid.client import table_schema
 
         self._core.forget_rules(name)
         return table_schema.give_schema(self._core.deployment, name, columns, row_key, mapping)
@@ -381,7 +380,7 @@ class Database(Handle):
         only be renamed and ordered. Transactions that began before and write the table abort.
         """
         self._core.check_usable()
-        from pyomid.client.admin import table_schema
+        from pyomid.client import table_schema
 
         self._core.forget_rules(name)
         return table_schema.alter_columns(
@@ -398,30 +397,32 @@ class Database(Handle):
         are refused.
         """
         self._core.check_usable()
-        from pyomid.client.admin import index_admin
+        from pyomid.client.tables import indexes
 
         self._core.forget_rules(table)
-        return index_admin.create_index(self._core.deployment, self.run, table, name, columns)
+        return indexes.create_index(self._core.deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
         """Drop an index with its rows. Also finishes an interrupted drop."""
         self._core.check_usable()
-        from pyomid.client.admin import index_admin
+        from pyomid.client.tables import indexes
 
         self._core.forget_rules(table)
-        index_admin.drop_index(self._core.deployment, table, name)
+        indexes.drop_index(self._core.deployment, table, name)
 
     # The whole
 
     def status(self) -> DatabaseStatus:
         """Return the state of TSO, tables and background work."""
+        from pyomid.client.foreign_tables import named_marks
+
         self._core.check_usable()
         return DatabaseStatus(
             tso=self._core.deployment.tso.status(),
             tables=tuple(self._core.deployment.catalog.tables()),
             commit_table_entries=self._core.deployment.commit_table.count(),
             background=self._core.background.counters,
-            unregistered=unregistered_tables.named_marks(self._core.deployment),
+            unregistered=named_marks(self._core.deployment),
             tables_unconfirmed=TABLES_UNCONFIRMED in self._core.deployment.catalog.unknown_tables(),
         )
 

@@ -133,14 +133,9 @@ def _marks(value: bytes) -> Iterator[bytes]:
     return (value[at : at + _MARK_BYTES] for at in range(0, len(value), _MARK_BYTES))
 
 
-def key_cell(start_ts: int) -> dict[Column, bytes | None]:
-    """Return the key's cell, as the run that starts at `start_ts` writes it."""
-    return {KEY_COLUMN: start_ts.to_bytes(_START_BYTES, "big")}
-
-
 def key_write(transaction_id: str, start_ts: int) -> RowWrite:
-    """Return the key as a write for `DataStore.write_cells`."""
-    return RowWrite(key_row(transaction_id), tuple(key_cell(start_ts).items()))
+    """Return the key, as the run that starts at `start_ts` writes it by `DataStore.write_cells`."""
+    return RowWrite(key_row(transaction_id), ((KEY_COLUMN, start_ts.to_bytes(_START_BYTES, "big")),))
 
 
 def branches_value(branches: Sequence[int]) -> bytes:

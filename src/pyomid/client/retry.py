@@ -12,9 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.drive import Blocking, CallProgram, Pause
 from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.table_admin import ensure_keys_table
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
 from pyomid.protocol.effects import Steps
 

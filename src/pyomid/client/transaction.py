@@ -33,10 +33,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
 from weakref import ref
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.client.drive import Blocking
-from pyomid.client.observers import Kind
-from pyomid.client.past_snapshot import requested_moment
+from pyomid.client.open_database import requested_moment
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.scans import RowScan
 from pyomid.client.tables.table import Table, TableSteps
@@ -45,6 +44,7 @@ from pyomid.client.transaction_steps import SavedWrites, TransactionSteps, unles
 from pyomid.client.validation import Handle, check_was_there
 from pyomid.client.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
+from pyomid.observe import Kind
 from pyomid.protocol.commit import WriteSet, abort_error, commit_steps
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
@@ -177,7 +177,7 @@ class TransactionBase(Handle, Generic[W]):
         self._why_rollback_only = ""
         self._commit_ts: int | None = None
         self._thread = threading.get_ident()
-        self._made_in = platforms.here
+        self._made_in = system.here
 
     @property
     def commit_ts(self) -> int | None:
@@ -250,7 +250,7 @@ class TransactionBase(Handle, Generic[W]):
             self._state is _ACTIVE
             and self._lease is None
             and threading.get_ident() == self._thread
-            and platforms.here is self._made_in
+            and system.here is self._made_in
         )
 
     def step(self, event: Event) -> None:
@@ -357,10 +357,10 @@ class TransactionBase(Handle, Generic[W]):
             self.step(Event.LOST)
 
     def check_owner(self) -> None:
-        if platforms.here is not self._made_in:
+        if system.here is not self._made_in:
             raise Misuse(
                 f"transaction {self.start_ts} began in process {self._made_in.pid} and is used in its forked child "
-                f"{platforms.here.pid}: connect and begin again in the child",
+                f"{system.here.pid}: connect and begin again in the child",
                 start_ts=self.start_ts,
             )
         if threading.get_ident() != self._thread:
@@ -388,7 +388,7 @@ class TransactionBase(Handle, Generic[W]):
     def can_roll_back(self) -> bool:
         """Whether the caller is the owner and the transaction neither ended nor ending. Only then a block's exit rolls
         back."""
-        is_owner = platforms.here is self._made_in and threading.get_ident() == self._thread
+        is_owner = system.here is self._made_in and threading.get_ident() == self._thread
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 
 

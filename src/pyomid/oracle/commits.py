@@ -355,6 +355,7 @@ class LargeCommits:
                 f"{self._tso.settings.reported_ids_max} (option reportedIdsMax) for all undecided transactions "
                 "together: write fewer rows at once, or raise the option",
                 start_ts=start_ts,
+                reported_ids_max=self._tso.settings.reported_ids_max,
             )
         else:
             self._tso.step.counters["ids_reported"] += len(ids)

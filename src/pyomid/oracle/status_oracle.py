@@ -46,6 +46,10 @@ Ids = NDArray[np.int64]
 PART_COST: Final = 64
 """Memory that a reported part takes in addition to its ids, counted in ids."""
 
+PARTS_COMPARED_MAX: Final = 16
+"""More parts of one commit are merged before they are compared: comparing each of some hundred parts with each of some
+hundred others would stop the TSO for a minute."""
+
 _WORD: Final = (1 << 64) - 1
 
 LOOKUP_COST: Final = 8
@@ -122,23 +126,27 @@ class StatusOracle:
         self.raise_low_watermark(self.conflict_map.record_all(request.cell_ids, commit_ts))
 
     def report(self, start_ts: int, branch: int, part: int, ids: Ids) -> bool:
-        """Keep a part of the ids reported for a branch. False if there is no room for it: then drop all ids of the
-        start, and refuse its later parts."""
-        if self.reported.is_refused(start_ts) or not self.make_room(len(ids)):
+        """Keep a part of the ids reported for a branch. False if there is no room for it: then refuse the start's later
+        parts, and drop the others as soon as their room is needed."""
+        if self.reported.is_refused(start_ts):
+            return False
+        self.reported.drop(start_ts, branch, part)
+        if not self.make_room(len(ids)):
             self.reported.refuse(start_ts)
             return False
         self.reported.add(start_ts, branch, part, ids)
         return True
 
     def make_room(self, count: int) -> bool:
-        """Make room for a part of `count` ids; False if that is impossible. Drops the ids of commits, the oldest first,
-        and raises LWM to those commits, as an eviction from the conflict map does. Drops none if all would not suffice.
-        """
+        """Make room for a part of `count` ids; False if that is impossible. Drops the ids of refused starts, then those
+        of commits, the oldest first, and raises LWM to those commits, as an eviction from the conflict map does. Drops
+        none if all would not suffice."""
         reported = self.reported
-        if not reported.has_room(count - sum(_cost(parts) for _, parts in reported.committed)):
+        if not reported.has_room(count - reported.droppable):
             return False
         while not reported.has_room(count):
-            self.raise_low_watermark(reported.committed[0][0])
+            if not reported.drop_refused():
+                self.raise_low_watermark(reported.committed[0][0])
         return True
 
     def count_conflict(self, table_ids: Iterable[int]) -> None:
@@ -231,53 +239,84 @@ class ReportedIds:
     def __init__(self, ids_max: int) -> None:
         self.count = 0
         """Number of ids kept, plus `PART_COST` for each part."""
-        self.undecided: dict[int, dict[tuple[int, int], Ids] | None] = {}
-        """start → (branch, part) → ids; None once a part of the start was refused."""
+        self.undecided: dict[int, dict[tuple[int, int], Ids]] = {}
+        """start → (branch, part) → ids."""
+        self._refused: set[int] = set()
+        """Undecided starts of which a part was refused."""
         self.committed: deque[tuple[int, list[Ids]]] = deque()
+        """(commit, its ids in at most one array), ascending."""
         self._ids_max = ids_max
+        self._merged: tuple[CommitRequest, list[Ids]] | None = None
+        """The last result of `parts_of` that was merged, so that deciding a commit merges once."""
 
     @property
     def newest_ts(self) -> int:
         """The newest commit with reported ids, 0 if none. A later start conflicts with none of them."""
         return self.committed[-1][0] if self.committed else 0
 
+    @property
+    def droppable(self) -> int:
+        """The part of `count` for which room can be made."""
+        refused = (self.undecided[start].values() for start in self._refused)
+        return sum(map(_cost, (*refused, *(parts for _, parts in self.committed))))
+
     def has_room(self, count: int) -> bool:
         return self.count + count + PART_COST <= self._ids_max
 
+    def drop(self, start_ts: int, branch: int, part: int) -> None:
+        """Drop a part that is reported again, so that it needs no room beside itself."""
+        self._merged = None
+        parts = self.undecided.get(start_ts, {})
+        self.count -= _cost([parts.pop((branch, part))] if (branch, part) in parts else [])
+
     def add(self, start_ts: int, branch: int, part: int, ids: Ids) -> None:
-        """Keep a part; a part that is reported again replaces the former one."""
-        parts = self.undecided.get(start_ts) or {}
-        self.undecided[start_ts] = parts
-        self.count += _cost([ids]) - _cost([parts[branch, part]] if (branch, part) in parts else [])
-        parts[branch, part] = ids
+        """Keep a part that is not kept yet."""
+        self.count += _cost([ids])
+        self.undecided.setdefault(start_ts, {})[branch, part] = ids
 
     def refuse(self, start_ts: int) -> None:
-        """Drop the start's ids, and refuse its later parts."""
-        self.forget(start_ts)
-        self.undecided[start_ts] = None
+        """Refuse the start's later parts. The others count if the refused branch is of an attempt that does not."""
+        self._refused.add(start_ts)
+        self.undecided.setdefault(start_ts, {})
 
     def is_refused(self, start_ts: int) -> bool:
-        return self.undecided.get(start_ts, {}) is None
+        return start_ts in self._refused
+
+    def drop_refused(self) -> bool:
+        """Drop the ids of a refused start; False if there are none."""
+        start_ts = next((start for start in self._refused if self.undecided[start]), 0)
+        self.count -= _cost(self.undecided.get(start_ts, {}).values())
+        self.undecided.get(start_ts, {}).clear()
+        self._merged = None
+        return bool(start_ts)
 
     def forget(self, start_ts: int) -> None:
-        self.count -= _cost((self.undecided.pop(start_ts, None) or {}).values())
+        self.count -= _cost(self.undecided.pop(start_ts, {}).values())
+        self._refused.discard(start_ts)
+        self._merged = None
 
     def count_of(self, start_ts: int, branch: int) -> int:
         """Return how many undecided ids are kept of a branch."""
-        parts = self.undecided.get(start_ts) or {}
+        parts = self.undecided.get(start_ts, {})
         return sum(len(ids) for (of, _), ids in parts.items() if of == branch)
 
     def parts_of(self, request: CommitRequest) -> list[Ids]:
-        """Return the parts of the branches that the commit names."""
+        """Return the parts of the branches that the commit names, merged if they are many."""
         if not request.reported_ids:
             return []
+        if self._merged is not None and self._merged[0] is request:
+            return self._merged[1]
         branches = frozenset(request.branches)
-        reported = self.undecided.get(request.start_ts) or {}
-        return [ids for (branch, _), ids in reported.items() if branch in branches]
+        reported = self.undecided.get(request.start_ts, {})
+        parts = [ids for (branch, _), ids in reported.items() if branch in branches]
+        if len(parts) <= PARTS_COMPARED_MAX:
+            return parts
+        self._merged = request, _merged(parts)
+        return self._merged[1]
 
     def commit(self, request: CommitRequest, commit_ts: int) -> None:
         """Keep the ids of the branches that the commit names, and drop those of other attempts."""
-        parts = self.parts_of(request)
+        parts = _merged(self.parts_of(request))
         self.forget(request.start_ts)
         self.count += _cost(parts)
         self.committed.append((commit_ts, parts))
@@ -294,6 +333,10 @@ class ReportedIds:
             if any(search.first_common(ids, part) is not None for ids in committed for part in parts):
                 return commit_ts
         return 0
+
+
+def _merged(parts: list[Ids]) -> list[Ids]:
+    return parts if len(parts) < 2 else [np.sort(np.concatenate(parts))]
 
 
 def _cost(parts: Iterable[Ids]) -> int:

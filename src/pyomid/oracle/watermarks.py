@@ -10,7 +10,7 @@ D     min(E, every lease above D − 1, every unfinished large commit − 1): ev
 W     min(D, every lease − 1, what the retention keeps), durable: compaction and sanitizing follow it (law 4)
 H     below it the commit table is not consulted (law 7)
 
-Open starts (T16; the client's side is `wire.session_starts`): the oldest start that a client may still use holds E,
+Open starts (T16; the client's side is `wire.client_protocol`): the oldest start that a client may still use holds E,
 and so W, back:
 
     a start is handed out over a connection    ──► E stays below it

@@ -1,4 +1,5 @@
-"""Compaction of a region: write missing shadow cells, drop versions that no snapshot above W needs, then record W.
+"""Compaction of a region: write missing shadow cells, drop versions that no snapshot above W needs, then record W. And
+the cut of a backup's snapshots to its moment, which cleans them the same way.
 
 W is read first and recorded last (laws 4 and 6). In between, every unresolved version ≤ W is looked up, read again,
 sealed, and read once more (K2):
@@ -25,7 +26,9 @@ implementation on random histories.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +36,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.protocol.effects import (
     CleanBatch,
+    Effect,
     FlushAndMerge,
     ReadRange,
     ReadWatermarks,
@@ -42,7 +46,7 @@ from pyomid.protocol.effects import (
 from pyomid.protocol.expiry import covered_floor_steps
 from pyomid.protocol.native import version_cleanup as kernels
 from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
-from pyomid.types import KeyRange, RegionWatermark
+from pyomid.types import TIMESTAMP_STEP, BackupManifest, KeyRange, RegionWatermark
 
 Indices = NDArray[np.int64]
 
@@ -126,18 +130,26 @@ def compact_region_steps(
     yield FlushAndMerge(table, region)
     cleaned = RegionCleaned(table, region, bound)
     expired_to = (yield from covered_floor_steps(table, generation, bound, cache)) if expires else 0
-    start: bytes | None = region.start
-    while start is not None:
-        batch: CellBatch = yield ReadRange(table, KeyRange(start, region.stop), None, rows_max)
-        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
-        if batch.rows:
-            yield from _clean_batch_steps(table, batch, bound, expired_to, cache, cleaned)
+    clean = partial(_clean_batch_steps, table, bound, expired_to, cache, cleaned)
+    yield from each_batch_steps(table, region, clean, rows_max)
     yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
     return cleaned
 
 
+def each_batch_steps(
+    table: str, key_range: KeyRange, take: Callable[[CellBatch], Iterable[Effect]], rows_max: int = BATCH_ROWS_MAX
+) -> Steps[None]:
+    """Read the range, and run `take` on each batch that has rows."""
+    start: bytes | None = key_range.start
+    while start is not None:
+        batch: CellBatch = yield ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
+        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
+        if batch.rows:
+            yield from take(batch)
+
+
 def _clean_batch_steps(
-    table: str, batch: CellBatch, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned
+    table: str, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned, batch: CellBatch
 ) -> Steps[None]:
     fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
     resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
@@ -161,3 +173,92 @@ def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indi
         cleaned.versions_dropped += int((dropped == np.diff(batch.rec_cell)[places]).sum())
     is_above = (batch.rec_version >= version_bound(bound)) | (batch.rec_commit > bound)
     cleaned.cells_above += int(np.diff(batch.rec_cell)[is_above].sum())
+
+
+# The cut of a backup's snapshots to the backup's moment s (decision 0078).
+#
+# Each region's snapshot was taken at a different time after s was handed out. So it may hold cells of transactions that
+# committed later or never, and cells without their shadow cells. They are resolved as in compaction, by the copy of the
+# commit table, which no longer changes:
+#
+#     shadow cell or entry, commit < s     stays, with its shadow cell
+#     commit > s; neither; sealed          goes: a reader at s does not see it
+#     neither, of an earlier TSO           *doubtful*
+#
+# A commit of the TSO that handed out s was durable before s was handed out. But a flush of an earlier, dead TSO may
+# land at any time: after the commit table's snapshot, and before or between the data's snapshots. If a reader found
+# that entry meanwhile, some of the transaction's cells have shadow cells in the snapshots and others have not. So a
+# doubtful start is committed if any of its cells, in any table, has a shadow cell. When all tables have been cut, the
+# shadow cells of doubtful starts are searched, and the cut is repeated:
+#
+#     E1 decides c1 for x and dies     E2 hands out s      commit table: no x     x's late entry lands
+#     a reader heals x@row 1           snapshot of row 1: with shadow cell         of row 2, earlier: without
+
+
+@dataclass(slots=True)
+class Cut:
+    """The result of cutting regions. `doubtful`: starts whose cells were left unchanged."""
+
+    rows: int = 0
+    cells_healed: int = 0
+    cells_dropped: int = 0
+    doubtful: set[int] = field(default_factory=set)
+
+
+def cut_region_steps(
+    table: str,
+    region: KeyRange,
+    moment: BackupManifest,
+    cut: Cut,
+    *,
+    expired_to: int = 0,
+    is_last: bool = False,
+) -> Steps[None]:
+    """Cut `region`: afterwards each remaining version committed below the moment, and has its shadow cell; except
+    versions of doubtful starts, unless this `is_last`. Versions that no snapshot from the moment on sees go as well.
+
+    The driver must answer `LookupThenWatermarks` with the horizon of the moment and the known outcomes of doubtful
+    starts, and `SealStarts` with "placed", because the copy has no writer. Idempotent.
+    """
+    cut_batch = partial(_cut_batch_steps, table, moment, cut, CommitCache(), expired_to, is_last)
+    return each_batch_steps(table, region, cut_batch)
+
+
+def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Steps[None]:
+    """Add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
+    wanted = np.array(sorted(doubtful), np.int64)
+
+    def explain(batch: CellBatch) -> Iterable[Effect]:
+        starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
+        resolved = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
+        known.update(zip(starts[resolved].tolist(), batch.rec_commit[resolved].tolist(), strict=True))
+        return ()
+
+    return each_batch_steps(table, region, explain)
+
+
+def _cut_batch_steps(
+    table: str,
+    moment: BackupManifest,
+    cut: Cut,
+    cache: CommitCache,
+    expired_to: int,
+    is_last: bool,
+    batch: CellBatch,
+) -> Steps[None]:
+    fetched = FetchedBatch(table, None, version_bound(moment.newest_ts), frozenset(), batch)
+    resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
+    batch = fetched.batch
+    is_later = batch.rec_commit >= moment.snapshot_ts
+    later = batch.rec_version[is_later] - batch.rec_version[is_later] % TIMESTAMP_STEP
+    batch.rec_commit[is_later] = 0
+    doubtful = set() if is_last else {start for start in resolution.missed if moment.horizon <= start <= moment.epoch}
+    cut.doubtful |= doubtful
+    gone = np.array(sorted((resolution.missed - doubtful) | set(later.tolist())), np.int64)
+    resolved = fetched.resolved[~is_later[fetched.resolved]]
+    heals, drops = plan_cleaning(batch, moment.newest_ts, gone, resolved, expired_to)
+    cut.rows += batch.rows
+    cut.cells_healed += int((batch.rec_cell[heals + 1] - batch.rec_cell[heals]).sum())
+    cut.cells_dropped += len(drops)
+    if len(heals) or len(drops):
+        yield CleanBatch(table, batch, heals, drops)

@@ -18,7 +18,7 @@ for a deletion: once imported it would be hidden, and the next compaction would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,13 +26,11 @@ import numpy as np
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.protocol import visibility
-from pyomid.protocol.effects import CleanBatch, ReadRange, Steps
+from pyomid.protocol.compaction import each_batch_steps
+from pyomid.protocol.effects import CleanBatch, Effect, Steps
 from pyomid.types import Cell, Column, KeyRange
 
 _VERSION_MAX = (1 << 63) - 1
-
-BATCH_ROWS_MAX = 10_000
-"""As `compaction.BATCH_ROWS_MAX`."""
 
 
 @dataclass(slots=True)
@@ -44,47 +42,29 @@ class RangeImported:
     imported: int = 0
 
 
-def check_range_steps(
-    table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
-) -> Steps[dict[str, Misuse]]:
+def check_range_steps(table: str, key_range: KeyRange, newest_ts: int) -> Steps[dict[str, Misuse]]:
     """Read the whole range. Return the first error of each kind that forbids the import: it would change what readers
     see, or `import_range_steps` would refuse a cell."""
     found: dict[str, Misuse] = {}
 
-    def check(batch: CellBatch) -> Steps[None]:
+    def check(batch: CellBatch) -> Iterable[Effect]:
         for kind, refusal in _refusals(table, batch, newest_ts):
             found.setdefault(kind, refusal)
-        return
-        yield
+        return ()
 
-    yield from _each_batch_steps(table, key_range, rows_max, check)
+    yield from each_batch_steps(table, key_range, check)
     return found
 
 
-def import_range_steps(
-    table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
-) -> Steps[RangeImported]:
+def import_range_steps(table: str, key_range: KeyRange, newest_ts: int) -> Steps[RangeImported]:
     """Write shadow cells: on return every cell of the range has one, durably; existing ones stay. Idempotent.
 
     `newest_ts`: N above. `Misuse` if a cell is at or above it, or if a transaction committed a cell. The caller checks
     all ranges of the table before it imports the first; this call refuses what was written since.
     """
     done = RangeImported()
-    yield from _each_batch_steps(
-        table, key_range, rows_max, lambda batch: _import_batch_steps(table, batch, newest_ts, done)
-    )
+    yield from each_batch_steps(table, key_range, lambda batch: _import_batch_steps(table, batch, newest_ts, done))
     return done
-
-
-def _each_batch_steps(
-    table: str, key_range: KeyRange, rows_max: int, take: Callable[[CellBatch], Steps[None]]
-) -> Steps[None]:
-    start: bytes | None = key_range.start
-    while start is not None:
-        batch: CellBatch = yield ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
-        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
-        if batch.rows:
-            yield from take(batch)
 
 
 def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: RangeImported) -> Steps[None]:

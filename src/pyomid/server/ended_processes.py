@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyomid.platforms import peer_process
+from pyomid.system import peer_process
 
 if TYPE_CHECKING:
     from pyomid.server.peer import Connection

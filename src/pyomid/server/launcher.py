@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, Unavailable, by_code
-from pyomid.owned_files import is_shared, open_own, process_text
 from pyomid.ports import Clock, Sleep, boot_clock
-from pyomid.server.leadership import SOCKET_FILE, connect_in, holder, is_held, owner_text
+from pyomid.server.leadership import SOCKET_FILE, holder, is_held, owner_text
 from pyomid.server.logs import LOG_FILE, append_text
+from pyomid.system import is_shared, open_own, peer_uid, process_text, socket_path, user_text
 
 START_LOCK_FILE: Final = "tso.start"
 START_LOCK_PATIENCE_S: Final = 10.0
@@ -98,6 +98,36 @@ def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
     except PermissionError as error:
         owner = owner_text(folder / SOCKET_FILE)
         raise Misuse(f"the TSO of {folder} belongs to {owner}, not to you", folder=str(folder)) from error
+
+
+def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
+    """Return a connection to the folder's TSO. Raises the system's `OSError`, for instance if no TSO listens; `Misuse`
+    if the listening process belongs to another user who does not share the folder."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        with _opened(folder) as fd, socket_path(fd, folder, SOCKET_FILE) as path:
+            sock.connect(path)
+        _check_peer(sock, folder)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _check_peer(sock: socket.socket, folder: Path) -> None:
+    uid = peer_uid(sock, folder / SOCKET_FILE)
+    if uid != os.geteuid() and not is_shared(folder):
+        raise Misuse(f"the TSO of {folder} belongs to {user_text(uid)}, not to you", folder=str(folder))
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

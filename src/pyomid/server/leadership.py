@@ -22,13 +22,12 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.owned_files import file_id, file_mode, id_at, is_shared, open_own, user_text
-from pyomid.platforms import peer_uid, socket_path
+from pyomid.system import file_id, file_mode, id_at, is_shared, open_own, socket_path, user_text
 
 LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
@@ -235,33 +234,3 @@ def _remove_leftover(folder_fd: int, folder: Path) -> None:
         path = folder / SOCKET_FILE
         raise Misuse(f"{path} exists and is not a socket: remove it", path=str(path))
     os.unlink(SOCKET_FILE, dir_fd=folder_fd)
-
-
-def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
-    """Return a connection to the folder's TSO. Raises the system's `OSError`, for instance if no TSO listens; `Misuse`
-    if the listening process belongs to another user who does not share the folder."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(timeout_s)
-        with _opened(folder) as fd, socket_path(fd, folder, SOCKET_FILE) as path:
-            sock.connect(path)
-        _check_peer(sock, folder)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _check_peer(sock: socket.socket, folder: Path) -> None:
-    uid = peer_uid(sock, folder / SOCKET_FILE)
-    if uid != os.geteuid() and not is_shared(folder):
-        raise Misuse(f"the TSO of {folder} belongs to {user_text(uid)}, not to you", folder=str(folder))
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

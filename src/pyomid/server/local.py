@@ -14,14 +14,12 @@ from typing import TypeVar
 
 from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
-from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.settings import TsoSettings
-from pyomid.ports import Clock, Sleep
+from pyomid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.ports import Clock
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.types import BeginReply, CommitRequest
-from pyomid.wire.client_protocol import TsoCalls
+from pyomid.wire.client_protocol import OpenStarts, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
-from pyomid.wire.session_starts import OpenStarts
 
 T = TypeVar("T")
 
@@ -40,11 +38,9 @@ class LocalTso(TsoCalls):
         settings: TsoSettings | None = None,
         *,
         clock: Clock = time.monotonic,
-        sleep: Sleep = time.sleep,
     ) -> None:
         self._stores = stores
         self._clock = clock
-        self._sleep = sleep
         self._lock = Lock()
         self._closed = False
         self._tag = 0
@@ -145,7 +141,7 @@ class LocalTso(TsoCalls):
 
     def _perform(self, call: StoreCall) -> Event:
         if call.delay_s:
-            self._sleep(call.delay_s)
+            time.sleep(call.delay_s)
         try:
             return StoreDone(call.token, perform(self._stores, call.operation))
         except OmidError as error:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from pyomid.errors import OmidError
-from pyomid.owned_files import is_shared, open_own
+from pyomid.system import is_shared, open_own
 
 LOG_FILE: Final = "tso.log"
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log is rotated, also while the service runs; one old file is kept."""
+
+INTERVAL_S: Final = 60.0
+LINES_MAX: Final = 100
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -39,25 +42,21 @@ class JsonLines(logging.Formatter):
 
 
 class BoundedLog:
-    """Logs what peers cause: at most `lines_max` lines of a kind per interval, and the number of further ones.
+    """Logs what peers cause: at most `LINES_MAX` lines of a kind per interval, and the number of further ones.
 
     So a peer that is refused a million times neither fills the disk nor hides other kinds of lines.
     """
 
-    def __init__(
-        self, log: logging.Logger, *, clock: Callable[[], float], interval_s: float = 60.0, lines_max: int = 100
-    ) -> None:
+    def __init__(self, log: logging.Logger, *, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self._interval_s = interval_s
-        self._lines_max = lines_max
         self._logged: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()
         self._texts: dict[str, str] = {}
-        self._until_s = clock() + interval_s
+        self._until_s = clock() + INTERVAL_S
 
     def warning(self, kind: str, message: str, **extra: object) -> None:
-        if self._logged[kind] < self._lines_max:
+        if self._logged[kind] < LINES_MAX:
             self._logged[kind] += 1
             self._log.warning("%s", message, extra={"kind": kind, **extra})
         else:
@@ -77,7 +76,7 @@ class BoundedLog:
         """Log the counts and begin the next interval, if this one is over."""
         if now_s < self._until_s:
             return
-        self._until_s = now_s + self._interval_s
+        self._until_s = now_s + INTERVAL_S
         for kind, count in self._counted.items():
             self._log.warning("%d %s", count, self._texts[kind], extra={"kind": kind, "count": count})
         self._logged.clear()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.errors import Unavailable
 from pyomid.oracle.chunk_oracle import DONE, RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.is_connected = True
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.unread_bytes_max)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_of_this_process(self) -> bool:
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        return sock is not None and platforms.is_of_this_process(sock)
+        return sock is not None and system.is_of_this_process(sock)
 
     def failed_to_connect(self) -> None:
         """End the connection after a TLS handshake that failed or took too long."""

@@ -44,10 +44,9 @@ from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.memory import populate
 from pyomid.ports import Clock
 from pyomid.server.ended_processes import EndedProcesses
-from pyomid.server.flush import Durations, Flushes, as_failure
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
-from pyomid.server.store_calls import TsoStores, perform
+from pyomid.server.store_calls import Durations, Flushes, TsoStores, as_failure, perform
 from pyomid.server.unauthenticated import Acceptor, UnauthenticatedPeers
 from pyomid.wire.messages import Answer
 
@@ -497,7 +496,7 @@ class TsoService:
         for instruction in instructions:
             match instruction:
                 case SendEncoded(replies):
-                    cast(Connection, replies.peer).add_replies(replies)
+                    cast("Connection", replies.peer).add_replies(replies)
                 case Reply(peer, tag, answer):
                     assert isinstance(peer, Connection)
                     answers = defaultdict(list) if answers is None else answers

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from pyomid.errors import Deposed, Misuse, OmidError, Unavailable
-from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.memory import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
-from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
@@ -103,22 +102,13 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
     return machine
 
 
-class UpkeepReport(Protocol):
-    """Counts of a folder's upkeep since the process started."""
-
-    passes: int
-    versions_dropped: int
-    entries_deleted: int
-    failures: int
-    busy_seconds: float
-
-
 class Watched:
     """The state of the process, for metrics and health checks. It has a service from the moment that it leads."""
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
-        self.upkeep: UpkeepReport | None = None
+        self.upkeep: object = None
+        """The counts of a folder's upkeep since the process started (`metrics.UPKEEP`)."""
         self.is_prepared: Callable[[], bool] = lambda: False
         """Returns whether a standby could lead at once: its code and memory are loaded."""
 
@@ -175,7 +165,7 @@ class Upkeep(Protocol):
     """The part of `client.upkeep.folder.FolderUpkeep` that a service uses."""
 
     @property
-    def report(self) -> UpkeepReport: ...
+    def report(self) -> object: ...
 
     def start(
         self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float], commits: Callable[[], int]

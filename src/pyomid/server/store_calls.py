@@ -1,12 +1,30 @@
-"""Performs the machine's store operations on the ports, except a service's flushes (`server.flush`). Blocking: call it
-on a thread."""
+"""The machine's store operations, performed on the ports: by `perform`, which blocks, and by a service's `Flushes`.
+
+    entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► `ended`
+    work    ─► a store thread     ─► …                         ─► the loop ─► `ended`
+
+Each commit table makes flushes durable in its own way (`ports.CommitTable.submit`): within the call, by asynchronous
+calls on the loop, or on a thread.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from bisect import bisect_left
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pyomid.crashpoints import crash_point
+from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import (
     DeleteBelow,
     DeleteEntries,
@@ -28,11 +46,10 @@ from pyomid.oracle.instructions import (
     TakeOverEpoch,
     UpdateLeaderState,
 )
-from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.machine import TsoSettings
 from pyomid.oracle.takeover import TakenOver, take_over_steps
-from pyomid.ports import Catalog, CeilingStore, CommitTable, LeaderState
+from pyomid.ports import Catalog, CeilingStore, CommitTable, FlushEnd, LeaderState
 from pyomid.protocol.hashing import table_id
-from pyomid.server.flush import rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +150,162 @@ def take_over(stores: TsoStores, settings: TsoSettings, *, wall_ms: int) -> Take
 def _ceiling(stores: TsoStores) -> CeilingStore:
     assert stores.ceiling is not None, "the machine's settings say that the ceiling is kept elsewhere"
     return stores.ceiling
+
+
+log = logging.getLogger(__name__)
+
+BOUNDS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Flushes:
+    """`ports.FlushLoop` of one commit table. Use it on the event loop's thread only."""
+
+    def __init__(
+        self,
+        table: CommitTable,
+        leader_state: LeaderState,
+        *,
+        threads_max: int,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`fail` gets the errors that `ended` callbacks raise, which have no caller to handle them."""
+        self._table = table
+        self.leader_state = leader_state
+        self.may_wait = False
+        self._fail = fail
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="tso-store")
+        self._start_threads(threads_max)
+
+    def submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None], *, may_wait: bool) -> None:
+        """Submit a flush. `ended` is called once, with the result or the error, possibly within this call."""
+        crash_point("tso.flush.before")
+        submitted = _Submitted(ended, self._fail)
+        self.may_wait = may_wait
+        try:
+            if not flush.cells:
+                self._table.submit(rows_of(flush), submitted, self)
+            else:
+                self._submit_cells(flush, submitted)
+        except Exception as error:
+            if submitted.has_ended:
+                self._fail(error)
+            else:
+                submitted(error)
+
+    def _submit_cells(self, flush: Flush, submitted: _Submitted) -> None:
+        """Submit a flush with cells: on the loop if the loop may wait for the disk and no other writer has the store,
+        otherwise on a thread."""
+        put = partial(self._table.put_with_cells, rows_of(flush), flush.cells, flush.epoch)
+        if self.may_wait:
+            try:
+                end = put(at_once=True)
+            except OmidError:  # the thread tries again, and reports an error that persists
+                pass
+            else:
+                return submitted(end)
+        self.on_thread(put, submitted)
+
+    def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
+        """Run `work` on a thread; later call `ended` once on the loop, with the result or error. If no thread can be
+        started, `work` does not run and the error is reported."""
+        loop = asyncio.get_running_loop()
+        claim = Lock()  # the side that acquires it reports the end
+
+        def call() -> None:
+            if not claim.acquire(blocking=False):
+                return
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            with suppress(RuntimeError):  # the loop is closed, because the service stopped without waiting
+                loop.call_soon_threadsafe(self._report, ended, result)
+
+        try:
+            self._threads.submit(call)
+        except RuntimeError as error:  # the pool may have queued the call before it failed to start a thread
+            if claim.acquire(blocking=False):
+                loop.call_soon(self._report, ended, error)
+
+    def _report(self, ended: Callable[[Any], None], result: Any) -> None:
+        try:
+            ended(result)
+        except Exception as error:
+            self._fail(error)
+
+    def _start_threads(self, count: int) -> None:
+        """Start all threads now, so that a system which refuses threads later cannot delay a store call."""
+        go = Event()
+        try:
+            for _ in range(count):
+                self._threads.submit(go.wait)
+        except RuntimeError as error:
+            log.warning("could start only some of %d store threads: %s", count, error)
+        finally:
+            go.set()
+
+    def close(self, *, wait: bool) -> None:
+        """Shut down. With `wait`, wait for running calls. Queued calls are dropped."""
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+        self._table.leave_loop()
+
+
+class _Submitted:
+    """Reports the end of one flush, once. If the callback raises, the flush does not fail: its entries are durable."""
+
+    __slots__ = ("_fail", "_report", "has_ended")
+
+    def __init__(self, report: Callable[[Flushed | OmidError], None], fail: Callable[[Exception], None]) -> None:
+        self._report = report
+        self._fail = fail
+        self.has_ended = False
+
+    def __call__(self, result: FlushEnd | Exception) -> None:
+        try:
+            assert not self.has_ended, "a flush ends once"
+            self.has_ended = True
+            if isinstance(result, Exception):
+                self._report(as_failure(result, "a flush"))
+            else:
+                crash_point("tso.flush.after")
+                self._report(Flushed(frozenset(result.refused), result.epoch, result.failed))
+        except Exception as error:
+            self._fail(error)
+
+
+def as_failure(error: Exception, what: str) -> OmidError:
+    """Log the error and return it as an `OmidError` for the machine."""
+    if isinstance(error, OmidError):
+        log.warning("%s failed: %s", what, error, extra={"code": error.code})
+        return error
+    log.error("%s failed", what, exc_info=error)
+    return Unavailable(f"{type(error).__name__}: {error}")
+
+
+def rows_of(flush: Flush) -> NDArray[np.int64]:
+    """Return all entries of the flush as rows (start, commit)."""
+    if flush.block is not None and not flush.entries:
+        return flush.block
+    rows = np.array(flush.entries, dtype=np.int64).reshape(-1, 2)
+    return rows if flush.block is None else np.concatenate([rows, flush.block])
+
+
+class Durations:
+    """A histogram of flush durations in fixed buckets. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._sum_s = 0.0
+
+    def add(self, duration_s: float) -> None:
+        self._counts[bisect_left(BOUNDS_S, duration_s)] += 1
+        self._sum_s += duration_s
+
+    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
+        """Return Prometheus' cumulative buckets (bound, count at or below it), and the sum in seconds."""
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        return buckets, self._sum_s

@@ -31,8 +31,15 @@ if TYPE_CHECKING:
     from pyomid.spark.merge import MergeResult
     from pyomid.spark.transactions import SparkTransaction
 
-BAD_KEY: Final = ("table", "position")
-"""Row key of a table of bad changes; its other columns are `reason` and `change`, a JSON text."""
+BAD_KEY: Final = ("table", "position", "hash")
+"""Row key of a table of bad changes; its other columns are `reason` and `change`, a JSON text, of which `hash` is: two
+changes at one position are both kept."""
+
+_JSON: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""By default `to_json` truncates timestamps to milliseconds."""
 
 _DELETED, _REASON, _POSITION, _LATEST, _HIGH, _LOW, _TOTAL, _BAD = (f"_pyomid_{n}" for n in range(8))
 
@@ -83,12 +90,13 @@ def apply_changes(
         judged.persist()  # read twice: a source that changes in between must not lose a change
     latest = _latest(judged, names).persist()
     try:
-        total, refused, ambiguous = _counts(latest)
-        if refused:
-            _refuse(tx, judged.where(f"{_REASON} is not null").drop(_DELETED), table, bad, what)
-        if ambiguous:
-            _refuse_ambiguous(latest, names, what)
-        done = _merged(tx, latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*"), table, names)
+        with tx.writing(f"{what} cannot be applied", table, "refuse"):
+            total, refused, ambiguous = _counts(latest)
+            if refused:
+                _refuse(tx, judged.where(f"{_REASON} is not null").drop(_DELETED), table, bad, what)
+            if ambiguous:
+                _refuse_ambiguous(latest, names, what)
+            done = _merged(tx, latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*"), table, names)
         applied = done.updated + done.inserted + done.deleted
         return ChangesResult(table, done.updated, done.inserted, done.deleted, total - refused - applied, refused)
     finally:
@@ -140,7 +148,7 @@ def _text(changes: DataFrame, value: Column | str, name: str, what: str) -> Colu
 
 def _position(changes: DataFrame, names: _Names, position: Column | str | None, what: str) -> Column:
     """Return the text that names a change in errors and in the table of bad changes."""
-    shown = f.to_json(f.struct(*(f.col(quoted(name)) for name in (*names.key, names.sequence))))
+    shown = f.to_json(f.struct(*(f.col(quoted(name)) for name in (*names.key, names.sequence))), _JSON)
     return shown if position is None else f.coalesce(_text(changes, position, "position", what), shown)
 
 
@@ -163,10 +171,11 @@ def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | Non
             position=first[0],
             reason=first[1],
         )
-    change = f.to_json(f.struct(*(f.col(quoted(n)) for n in refused.columns if n not in (_REASON, _POSITION))))
+    change = f.to_json(f.struct(*(f.col(quoted(n)) for n in refused.columns if n not in (_REASON, _POSITION))), _JSON)
     rows = refused.select(
         f.lit(table).alias("table"),
         f.col(_POSITION).alias("position"),
+        f.xxhash64(change).alias("hash"),
         f.col(_REASON).alias("reason"),
         change.alias("change"),
     )
@@ -181,7 +190,7 @@ def _latest(judged: DataFrame, names: _Names) -> DataFrame:
     """
     is_good, sequence = f.col(_REASON).isNull(), f.col(quoted(names.sequence))
     columns = [*(f.col(quoted(name)) for name in names.columns), f.col(_DELETED)]
-    hashed = f.xxhash64(f.to_json(f.struct(*columns), {"ignoreNullFields": "false"}))
+    hashed = f.xxhash64(f.to_json(f.struct(*columns), _JSON | {"ignoreNullFields": "false"}))
     found = judged.groupBy(*(f.col(quoted(name)) for name in names.key)).agg(
         f.max_by(f.when(is_good, f.struct(*columns)), f.when(is_good, sequence)).alias(_LATEST),
         f.max(f.when(is_good, _at(sequence, hashed))).alias(_HIGH),

@@ -5,7 +5,7 @@ searched for the range of row keys that a condition allows.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DIGITS: Final[dict[type[DataType], int]] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_DECIMAL_DIGITS_AS_FLOAT: Final[dict[type[DataType], int]] = {FloatType: 6, DoubleType: 15}
 _EXACT_AS_FLOAT: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     FloatType: (ByteType, ShortType),
     DoubleType: (ByteType, ShortType, IntegerType, FloatType),
@@ -67,16 +68,21 @@ def assignments(values: Any, what: str) -> dict[str, Any]:
 
 def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[DataType]:
     """Return the types of these expressions over a frame's rows. `Misuse` names the one that Spark cannot resolve."""
-    try:  # selected together with the rows, so that Spark refuses an aggregate
-        fields = frame.select("*", *wanted.values()).schema.fields
-        return [field.dataType for field in fields[len(fields) - len(wanted) :]]
+    try:
+        return _types(frame, wanted.values())
     except PySparkException:
         for name, column in wanted.items():
             try:
-                _ = frame.select("*", column).schema
+                _types(frame, [column])
             except PySparkException as error:
                 raise Misuse(f"{what}, {name} cannot be resolved: {reason(error)}") from error
         raise
+
+
+def _types(frame: DataFrame, columns: Collection[Column]) -> list[DataType]:
+    # in a filter Spark refuses aggregates, window functions and generators
+    met = functools.reduce(lambda one, other: one & other, (column.isNotNull() for column in columns), f.lit(True))
+    return [field.dataType for field in frame.where(met).select(*columns).schema.fields]
 
 
 def quoted(name: str) -> str:
@@ -109,6 +115,8 @@ def _widens(has: DataType, needs: DataType) -> bool:
         if isinstance(has, DecimalType):
             return has != needs and needs.scale >= has.scale and digits >= has.precision - has.scale
         return type(has) in _DIGITS and digits >= _DIGITS[type(has)]
+    if isinstance(has, DecimalType):  # as is a literal such as 1.5
+        return has.precision <= _DECIMAL_DIGITS_AS_FLOAT.get(type(needs), 0)
     if type(needs) in _DIGITS:
         return type(has) in _DIGITS and _DIGITS[type(has)] < _DIGITS[type(needs)]
     return type(has) in _EXACT_AS_FLOAT.get(type(needs), ())

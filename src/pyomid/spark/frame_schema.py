@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyomid.client.admin.table_admin import alter_table, make_table
+from pyomid.client.table_admin import alter_table, make_table
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.row_codec.column_types import nested_arrow_type
@@ -280,7 +280,7 @@ def alter_columns(
 
     Frames loaded before keep their columns. A write whose frame has a column's former name or type is refused.
     """
-    from pyomid.client.admin import table_schema
+    from pyomid.client import table_schema
 
     deployment, wide, added = db.opened(create=False).deployment, _type_names(widen), _type_names(add)
     return table_schema.alter_columns(

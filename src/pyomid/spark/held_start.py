@@ -21,7 +21,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from pyomid.client.past_snapshot import moment_of, past_begin
+from pyomid.client.open_database import moment_of, past_begin
 from pyomid.errors import Misuse
 from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply

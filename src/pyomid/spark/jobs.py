@@ -36,6 +36,9 @@ def local_property(spark: SparkSession, name: str, value: str) -> Iterator[None]
     caller's value after it. Tasks can read it. Over Connect it is a tag `name=value` of this session's jobs."""
     if is_connect(spark):
         tag = f"{name}={value}"
+        if tag in spark.getTags():  # an outer block has set it, and needs it after this block
+            yield
+            return
         spark.addTag(tag)
         try:
             yield

@@ -29,10 +29,10 @@ from functools import partial
 from typing import Final
 
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.lease_keeper import Lease
+from pyomid.client.table_admin import ensure_keys_table
 from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError

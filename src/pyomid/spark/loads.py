@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyomid.client.change_feed import place
-from pyomid.client.past_snapshot import check_time, moment_of
+from pyomid.client.open_database import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
@@ -33,7 +33,7 @@ from pyomid.spark.connections import Connection
 from pyomid.spark.expressions import quoted
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
-from pyomid.spark.sessions import any_case, parallelism
+from pyomid.spark.sessions import any_case, check_running, parallelism
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import FORMAT, names_of
 from pyomid.spark.source.read_task import intersection
@@ -179,6 +179,7 @@ def _check_distinct(views: Sequence[str]) -> None:
 
 
 def _reader(db: SparkDatabase, table: str) -> DataFrameReader:
+    check_running(db.spark)
     return db.spark.read.format(FORMAT).option("url", db.url).option("table", table)
 
 
@@ -330,8 +331,8 @@ def moment(db: SparkDatabase, at: datetime) -> MomentOf:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What one `restore` did. `commit_version`: None if the table had no other rows than at that time. `moment`: the
-    restored snapshot, if a time was given."""
+    """What one `restore` did. `commit_version`: None if no row changed since. `moment`: the restored snapshot, if a
+    time was given."""
 
     commit_version: int | None
     moment: MomentOf | None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pyomid.client.admin.import_table import import_refusals, imported
+from pyomid.client.foreign_tables import import_refusals, imported
 from pyomid.client.upkeep import jobs as upkeep
 from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped

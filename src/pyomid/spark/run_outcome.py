@@ -10,8 +10,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.table_admin import ensure_keys_table
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.errors import Misuse
-from pyomid.platforms import python_program
+from pyomid.system import python_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,12 +40,21 @@ def register(spark: SparkSession) -> None:
     session."""
     from pyomid.spark.source.datasource import OmidDataSource
 
+    check_running(spark)
     if not getattr(spark, _REGISTERED, False):
         set_workers_python(spark)
         spark.dataSource.register(OmidDataSource)
         setattr(spark, _REGISTERED, True)
     if not is_connect(spark) and type(spark).getActiveSession() is None:
         spark.createDataFrame([], "a int")  # makes the session active in this thread; PySpark has no API for that
+
+
+def check_running(spark: SparkSession) -> None:
+    """`Misuse` if a classic session was stopped: Spark would say "NoneType" or "DATA_SOURCE_NOT_FOUND"."""
+    if not is_connect(spark):
+        context: Any = spark.sparkContext
+        if context._jsc is None:
+            raise Misuse("the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)")
 
 
 def set_workers_python(spark: SparkSession) -> None:

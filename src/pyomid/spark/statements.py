@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import _parse_datatype_json_string
 
-from pyomid.client.admin.table_admin import drop_table, user_tables
+from pyomid.client.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_columns
 from pyomid.spark.expressions import fitted, quoted, reason
@@ -57,8 +57,8 @@ _CLAUSES: Final = {
     "exists": "IF EXISTS",
     "replace": "OR REPLACE",
     "expression": "AS SELECT",
-    "properties": "USING, TBLPROPERTIES, COMMENT and PARTITIONED BY",
-    "version": "VERSION AS OF and TIMESTAMP AS OF",
+    "properties": "USING, LIKE, TEMPORARY, COMMENT, PARTITIONED BY or TBLPROPERTIES",
+    "version": "VERSION AS OF or TIMESTAMP AS OF",
     "sample": "TABLESAMPLE",
     "pivots": "PIVOT",
     "cascade": "CASCADE",
@@ -92,11 +92,12 @@ class Statement:
     def __init__(self, text: str, args: Mapping[str, Any] | None, frames: Mapping[str, Any]) -> None:
         if not isinstance(text, str):
             raise MisuseType(f"a SQL statement is a string, not {text!r}")
+        if args is not None and not isinstance(args, Mapping):
+            raise MisuseType(f"args is a mapping from names to values, not {args!r}")
         self._given = text
         filled = _without_semicolon(_filled(text, args or {}))
         self._text, self._frames_at = _with_frames(filled, frames)
         self._frames = frames
-        self._has_escapes = any(isinstance(v, str) and any(c in v for c in "\\'$") for v in (args or {}).values())
         self.root = _parsed(self._text, text)
         self._tokens = _tokens(self._text)
         self._check_names()
@@ -111,17 +112,10 @@ class Statement:
                     f"{self._what()}: the string {name.name!r} is not a name: write a name in the statement, in "
                     "backquotes if it is quoted"
                 )
-        tables = {table.this.meta.get("start") for table in self.root.find_all(exp.Table)}
+        tables = {table.this.meta.get("start") for table in self.root.find_all(exp.Table) if table.this}
         for place, frame in self._frames_at.items():
             if place not in tables:
                 raise Misuse(f"{self._what()}: the frame {{{frame}}} is not in the place of a table")
-
-    def _check_escapes(self, spark: SparkSession) -> None:
-        if self._has_escapes and spark.conf.get("spark.sql.parser.escapedStringLiterals") == "true":
-            raise Misuse(
-                f"{self._what()}: with spark.sql.parser.escapedStringLiterals, the value of a parameter must not "
-                "contain a quote, a backslash or a dollar sign: pass it in a frame, or unset the option"
-            )
 
     # Queries
 
@@ -141,21 +135,21 @@ class Statement:
         for table in _tables(query, self._frames_at):
             place = table.this.meta
             at = place["start"]
+            parameter = f"omid_{len(named)}"
             if at in self._frames_at:
                 name = self._frames_at[at]
                 if name not in given:
-                    given[name] = f"omid_{len(named)}"
-                    named[given[name]] = _spark_frame(reads.session, self._frames[name], name)
-                edits.append(Edit(at, place["end"] + 1, f"{{{given[name]}}}"))
+                    given[name] = parameter
+                    named[parameter] = _spark_frame(reads.session, self._frames[name], name)
+                parameter = given[name]
+            elif table.args.get("db"):
                 continue
-            if table.args.get("db"):
-                continue
-            if table.name not in known:
+            elif table.name not in known:
                 self._check_case(table.name, known)
                 continue
-            _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
-            parameter = f"omid_{len(named)}"
-            named[parameter] = reads.read(table.name, where=where)
+            else:
+                _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
+                named[parameter] = reads.read(table.name, where=where)
             alias = "" if table.args.get("alias") or table.args.get("sample") else f" AS {quoted(table.name)}"
             edits.append(Edit(at, place["end"] + 1, f"{{{parameter}}}{alias}"))
         text = self._slice(start, end, edits, escape=bool(named))
@@ -216,7 +210,6 @@ class Statement:
 
     def perform(self, tx: SparkTransaction) -> Any:
         """Perform the statement in the transaction; return what its builder returns."""
-        self._check_escapes(tx.session)
         match self.root:
             case exp.Insert():
                 return self._insert(tx)
@@ -234,7 +227,6 @@ class Statement:
 
     def answer(self, reads: Reads) -> DataFrame:
         """Return the rows of a statement that changes nothing."""
-        self._check_escapes(reads.session)
         match self.root:
             case exp.Query():
                 return self._query(reads)
@@ -258,8 +250,8 @@ class Statement:
         at = self._index_after(target)
         if columns is not None:
             after = self._index_after_parenthesis(at)
-            if any(token.token_type == TokenType.STRING for token in self._tokens[at:after]):
-                raise Misuse(f"{self._what()}: a column of INSERT is a name, not a string")
+            if any(token.token_type in (TokenType.STRING, TokenType.DOT) for token in self._tokens[at:after]):
+                raise Misuse(f"{self._what()}: a column of INSERT is a name, not a string and not a path")
             at = after
         if root.args.get("by_name"):
             at += 2
@@ -351,7 +343,10 @@ class Statement:
             if using.name in known:
                 return tx.read(using.name)
             self._check_case(using.name, known)
-            return tx.session.table(quoted(using.name))
+            try:
+                return tx.session.table(quoted(using.name))
+            except PySparkException as error:
+                raise Misuse(f"{self._what()}: {reason(error)}") from error
         if not isinstance(using, exp.Subquery):
             raise Misuse(f"{self._what()}: USING takes a table, a frame or a query in parentheses")
         begin = self._index("USING") + 1
@@ -384,16 +379,24 @@ class Statement:
             clause = merge.whenNotMatchedBySource(condition)
         else:
             clause = merge.whenNotMatched(condition)
-        then = when.args["then"]
+        then, values = when.args["then"], list[dict[str, str]]()
         if isinstance(then, exp.Insert):
-            every = isinstance(then.this, exp.Star)
-            return clause.insertAll() if every else clause.insert(self._inserted(then, action, edits))
-        if isinstance(then, exp.Update):
-            if isinstance(then.expressions[0], exp.Star):
-                return clause.updateAll()
+            method = "insertAll" if then.this == exp.Star() else "insert"
+        elif isinstance(then, exp.Update):
+            method = "updateAll" if then.expressions == [exp.Star()] else "update"
+        else:
+            method = "delete" if then == exp.var("DELETE") else then.name
+        if not hasattr(clause, method):
+            raise Misuse(
+                f"{self._what()}: {when.sql('spark')} is not supported: matched rows, and with BY SOURCE rows of the "
+                "target, are updated or deleted; a row that is not matched is inserted"
+            )
+        if method == "insert":
+            values = [self._inserted(then, action, edits)]
+        elif method == "update":
             sides = _names(self.root.this)
-            return clause.update(self._assignments(action + 2, self._next_when(action), edits, then.expressions, sides))
-        return clause.delete()
+            values = [self._assignments(action + 2, self._next_when(action), edits, then.expressions, sides)]
+        return getattr(clause, method)(*values)
 
     def _inserted(self, then: exp.Insert, action: int, edits: list[Edit]) -> dict[str, str]:
 
@@ -445,6 +448,7 @@ class Statement:
 
         types: dict[str, str] = {}
         key: list[str] = []
+        never_null: list[str] = []
         for each in schema.expressions:
             if isinstance(each, exp.PrimaryKey):
                 key += [part.name for part in each.expressions]
@@ -453,18 +457,19 @@ class Statement:
                 raise Misuse(f"{self._what()}: {each.sql('spark')} is not supported: give columns and PRIMARY KEY")
             if each.name in types:
                 raise Misuse(f"{self._what()}: column {each.name!r} is named twice")
+            if any(kind.this == exp.DType.TIME for kind in each.args["kind"].find_all(exp.DataType)):
+                raise Misuse(f"{self._what()}: the type TIME of column {each.name!r} is not supported")
             types[each.name] = each.args["kind"].sql("spark")
             for constraint in each.args.get("constraints") or ():
                 if isinstance(constraint.kind, exp.PrimaryKeyColumnConstraint):
                     key.append(each.name)
-                elif not isinstance(constraint.kind, exp.NotNullColumnConstraint):
+                elif isinstance(constraint.kind, exp.NotNullColumnConstraint):
+                    never_null.append(each.name)
+                else:
                     raise Misuse(f"{self._what()}: {constraint.sql('spark')} of column {each.name!r} is not supported")
-        for each in schema.expressions:
-            nullable = isinstance(each, exp.ColumnDef) and each.name not in key
-            if nullable and any(
-                isinstance(c.kind, exp.NotNullColumnConstraint) for c in each.args["constraints"] or ()
-            ):
-                raise Misuse(f"{self._what()}: NOT NULL of column {each.name!r}: only key columns are never null")
+        for name in never_null:
+            if name not in key:
+                raise Misuse(f"{self._what()}: NOT NULL of column {name!r}: only key columns are never null")
         return types, key
 
     def _drop(self, tx: SparkTransaction) -> None:
@@ -691,7 +696,7 @@ def _filled(text: str, args: Mapping[str, Any]) -> str:
         if name not in args:
             raise Misuse(f"the SQL statement has a parameter :{name}, and args has no {name!r}{near(name, args)}")
         used.add(name)
-        edits.append(Edit(token.start, follows.end + 1, _literal(name, args[name])))
+        edits.append(Edit(token.start, follows.end + 1, " " + _literal(name, args[name])))
     unused = sorted(set(args) - used)
     if unused:
         raise Misuse(f"args has {unused[0]!r}, but the SQL statement has no parameter :{unused[0]}")
@@ -740,16 +745,22 @@ def _literal(name: str, value: Any) -> str:
         case bool():
             return "TRUE" if value else "FALSE"
         case int():
-            return f"({value})" if -(1 << 31) <= value < 1 << 31 else f"CAST('{value}' AS {_integer(name, value)})"
+            return (
+                f"({int(value)})"
+                if -(1 << 31) <= value < 1 << 31
+                else f"CAST('{int(value)}' AS {_integer(name, value)})"
+            )
         case float():
-            return f"CAST('{value!r}' AS DOUBLE)"
+            return f"CAST('{float(value)!r}' AS DOUBLE)"
         case Decimal():
             if value.is_finite():
                 digits, exponent = len(value.as_tuple().digits), int(value.as_tuple().exponent)
                 scale = max(0, -exponent)
                 return f"CAST('{value:f}' AS DECIMAL({max(digits + max(0, exponent), scale)}, {scale}))"
+        case str() if any(each in value for each in "\\'$"):  # sessions differ in how they read these in a literal
+            return f"CAST(X'{value.encode().hex()}' AS STRING)"
         case str():
-            return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
+            return "'" + value + "'"
         case bytes():
             return f"X'{value.hex()}'"
         case datetime():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.errors import Deposed, Misuse
 from pyomid.types import TIMESTAMP_MAX, Column, RowWrite, StoreLimits
 
@@ -21,13 +21,13 @@ class ProcessGuard:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._made_in = platforms.here
+        self._made_in = system.here
 
     def check(self) -> None:
-        if self._made_in is not platforms.here:
+        if self._made_in is not system.here:
             raise Misuse(
                 f"{self._name} was opened by process {self._made_in.pid} and is used in its forked child "
-                f"{platforms.here.pid}: open another one in the child",
+                f"{system.here.pid}: open another one in the child",
                 owner=self._made_in.pid,
             )
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyomid.platforms import boot_clock
+from pyomid.system import boot_clock
 
 
 class Item(NamedTuple):

@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.client.async_driver import adrive, in_daemon_thread
 from pyomid.client.drive import Blocking, Pause
-from pyomid.client.session.blocking import untrusted
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -31,10 +30,10 @@ from pyomid.client.session.request_retry import (
 )
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.protocol.effects import Effect
+from pyomid.tls import untrusted
 from pyomid.types import BeginReply, CommitReply, CommitRequest
-from pyomid.wire.client_protocol import ClientProtocol
+from pyomid.wire.client_protocol import REPORT_S, ClientProtocol
 from pyomid.wire.messages import Answer, Request
-from pyomid.wire.session_starts import REPORT_S
 
 T = TypeVar("T")
 
@@ -115,7 +114,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         its parent's) or a loop that does not run."""
         self._closed = True
         loop = self._loop
-        if platforms.here is not self._made_in or loop is None or not loop.is_running():
+        if system.here is not self._made_in or loop is None or not loop.is_running():
             if self._connection is not None:
                 self._connection.forget()
             self._connection = None
@@ -146,7 +145,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 
     async def _connected(self, timeout_s: float) -> _Connection:
         self._check_open()
-        if platforms.here is not self._made_in:
+        if system.here is not self._made_in:
             raise Misuse("an asyncio session belongs to the process that opened it: connect again after a fork")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -189,7 +188,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 
 async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s: float) -> None:
     sock, loop = connected.sock, asyncio.get_running_loop()
-    platforms.keep_from_children(sock)
+    system.keep_from_children(sock)
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         await loop.create_unix_connection(lambda: connection, sock=sock)
@@ -306,7 +305,7 @@ class _Connection(asyncio.Protocol):
     # ── asyncio.Protocol ─────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self.protocol.handshake())
 
     def data_received(self, data: bytes) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import ssl
 import threading
 import time
 import weakref
@@ -19,7 +18,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.client.drive import Blocking, Handler, Pause, drive
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
@@ -35,14 +34,12 @@ from pyomid.client.session.request_retry import (
     others_connect,
     this_process,
 )
-from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
-from pyomid.tls import TlsSocket, bound_sends, refusal
 from pyomid.types import BeginReply, SealOutcome
-from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
-from pyomid.wire.messages import Answer, Complete, Request, is_answered
-from pyomid.wire.session_starts import REPORT_S
+from pyomid.wire.client_protocol import REPORT_S, ClientProtocol, TsoCalls
+from pyomid.wire.messages import Answer, Complete, Request
 
 T = TypeVar("T")
 
@@ -128,11 +125,11 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     def close(self) -> None:
         """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
         self._closed = True
-        if platforms.here is self._made_in:
+        if system.here is self._made_in:
             self._reporter.stop()
             self.report_open_starts()
         connection, self._connection = self._connection, None
-        if connection is not None and platforms.here is self._made_in:
+        if connection is not None and system.here is self._made_in:
             connection.close(ConnectionBroken("the session was closed", sent=True))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +143,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     def _connected(self, timeout_s: float) -> _Connection:
         """Return the connection; a new one if there is none or it broke."""
         self._check_open()
-        if platforms.here is not self._made_in:
+        if system.here is not self._made_in:
             self._after_fork()
         connection = self._connection
         if connection is not None and not connection.broken:
@@ -180,7 +177,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     def _after_fork(self) -> None:
         """Replace all state of the parent process: its socket, whose replies are the parent's, and its locks."""
-        self._made_in = platforms.here
+        self._made_in = system.here
         self._connection = None
         self._connecting = threading.RLock()
         self._open_starts = self._new_open_starts()
@@ -294,7 +291,7 @@ class _Connection:
         self.protocol = protocol
         self.broken = False
         self._sock = sock
-        platforms.keep_from_children(sock)
+        system.keep_from_children(sock)
         self._release = weakref.finalize(self, sock.close)
         self._release.atexit = False
         self._clock = clock
@@ -311,7 +308,7 @@ class _Connection:
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._shake_hands(timeout_s)
-        bound_sends(sock, timeout_s)
+        system.bound_sends(sock, timeout_s)
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
         """Return the reply, or raise `ConnectionBroken`. If this thread is interrupted anywhere in here, the other
@@ -337,7 +334,6 @@ class _Connection:
 
     def post(self, request: Request) -> None:
         """Send a request without a reply."""
-        assert not is_answered(request)
         self._send(request, None)
 
     def send_report(self, compose: Callable[[], Request]) -> None:
@@ -479,39 +475,6 @@ class _Connection:
                 leader.leads = False
                 return
         self._has_leader = leader.leads = False
-
-
-# Connections to a TSO at a known address, with or without TLS
-
-
-def tcp_connector(
-    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
-) -> Callable[[], socket.socket]:
-    """Return a `Connect` for HOST:PORT. With `tls`, the context decides how the server's name is checked."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise Misuse(f"{address!r} is not HOST:PORT", address=address)
-
-    def connect() -> socket.socket:
-        try:
-            sock = socket.create_connection((host, int(port)), timeout=timeout_s)
-        except OSError as error:
-            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
-        if tls is None:
-            return sock
-        try:
-            return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
-        except OSError as error:
-            sock.close()
-            if isinstance(error, ssl.SSLCertVerificationError):
-                raise untrusted(address, error) from error
-            raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
-
-    return connect
-
-
-def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
-    return Misuse(refusal(error, f"the TSO at {address}", "tls") or str(error))
 
 
 def read_token(path: str) -> bytes:

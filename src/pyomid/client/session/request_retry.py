@@ -23,17 +23,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeGuard, TypeVar
 
-from pyomid import platforms
+from pyomid import system
 from pyomid.client.drive import Blocking, Pause
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.ports import Clock
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
-from pyomid.wire.client_protocol import ClientProtocol
+from pyomid.wire.client_protocol import ClientProtocol, OpenStarts
 from pyomid.wire.codec import ids_in_frame_max
 from pyomid.wire.frames import FRAME_BYTES_MAX
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, ReportIds, Request
-from pyomid.wire.session_starts import OpenStarts
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +187,7 @@ class SessionBase(Generic[C]):
         self._extended: bool | None = None
         self._write_set_ids_max = 0
         self._one_step_bytes_max = 0
-        self._made_in = platforms.here
+        self._made_in = system.here
         self._connection: C | None = None
         self._open_starts = self._new_open_starts()
         self._wait_log = WaitLog()
@@ -223,7 +222,7 @@ class SessionBase(Generic[C]):
         return self._open_starts.holds_any
 
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
-        if platforms.here is not self._made_in:
+        if system.here is not self._made_in:
             self._after_fork()
         held = self._open_starts.expect()
         try:

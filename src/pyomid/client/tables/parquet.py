@@ -23,7 +23,7 @@ from pyomid.client.tables.arrow import KEY, ROWS_AT_ONCE, imported_pyarrow
 from pyomid.client.transaction import Transaction
 from pyomid.config import path_of
 from pyomid.errors import Corruption, Misuse, UnknownTable
-from pyomid.owned_files import sync_folder
+from pyomid.system import sync_folder
 from pyomid.types import TableInfo
 
 if TYPE_CHECKING:

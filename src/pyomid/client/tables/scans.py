@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking
 from pyomid.client.native import shown_rows as kernels
-from pyomid.client.observers import Kind
 from pyomid.client.transaction_steps import NO_OWN_ROWS, OwnRows, SeenBatch, merged, shown_rows
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import Misuse, MisuseType
+from pyomid.observe import Kind
 from pyomid.protocol.effects import Steps
 from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.observers import Kind
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
@@ -35,6 +34,7 @@ from pyomid.client.transaction_steps import (
 from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
+from pyomid.observe import Kind
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.values import exact, shown_value
@@ -96,10 +96,13 @@ class TableSteps:
         limit: int | None,
         *,
         reverse: bool = False,
+        after: str | None = None,
     ) -> RowScan:
-        """Return a scan, with checked arguments; nothing is read yet."""
+        """Return a scan, with checked arguments; nothing is read yet. `after`: a page's token; the rows after it."""
         self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
+        if after is not None:
+            key_range = rest_of_range(key_range, after, reverse=reverse)
         selection = self._rules.selection(columns)
         kind = DescendingScan if reverse else RowScan
         return kind(self.transaction, self._rules.info, key_range, selection, check_limit(limit))
@@ -120,12 +123,7 @@ class TableSteps:
         wanted = check_limit(limit)
         if not wanted:
             raise Misuse(f"limit {limit}: a page has at least one row", value=limit)
-        key_range = scan_range(self._rules, start, stop, prefix)
-        if after is not None:
-            key_range = rest_of_range(key_range, after, reverse=reverse)
-        selection = self._rules.selection(columns)
-        kind = DescendingScan if reverse else RowScan
-        scan = kind(self.transaction, self._rules.info, key_range, selection, wanted + 1)
+        scan = self.begin_scan(start, stop, prefix, columns, wanted + 1, reverse=reverse, after=after)
         rows: list[tuple[bytes, dict[bytes, bytes]]] = []
         while (found := (yield from scan.next_steps())) is not None:
             rows += found

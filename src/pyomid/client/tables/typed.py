@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
 from pyomid.client.drive import Run
-from pyomid.client.observers import Kind
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.scans import DescendingScan, RowScan
@@ -30,6 +29,7 @@ from pyomid.client.tables.table import (
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
 from pyomid.client.validation import check_limit, check_list
 from pyomid.errors import Corruption, Misuse, MisuseType
+from pyomid.observe import Kind
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
 from pyomid.types import Column, KeyRange, TableInfo, prefix_range

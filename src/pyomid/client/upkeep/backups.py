@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pyomid.client.admin import table_admin
+from pyomid.client import table_admin
 from pyomid.client.drive import Driver
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.transaction_steps import INDEX_TABLES
@@ -22,10 +22,10 @@ from pyomid.client.validation import check_table_name
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import CommitTable, Deployment
 from pyomid.protocol import effects
+from pyomid.protocol.compaction import Cut, cut_region_steps, explained_steps
 from pyomid.protocol.effects import Steps
 from pyomid.protocol.expiry import EXPIRY_TABLE, seen_steps
 from pyomid.protocol.reading import CommitCache, Snapshot
-from pyomid.protocol.restore_cut import Cut, cut_region_steps, explained_steps
 from pyomid.types import BackupManifest, BackupMoment, IndexState, SealOutcome, TableInBackup, TableInfo, TableState
 
 if TYPE_CHECKING:

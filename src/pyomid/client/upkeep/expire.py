@@ -16,13 +16,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import ensure_expiry_table
+from pyomid.client.table_admin import ensure_expiry_table
 from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError, UnknownTable
-from pyomid.platforms import boot_clock
 from pyomid.ports import Deployment
 from pyomid.protocol.expiry import EXPIRY_TABLE, FLOOR_COLUMN, LATEST_COLUMN, POINTS_COLUMN, Expiry, expiry_row
+from pyomid.system import boot_clock
 from pyomid.types import TableInfo
 
 if TYPE_CHECKING:

@@ -42,13 +42,13 @@ from pyomid.client.upkeep.jobs import compact_partition
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, expiry_of, serve
 from pyomid.errors import Misuse, Unavailable
-from pyomid.owned_files import is_shared, open_own
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.expiry import POINTS_IN_TTL, Expiry
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.system import is_shared, open_own
 
 log = logging.getLogger(__name__)
 

@@ -153,7 +153,6 @@ def compact(
     tables: str | Sequence[str] | None = None,
     *,
     grace_seconds: float = 0.0,
-    sleep: Sleep = time.sleep,
 ) -> Compaction:
     """Compact every region up to the published low watermark W, and record W, one region after the other.
 
@@ -170,7 +169,7 @@ def compact(
                 for partition in partitions_of(deployment, info):
                     yield compact_partition(run, cache, partition, watermark)
 
-    return compacted(deployment, run, tables, clean, grace_seconds=grace_seconds, sleep=sleep)
+    return compacted(deployment, run, tables, clean, grace_seconds=grace_seconds)
 
 
 def compacted(

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
-from pyomid.client.admin.table_admin import drawn_start
+from pyomid.client.table_admin import drawn_start
 from pyomid.client.upkeep.partitions import Partition, table_text
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
@@ -158,14 +158,12 @@ class _Starts:
         return found
 
 
-@dataclass(slots=True)
-class _Statuses:
-    """The states of unresolved starts."""
+_Statuses = dict[int, str]
+"""The states of unresolved starts: missing, torn, orphan or open."""
 
-    states: dict[int, str] = field(default_factory=dict)
 
-    def starts(self, state: str) -> list[int]:
-        return [start for start, found in self.states.items() if found == state]
+def _in_state(statuses: _Statuses, state: str) -> list[int]:
+    return [start for start, found in statuses.items() if found == state]
 
 
 def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]) -> Verification:
@@ -174,12 +172,12 @@ def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callabl
     named = _named_branches(deployment)
     reports, starts = _gathered(deployment, infos, looked)
     statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
-    if torn := frozenset(statuses.starts("torn")):
+    if torn := frozenset(_in_state(statuses, "torn")):
         reports, starts = _gathered(deployment, infos, looked)
         statuses = _statuses_of(deployment, _Starts.merged(starts.values()), named)
-        for start in statuses.starts("torn"):
+        for start in _in_state(statuses, "torn"):
             if start not in torn:
-                statuses.states[start] = "missing"
+                statuses[start] = "missing"
     for info in infos:
         _count(reports[info.name], starts.get(info.name), statuses)
     return _result(deployment, reports, starts, statuses, named, time.monotonic() - began)
@@ -232,16 +230,16 @@ def _statuses_of(deployment: Deployment, whole: _Starts, named: frozenset[int]) 
     watermark, _ = deployment.leader_state.read_watermarks()
     states = deployment.commit_table.lookup(unresolved) if unresolved else []
     _, horizon = deployment.leader_state.read_watermarks()
-    statuses = _Statuses()
+    statuses: _Statuses = {}
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
-            statuses.states[start] = "missing"
+            statuses[start] = "missing"
         elif start in resolved or (start in named and start not in unfinished):
-            statuses.states[start] = "torn"
+            statuses[start] = "torn"
         elif state == SEALED or start < horizon or start <= watermark:
-            statuses.states[start] = "orphan"
+            statuses[start] = "orphan"
         else:
-            statuses.states[start] = "open"
+            statuses[start] = "open"
     return statuses
 
 
@@ -250,7 +248,7 @@ def _count(report: TableReport, starts: _Starts | None, statuses: _Statuses) -> 
         return
     unresolved = starts.commits == 0
     for start, cells in zip(starts.starts[unresolved].tolist(), starts.cells[unresolved].tolist(), strict=True):
-        state = statuses.states[start]
+        state = statuses[start]
         if state == "missing":
             report.missing_shadow_cells += cells
         elif state == "orphan":
@@ -285,8 +283,8 @@ def _result(
         len(epoch.leases),
         len(epoch.pending),
         [*_violations(whole, commits, epoch.watermark, epoch.horizon), *future],
-        sorted(statuses.starts("torn")),
-        _cells_of(whole, statuses.starts("orphan")),
+        sorted(_in_state(statuses, "torn")),
+        _cells_of(whole, _in_state(statuses, "orphan")),
         seconds,
         [*_nameless_branches(whole, commits, statuses, named), *_left_by_compaction(reports, starts, statuses)],
     )
@@ -342,7 +340,7 @@ def _nameless_branches(
 ) -> Iterable[str]:
     """Yield doubts: starts without entry and shadow cell within the range of a large commit, which consists of several
     starts. Yields nothing if an idempotency key names the commit's branches."""
-    nameless = sorted([*statuses.starts("orphan"), *statuses.starts("open")])
+    nameless = sorted([*_in_state(statuses, "orphan"), *_in_state(statuses, "open")])
     for members, commit in _large_commits(whole, commits):
         inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
         if inside and named.isdisjoint(members):
@@ -375,7 +373,7 @@ def _left_by_compaction(
 ) -> Iterable[str]:
     for name, found in sorted(starts.items()):
         cleaned_to = reports[name].cleaned_to
-        left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and statuses.states[s] == "orphan"]
+        left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and statuses[s] == "orphan"]
         if left:
             yield (
                 f"table {name}: cells of {len(left)} starts are orphans at or below {cleaned_to}, to which it was "

@@ -232,7 +232,10 @@ def aligned_words(count: int) -> NDArray[np.uint64]:
     return np.frombuffer(memory, dtype=np.uint64, count=count)
 
 
-def populate(words: NDArray[np.uint64], *, piece_bytes: int = 32 << 20) -> bool:
+_PIECE_BYTES: Final = 32 << 20
+
+
+def populate(words: NDArray[np.uint64]) -> bool:
     """Allocate the memory behind `words` now, without changing it; False if the system cannot.
 
     Other threads may read and write the words meanwhile. Releases the interpreter lock while it waits, page by page.
@@ -241,8 +244,8 @@ def populate(words: NDArray[np.uint64], *, piece_bytes: int = 32 << 20) -> bool:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     begin, end = words.ctypes.data, words.ctypes.data + words.nbytes
     begin -= begin % mmap.PAGESIZE
-    for at in range(begin, end, piece_bytes):
-        if madvise(at, min(piece_bytes, end - at), _MADV_POPULATE_WRITE):
+    for at in range(begin, end, _PIECE_BYTES):
+        if madvise(at, min(_PIECE_BYTES, end - at), _MADV_POPULATE_WRITE):
             return False
     return True
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
 from pyomid.client.change_feed import ChangeScan, check_order, until_steps
-from pyomid.client.past_snapshot import check_time, moment_of, too_old
+from pyomid.client.open_database import check_time, moment_of, too_old
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow

@@ -333,12 +333,13 @@ class _ConflictIds:
         self._conn, self._plan = conn, plan
         self._table_id = table_id(plan.info.name.encode())
         self._held: list[NDArray[np.int64]] = []
-        self._parts = 0
-        self._reported: int | None = 0
+        self._parts = self._reported = 0
+        self._no_room = ""
+        """Why the table is claimed instead; empty if the TSO has room for the ids."""
 
     def add(self, branch: int, batch: CellBatch) -> None:
         """Add the ids of a batch that is written next."""
-        if self._reported is None or not self._plan.ids:
+        if self._no_room or not self._plan.ids:
             self._ask(branch, NO_IDS)
             return
         self._held += [_conflict_ids(self._plan.info.name, level, batch) for level in self._plan.ids]
@@ -354,22 +355,26 @@ class _ConflictIds:
             part = ids[at : at + IDS_A_PART]
             try:
                 self._ask(branch, part)
-            except Unavailable:
-                if not self._plan.may_claim_tables:
+            except Unavailable as error:
+                if not self._plan.may_claim_tables or "reported_ids_max" not in error.values:
                     raise
-                self._reported = None
+                self._no_room = error.message
                 break
             self._parts += 1
-            self._reported = (self._reported or 0) + len(part)
-        return self._reported
+            self._reported += len(part)
+        return None if self._no_room else self._reported
 
     def _ask(self, branch: int, ids: NDArray[np.int64]) -> None:
         start_ts = self._plan.start_ts
         try:
             self._conn.deployment.tso.report_ids(start_ts, self._table_id, branch, self._parts, ids.tobytes())
-        except ConflictError:
-            if self._plan.ends_early:
+        except ConflictError as error:
+            if not self._plan.ends_early:
+                return
+            if not self._no_room:
                 raise
+            text = f"{error.message}; it claimed the table because {self._no_room}"
+            raise type(error)(text, **error.values) from error
 
 
 def draw_branch(conn: Connection, plan: WritePlan) -> int:

@@ -28,7 +28,6 @@ from typing import Any, Final
 from pyomid.config import path_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse, OmidError
-from pyomid.owned_files import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.storage.embedded.difference import apply_changes, write_changes
 from pyomid.storage.embedded.environment import DATA_FILE, Environment, HeldState, open_environment, release
 from pyomid.storage.embedded.layout import (
@@ -53,6 +52,7 @@ from pyomid.storage.embedded.layout import (
 )
 from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, note_copied, read_identity
 from pyomid.storage.embedded.upgrade import DATABASES_1
+from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
 
 _COPY_BYTES: Final = 1 << 20

@@ -37,9 +37,9 @@ import lmdb
 
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption
-from pyomid.owned_files import open_own
 from pyomid.storage.embedded.environment import DATA_FILE, Environment, HeldState, Transaction, mapped
 from pyomid.storage.embedded.layout import DATABASES
+from pyomid.system import open_own
 
 _HEAD: Final = struct.Struct("<BHI")
 _GONE: Final = 0xFFFFFFFF

@@ -42,10 +42,9 @@ from typing import Any, Final, Generic, TypeVar
 import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
-from pyomid.owned_files import FileId, file_id, file_mode, is_shared, open_own
-from pyomid.platforms import reserve
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
+from pyomid.system import FileId, file_id, file_mode, is_shared, open_own, reserve
 
 T = TypeVar("T")
 Transaction = Any

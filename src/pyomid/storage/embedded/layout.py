@@ -18,7 +18,6 @@ from typing import Final
 import lmdb
 
 from pyomid.errors import Misuse, OmidError
-from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
 from pyomid.storage.embedded.environment import (
     DATA_FILE,
     MAP_BYTES_DEFAULT,
@@ -28,6 +27,7 @@ from pyomid.storage.embedded.environment import (
     mapped,
     open_environment,
 )
+from pyomid.system import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
 
 LAYOUT_VERSION: Final = 3
 DATA_FOLDER: Final = "data"
@@ -59,7 +59,7 @@ _MAP_BYTES_TO_CREATE: Final = 1 << 20
 def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: bool | None = None) -> Path:
     """Return the folder's path after checking its layout. A missing folder is created if `create`.
 
-    `shared`: the folder's group may use it (`owned_files`), as option `folderAccess` says; None: as at its creation.
+    `shared`: the folder's group may use it (`system`), as option `folderAccess` says; None: as at its creation.
     `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
     """
     path = Path(folder).absolute()

@@ -23,9 +23,9 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environment import DATA_FILE, Transaction
 from pyomid.storage.embedded.native import pages as kernels
+from pyomid.system import FileId
 from pyomid.types import ReadBounds
 
 _DATABASE: Final = struct.Struct("<I HH QQQQ Q")

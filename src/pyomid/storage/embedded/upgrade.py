@@ -41,7 +41,6 @@ import numpy as np
 
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Unavailable
-from pyomid.owned_files import open_own, sync_folder
 from pyomid.storage.embedded.commit_entries import Rows, replace_entries
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, make_lock_file, mapped
 from pyomid.storage.embedded.layout import (
@@ -54,6 +53,7 @@ from pyomid.storage.embedded.layout import (
     unusable,
     write_version,
 )
+from pyomid.system import open_own, sync_folder
 
 DATABASES_1: Final = DATABASES[:4]
 """The LMDB databases of layout 1 in `data`."""

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from pyomid.errors import OmidError, Unavailable
-from pyomid.owned_files import is_shared, open_own, process_text
+from pyomid.system import is_shared, open_own, process_text
 
 WRITER_FILE: Final = "writer"
 _PID: Final = slice(0, 8)

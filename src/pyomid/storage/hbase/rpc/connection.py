@@ -38,7 +38,8 @@ from pyomid.storage.hbase.rpc.frames import (
     encode_call,
 )
 from pyomid.storage.hbase.rpc.handshake import Handshake
-from pyomid.tls import TlsSocket, bound_sends, probe
+from pyomid.system import bound_sends
+from pyomid.tls import TlsSocket, probe
 
 P = TypeVar("P")
 """A call in flight."""

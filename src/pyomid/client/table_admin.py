@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import Final
 
 from pyomid.client import idempotency, validation
-from pyomid.client.admin.unregistered_tables import forget_dropped, is_in_store
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
@@ -443,6 +442,39 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
         drop_index_table(deployment, index.table)
     forget_dropped(deployment, name)
     deployment.catalog.remove_entry(dropping)
+
+
+def forget_dropped(deployment: Deployment, name: str) -> bool:
+    """Remove the mark of a table that is gone (protocol.md, Marks of unregistered tables). False if the table exists
+    (again): the mark stays. Only for a table without a catalog entry in state `PRESENT`.
+
+    fence → the mark's nonce → fence → is the table gone? → the mark goes, if it still has that nonce
+
+    After the first fence, no commit of a transaction that began before it marks the table. After the second one the TSO
+    has forgotten the mark that was read: the next commit puts a new mark. So if the table does not exist *after* that,
+    the mark that was read protects nothing, and its removal may arrive at any later time.
+    """
+    number = table_id(name.encode())
+    deployment.tso.fence(number)
+    nonce = deployment.catalog.unknown_tables().get(number)
+    if nonce is None:
+        return True
+    deployment.tso.fence(number)
+    if is_in_store(deployment, name):
+        return False
+    deployment.catalog.clear_unknown_table(number, nonce)
+    return True
+
+
+def is_in_store(deployment: Deployment, name: str) -> bool:
+    """Whether the store has a table of this name. False in a store that only pyomid uses."""
+    if not deployment.store.capabilities.foreign_tables:
+        return False
+    try:
+        deployment.store.check_table(name, ())
+    except UnknownTable:
+        return False
+    return True
 
 
 def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:

@@ -1,15 +1,20 @@
-"""Input and output of the shell. A terminal uses prompt_toolkit and rich if they are installed (extra pyomid[shell]);
-otherwise, and for files and pipes, `input` and `print`."""
+"""`pyomid shell URL`: work with tables and transactions interactively and in scripts.
+
+This module reads lines and prints results: a terminal uses prompt_toolkit and rich if they are installed (extra
+pyomid[shell]); otherwise, and for files and pipes, `input` and `print`. `shell_text` splits a line, and converts keys
+and values to and from text. `shell_session` has the commands, on one database and at most one open transaction.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.upkeep.partitions import table_text
+from pyomid.cli.status import URL_HELP, open_existing
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completion
@@ -20,6 +25,34 @@ ReadLine = Callable[[str], str]
 
 Completions = Callable[[Sequence[str]], Sequence[str]]
 """Returns the words that may follow the words of a line."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "shell",
+        help="get, put, delete and scan rows, in transactions",
+        description="Reads commands, one per line, from the terminal, from -c, or from standard input; `help` lists "
+        "them. A script stops at its first error with exit status 1, and its open transaction is rolled back. The "
+        "extra pyomid[shell] adds completion, history and tables that fit the terminal.",
+    )
+    parser.add_argument("url", help=URL_HELP)
+    parser.add_argument(
+        "-c", "--command", action="append", metavar="LINE", help="run this command and exit; repeatable"
+    )
+    parser.add_argument("--json", action="store_true", help="print rows as JSON, one per line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyomid.cli.shell_session import Session
+
+    with open_existing(arguments.url) as database:
+        if arguments.command or not is_interactive():
+            lines: Iterable[str] = arguments.command or script_lines()
+            with Session(database, output(as_json=arguments.json, verbose=False)) as session:
+                return session.run_script(lines)
+        with Session(database, output(as_json=arguments.json, verbose=True)) as session:
+            return session.run_interactively(reader(session.words_to_complete))
 
 
 def is_interactive() -> bool:
@@ -54,6 +87,8 @@ class Output:
             self.aligned(headings, rows)
 
     def aligned(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        from pyomid.client.upkeep.partitions import table_text
+
         print(table_text(headings, rows))
 
     def note(self, text: str) -> None:

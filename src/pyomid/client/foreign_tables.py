@@ -1,17 +1,92 @@
-"""Import of an HBase table by parts (`protocol.import_table`): the checks before, and the registration after."""
+"""Tables of HBase that other programs made: those that transactions wrote and the catalog does not list (K6), and the
+import of a table that was written without transactions, by parts (`protocol.import_table`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from pyomid.client.admin.table_admin import create_table, drawn_start, new_level
 from pyomid.client.drive import Driver
+from pyomid.client.table_admin import create_table, drawn_start, forget_dropped, new_level
 from pyomid.client.validation import check_families
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.import_table import RangeImported, check_range_steps
-from pyomid.types import KeyRange
+from pyomid.types import TABLES_UNCONFIRMED, KeyRange
+
+SAMPLED_ROWS: Final = 1000
+"""Rows sampled in each region. Nearly every row of a table that transactions write has shadow cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """A table that transactions wrote and the catalog does not list."""
+
+    name: str
+    families: list[str]
+    is_marked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """Tables to register, and ids of marks whose table's name is unknown."""
+
+    tables: list[Unregistered]
+    unnamed: list[int]
+
+
+def discover(deployment: Deployment) -> Discovery:
+    """Return the unregistered tables that hold shadow cells or have a mark (matched by the name's hash).
+
+    A table is missed if all its writers died before their first shadow cell, under a TSO that leaves no marks.
+    """
+    if not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only HBase holds tables of other programs: in this store every table is registered")
+    registered = {info.name for info in deployment.catalog.registered()}
+    marks = set(deployment.catalog.unknown_tables()) - {TABLES_UNCONFIRMED}
+    marks -= {table_id(name.encode()) for name in registered}
+    found: list[Unregistered] = []
+    for name, families in sorted(deployment.store.foreign_tables().items()):
+        if name in registered:
+            continue
+        is_marked = table_id(name.encode()) in marks
+        marks.discard(table_id(name.encode()))
+        if is_marked or deployment.store.holds_shadow_cells(name, rows_max=SAMPLED_ROWS):
+            found.append(Unregistered(name, families, is_marked))
+    return Discovery(found, sorted(marks))
+
+
+def named_marks(deployment: Deployment) -> dict[int, str]:
+    """Return the marks that block sanitizing: table id → the table's name, empty if the store has no such table."""
+    registered = {table_id(info.name.encode()) for info in deployment.catalog.registered()}
+    marks = sorted(set(deployment.catalog.unknown_tables()) - {TABLES_UNCONFIRMED} - registered)
+    names = {table_id(name.encode()): name for name in deployment.store.foreign_tables()} if marks else {}
+    return {mark: names.get(mark, "") for mark in marks}
+
+
+def confirm(deployment: Deployment, nonce: bytes | None) -> None:
+    """Record an operator's confirmation, after `discover`, that all tables that a Java TSO served are registered (K6).
+
+    `nonce`: of the mark before `discover`. If a Java TSO led meanwhile, its new mark stays.
+    """
+    if nonce is not None:
+        deployment.catalog.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
+
+
+def forget(deployment: Deployment, name: str) -> None:
+    """Remove the mark of a table that another program dropped. `Misuse` if the table exists."""
+    if name in {info.name for info in deployment.catalog.registered()}:
+        raise Misuse(f"table {name!r} is registered: its mark does not block sanitizing", table=name)
+    if not forget_dropped(deployment, name):
+        raise Misuse(
+            f"table {name!r} exists: register it, as `pyomid tables URL discover` prints, or drop it",
+            table=name,
+        )
+
+
+# Import
 
 Refusals = dict[str, Misuse]
 """Reasons that forbid an import: kind → the first error of this kind, with its remedy."""

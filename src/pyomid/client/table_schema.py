@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from pyomid.client.admin.table_admin import alter_table, alter_with_fence
+from pyomid.client.table_admin import alter_table, alter_with_fence
 from pyomid.client.validation import check_list, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.ports import Deployment

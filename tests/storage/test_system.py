@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyomid import platforms
+from pyomid import system
 
 pytestmark = pytest.mark.process
 
@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(params=["linux", "portable"])
 def side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platforms, "IS_LINUX", request.param == "linux")
+    monkeypatch.setattr(system, "IS_LINUX", request.param == "linux")
 
 
 @pytest.mark.usefixtures("side")
@@ -35,8 +35,8 @@ def test_a_file_is_reserved_and_keeps_what_it_holds(tmp_path: Path) -> None:
         file.write(b"y")
     before = path.read_bytes()
     with path.open("r+b") as file:
-        platforms.reserve(file.fileno(), size)
-        platforms.reserve(file.fileno(), size)
+        system.reserve(file.fileno(), size)
+        system.reserve(file.fileno(), size)
     assert path.read_bytes() == before + bytes(size - len(before))
     assert path.stat().st_blocks * 512 >= size
 
@@ -47,12 +47,12 @@ def test_a_socket_in_a_long_path_is_reached_and_its_owner_told(tmp_path: Path) -
     folder.mkdir()
     fd = os.open(folder, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
-        with platforms.socket_path(fd, folder, "s") as path:
+        with system.socket_path(fd, folder, "s") as path:
             server.bind(path)
         server.listen()
-        with platforms.socket_path(fd, folder, "s") as path:
+        with system.socket_path(fd, folder, "s") as path:
             client.connect(path)
-        assert platforms.peer_uid(client, folder / "s") == os.geteuid()
+        assert system.peer_uid(client, folder / "s") == os.geteuid()
     os.close(fd)
 
 
@@ -77,36 +77,36 @@ def test_a_peer_that_was_reaped_is_told_as_each_kernel_says_it(
     with theirs, WithReapedPeer(fileno=ours.detach()) as sock:
         sock.number = number
         for tells in (True, False):
-            monkeypatch.setattr(platforms, "_reports_peers", lambda tells=tells: tells)
+            monkeypatch.setattr(system, "_reports_peers", lambda tells=tells: tells)
             if is_told and (tells or number == errno.ESRCH):
                 with pytest.raises(ProcessLookupError):
-                    platforms.peer_process(sock)
+                    system.peer_process(sock)
             else:
-                assert platforms.peer_process(sock) is None
+                assert system.peer_process(sock) is None
 
 
 def test_an_option_that_the_kernel_does_not_know_tells_of_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        told = platforms.peer_process(ours)
-        assert platforms._reports_peers() == (told is not None)
+        told = system.peer_process(ours)
+        assert system._reports_peers() == (told is not None)
         if told is not None:
             os.close(told)
-        monkeypatch.setattr(platforms, "_SO_PEERPIDFD", 0x7FFF)
-        assert platforms.peer_process(ours) is None
-        assert not platforms._reports_peers()
+        monkeypatch.setattr(system, "_SO_PEERPIDFD", 0x7FFF)
+        assert system.peer_process(ours) is None
+        assert not system._reports_peers()
 
 
 @pytest.mark.usefixtures("side")
 def test_a_process_is_seen_to_be_stopped_or_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert platforms.process_state(process.pid) in ("R", "S", "D")
+    assert system.process_state(process.pid) in ("R", "S", "D")
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-    assert platforms.process_state(process.pid) == "T"
+    assert system.process_state(process.pid) == "T"
     process.kill()
     process.communicate()
-    assert platforms.process_state(process.pid) == ""
+    assert system.process_state(process.pid) == ""
 
 
 @pytest.mark.long

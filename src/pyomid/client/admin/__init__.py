@@ -1,1 +1,0 @@
-"""Administration of tables: create, alter, drop, describe; on HBase also register and import."""
