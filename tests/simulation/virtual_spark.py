@@ -41,7 +41,10 @@ class VirtualSpark:
         self.world: FrontWorld = driver.world
         self._workers = 0
         self.sparkContext = SimpleNamespace(
-            defaultParallelism=2, getLocalProperty=(properties or {}).get, setLocalProperty=lambda *_: None
+            _jsc=self,  # a context that runs
+            defaultParallelism=2,
+            getLocalProperty=(properties or {}).get,
+            setLocalProperty=lambda *_: None,
         )
         self.dataSource = SimpleNamespace(register=lambda _: None)
         self.conf = SimpleNamespace(get=lambda name, default=None: default or "UTC")
