@@ -181,6 +181,18 @@ class TestTables:
         changed(spark, url, "DROP TABLE IF EXISTS made")
         assert "made" not in [row[1] for row in queried(spark, url, "SHOW TABLES")]
 
+    @pytest.mark.parametrize("statement", ["CREATE TABLE late (id INT PRIMARY KEY)", "DROP TABLE stock", "SHOW TABLES"])
+    def test_an_ended_transaction_performs_nothing(
+        self, spark: SparkSession, url: str, stock: str, statement: str
+    ) -> None:
+        db = pyomid.spark.connect(spark, url)
+        before = [info.name for info in db.tables()]
+        with db.transaction() as tx:
+            pass
+        with pytest.raises(Misuse, match="committed"):
+            tx.sql(statement)
+        assert [info.name for info in db.tables()] == before
+
 
 class TestWithoutATransaction:
     def test_a_query_reads_all_tables_at_one_snapshot_however_late(

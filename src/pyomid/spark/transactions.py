@@ -384,6 +384,7 @@ class SparkTransaction(LargeTransaction):
         """
         from pyomid.spark.statements import Statement
 
+        self.step(Event.READ)
         return Statement(statement, args, frames).perform(self)
 
     def __enter__(self) -> SparkTransaction:
