@@ -207,7 +207,7 @@ def test_decoder_says_which_column_it_does_not_know() -> None:
 
 
 def as_pairs(content: dict[int, bytes | None]) -> bytes:
-    """As records of layout 2 have them."""
+    """The other form, which `is_dense` did not choose."""
     with mock.patch.object(records, "is_dense", return_value=False):
         return encode_cells(content)
 

@@ -66,10 +66,11 @@ def test_folder_that_nobody_made_is_refused_when_it_must_exist(tmp_path: Path) -
         EmbeddedStore(tmp_path, create=False)
 
 
-def test_later_layout_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [LAYOUT_VERSION - 1, 999])
+def test_another_layout_is_refused_by_name(tmp_path: Path, version: int) -> None:
     open_folder(tmp_path)
-    (tmp_path / "LAYOUT").write_text("pyomid embedded layout 999\n")
-    with pytest.raises(Misuse, match=f"layout 999, this pyomid knows up to {LAYOUT_VERSION}"):
+    (tmp_path / "LAYOUT").write_text(f"pyomid embedded layout {version}\n")
+    with pytest.raises(Misuse, match=f"layout {version}, and this pyomid reads layout {LAYOUT_VERSION}"):
         EmbeddedStore(tmp_path)
 
 

@@ -42,7 +42,7 @@ SHORT_LIFE_S: Final = 10.0
 PATIENT_STARTS: Final = 4
 """After fewer failed starts in a row, a client waits for the next start instead of raising an error."""
 START_S_MAX: Final = 60.0
-"""A cold start may import numpy from a busy disk, or upgrade a store."""
+"""A cold start may import numpy from a busy disk."""
 LOST_EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: another process holds the folder's lock."""
 ERROR_EXIT_CODE: Final = 3

@@ -6,9 +6,8 @@ TSO recovers as from a crash (decision 0109). An incremental backup has only the
 before it (`difference`). A restored folder is another database: its first TSO gives it a new id.
 
 A backup has no file LAYOUT, so it cannot be opened as a database. Its file BACKUP has the SHA-256 of each of its files,
-and of the BACKUP before it: the last BACKUP determines every byte of the chain. Backups of layout 1 have a second
-environment with the commits: they can be restored, but not extended. An incomplete folder has a file UNFINISHED, which
-is removed last.
+and of the BACKUP before it: the last BACKUP determines every byte of the chain. An
+incomplete folder has a file UNFINISHED, which is removed last.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from pyomid.storage.embedded.layout import (
     DATA_FOLDER,
     DATABASES,
     EPOCH,
-    FORMER_FOLDER,
     LAYOUT_VERSION,
     LOCK_FILE,
     UNFINISHED_FILE,
@@ -47,11 +45,9 @@ from pyomid.storage.embedded.layout import (
     open_data,
     open_folder,
     unusable,
-    upgrade_from,
     write_durably,
 )
 from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, note_copied, read_identity
-from pyomid.storage.embedded.upgrade import DATABASES_1
 from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
 
@@ -62,7 +58,7 @@ LINKS_MAX = 200
 """The longest chain. The next backup opens the changes of all links at once, and a process on macOS has 256
 descriptors. Besides, a missing link makes all later ones useless."""
 _FORMAT: Final = 3
-"""The format of BACKUP. 1 and 2 were full and incremental backups of layout 1."""
+"""The format of BACKUP."""
 
 FileSum = tuple[int, str]
 """Size in bytes, and SHA-256."""
@@ -74,7 +70,6 @@ class Link:
 
     folder: Path
     backup: Backup
-    layout: int
     files: dict[str, FileSum]
     digest: str
     """The SHA-256 of its BACKUP, by which the next backup names it."""
@@ -110,7 +105,8 @@ def back_up(
         database_id, records = _copy(data, path, chain)
         crash_point("storage.backup.completed")
         with _mapped_errors(path):
-            files = {name: _file_sum(path / name) for name in _file_names(is_whole=not chain)}
+            name = _file_name(is_whole=not chain)
+            files = {name: _file_sum(path / name)}
         made = Backup(
             folder=os.fspath(source),
             database_id=database_id.hex(),
@@ -138,12 +134,6 @@ def _whole_chain(since: Path, data: Environment) -> list[Link]:
             "since",
             folder=os.fspath(since),
         )
-    if chain[-1].layout != LAYOUT_VERSION:
-        raise Misuse(
-            f"{since} has embedded layout {chain[-1].layout}, and the database has layout {LAYOUT_VERSION} now: begin "
-            "with a full backup, without since",
-            folder=os.fspath(since),
-        )
     if len(chain) >= LINKS_MAX:
         raise Misuse(
             f"{since} needs {len(chain) - 1} earlier backups, the most that a chain may have: begin with a full "
@@ -165,39 +155,31 @@ def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, s
     chain = _chain_of(path_of(backup).absolute())
     with _being_written(path, shared=shared):
         crash_point("storage.restore.begun")
-        layout = chain[-1].layout
-        copies = {DATA_FOLDER: chain[0], FORMER_FOLDER: chain[-1]} if layout == 1 else {DATA_FOLDER: chain[0]}
-        for name, link in copies.items():
-            make_folder(path / name, shared=shared)
-            file = f"{name}/{DATA_FILE}"
-            found = _copied(link.folder / file, path / file, shared=shared)
-            _check_sum(link.folder / file, found, link.files[file])
+        make_folder(path / DATA_FOLDER, shared=shared)
+        (file,) = chain[0].files
+        found = _copied(chain[0].folder / file, path / file, shared=shared)
+        _check_sum(chain[0].folder / file, found, chain[0].files[file])
         crash_point("storage.restore.copied")
         with _mapped_errors(path):
             _apply(chain, path)
         crash_point("storage.restore.applied")
         with _mapped_errors(path), locked(path / LOCK_FILE, shared=shared):
-            if layout < LAYOUT_VERSION:
-                upgrade_from(layout, path, shared=shared)
-            else:
-                make_database(path, shared=shared)
+            make_database(path, shared=shared)
         crash_point("storage.restore.made")
     return chain[-1].backup
 
 
 def _apply(chain: list[Link], path: Path) -> None:
     """Apply the changes of the later backups, one after the other; then make the folder another database."""
-    layout = chain[-1].layout
-    data = open_environment(path / DATA_FOLDER, DATABASES_1 if layout == 1 else DATABASES)
+    data = open_environment(path / DATA_FOLDER, DATABASES)
     try:
         for link in chain[1:]:
             _check_file(link, f"{DATA_FOLDER}/{CHANGES_FILE}")
             apply_changes(data, _changes_file(link))
             if (found := _counts(data)) != link.records:
                 raise Corruption(f"the backup {link.folder} restores {found} records, not {link.records}")
-        if layout > 1:  # backups of layout 1 have no id
-            forget_identity(data)
-            note_copied(data, _taken_ms(chain[-1].backup))
+        forget_identity(data)
+        note_copied(data, _taken_ms(chain[-1].backup))
     finally:
         release(data)
 
@@ -236,19 +218,18 @@ def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list
         held.end()
     crash_point("storage.backup.copied")
     with _mapped_errors(path):
-        for name in _file_names(is_whole=not chain):
-            _sync(path / name)
-            sync_folder((path / name).parent)
+        copied = path / _file_name(is_whole=not chain)
+        _sync(copied)
+        sync_folder(copied.parent)
     return found
 
 
 # ---------------------------------------------------------------- descriptions and chains
 
 
-def _file_names(*, is_whole: bool, layout: int = LAYOUT_VERSION) -> list[str]:
-    """Return the files of a backup, except its description."""
-    names = [f"{DATA_FOLDER}/{DATA_FILE if is_whole else CHANGES_FILE}"]
-    return [*names, f"{FORMER_FOLDER}/{DATA_FILE}"] if layout == 1 else names
+def _file_name(*, is_whole: bool) -> str:
+    """Return the one file of a backup beside its description."""
+    return f"{DATA_FOLDER}/{DATA_FILE if is_whole else CHANGES_FILE}"
 
 
 def _changes_file(link: Link) -> Path:
@@ -276,18 +257,17 @@ def _read_link(path: Path) -> Link:
         text = (path / BACKUP_FILE).read_bytes()
         content = json.loads(text)
         found = int(content["format"]), int(content["layout"])
-        if found[0] > _FORMAT or found[1] > LAYOUT_VERSION:
-            raise Misuse(f"{path} was written by a later version of pyomid: restore it with that", folder=str(path))
+        if found != (_FORMAT, LAYOUT_VERSION):
+            raise Misuse(f"{path} was written by another version of pyomid: restore it with that", folder=str(path))
         since = content.get("since", {})
         return Link(
             path,
             Backup(**content["backup"]),
-            found[1],
-            {name: tuple(content["files"][name]) for name in _file_names(is_whole=not since, layout=found[1])},
+            {(name := _file_name(is_whole=not since)): tuple(content["files"][name])},
             hashlib.sha256(text).hexdigest(),
             since["digest"] if since else None,
             since["taken"] if since else "",
-            [int(count) for count in content.get("records", [])],
+            [int(count) for count in content["records"]],
         )
     except FileNotFoundError:
         raise Misuse(f"{path} is not a backup: it has no file {BACKUP_FILE}", folder=str(path)) from None
@@ -423,9 +403,8 @@ def _clear(path: Path) -> None:
         for file in (path / name, (path / name).with_suffix(UNFINISHED_SUFFIX)):
             with suppress(FileNotFoundError):
                 os.unlink(file)
-    for name in (DATA_FOLDER, FORMER_FOLDER):
-        with suppress(FileNotFoundError):
-            shutil.rmtree(path / name)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path / DATA_FOLDER)
 
 
 @contextmanager

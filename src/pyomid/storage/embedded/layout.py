@@ -1,7 +1,7 @@
 """The folder: its layout version, the LMDB environment in it with its databases, and the note of which file is its own.
 
 Whoever changes bytes that `records`, `tables`, `catalog`, `commit_entries` or `leader_state` store must raise
-`LAYOUT_VERSION` and add a step to `upgrade.UPGRADES`, which upgrades the version before in place.
+`LAYOUT_VERSION`; once a version is released, also upgrade the layout before in place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +30,6 @@ from pyomid.system import LAYOUT_FILE, check_owner, file_mode, is_shared, make_f
 
 LAYOUT_VERSION: Final = 3
 DATA_FOLDER: Final = "data"
-FORMER_FOLDER: Final = "commits"
-"""The second environment of layout 1; an upgrade removes it last."""
 
 CELLS: Final = b"cells"
 TABLES: Final = b"tables"
@@ -140,12 +137,7 @@ def _create(path: Path, *, shared: bool) -> None:
 def make_database(path: Path, *, shared: bool) -> None:
     """Create the environment if it is missing, then the version file. Call under the folder's lock."""
     _create_environment(path / DATA_FOLDER, shared=shared)
-    write_version(path, LAYOUT_VERSION, shared=shared)
-
-
-def write_version(path: Path, version: int, *, shared: bool) -> None:
-    """Write the folder's layout version. Durable on return."""
-    write_durably(path / _FILE, f"{_LINE}{version}\n", shared=shared)
+    write_durably(path / _FILE, f"{_LINE}{LAYOUT_VERSION}\n", shared=shared)
 
 
 def _create_environment(path: Path, *, shared: bool) -> None:
@@ -171,32 +163,13 @@ def _check_version(path: Path) -> None:
     version = line.removeprefix(_LINE).strip()
     if not line.startswith(_LINE) or not version.isdigit():
         raise Misuse(f"{path / _FILE} does not read {_LINE + 'N'!r} but {line[:60]!r}: not a pyomid folder")
-    if int(version) > LAYOUT_VERSION:
+    if int(version) != LAYOUT_VERSION:
         raise Misuse(
-            f"folder {path} has embedded layout {version}, this pyomid knows up to {LAYOUT_VERSION}: "
-            "use the pyomid that made it, or a later one",
+            f"folder {path} has embedded layout {version}, and this pyomid reads layout {LAYOUT_VERSION}: use the "
+            "pyomid that made it; its `pyomid export` and this one's `pyomid import` take the tables along",
             found=int(version),
             known=LAYOUT_VERSION,
         )
-    if int(version) < LAYOUT_VERSION or is_there(path / FORMER_FOLDER):
-        _upgrade(path)
-
-
-def _upgrade(path: Path) -> None:
-    shared = is_shared(path)
-    with locked(path / LOCK_FILE, shared=shared):
-        upgrade_from(int((path / _FILE).read_text(encoding="utf-8").removeprefix(_LINE)), path, shared=shared)
-
-
-def upgrade_from(found: int, path: Path, *, shared: bool) -> None:
-    """Upgrade the folder in place, one version after the other. Call under the folder's lock. A kill leaves the folder
-    as it was before or after a step."""
-    steps = import_module("pyomid.storage.embedded.upgrade")  # only a folder of an earlier layout needs it
-    for version in range(found, LAYOUT_VERSION):
-        if version not in steps.UPGRADES:
-            raise Misuse(f"folder {path} has embedded layout {version}, which this pyomid cannot upgrade")
-        steps.UPGRADES[version](path, shared=shared)
-    steps.remove_former(path)
 
 
 @contextmanager
@@ -241,11 +214,9 @@ def unusable(path: Path, error: OSError) -> OmidError:
 # copy good: then it is a database of its own.
 
 
-def has_note(folder: Path, names: tuple[str, ...] = (DATA_FOLDER,)) -> bool:
-    """Whether the note names the files of these folders; a note of layout 1 names one more file after them.
-
-    False: there is no note, or it cannot be read. `Misuse`: it names other files.
-    """
+def has_note(folder: Path) -> bool:
+    """Whether the note names the folder's file. False: there is no note, or it cannot be read. `Misuse`: it names
+    another file."""
     try:
         noted = json.loads((folder / NOTE_FILE).read_bytes()[:_NOTE_BYTES_MAX])["files"]
         noted = list(noted)
@@ -253,7 +224,7 @@ def has_note(folder: Path, names: tuple[str, ...] = (DATA_FOLDER,)) -> bool:
         return False
     except OSError as error:
         raise unusable(folder, error) from error
-    if noted[: len(names)] != _files(folder, names):
+    if noted != _files(folder):
         raise Misuse(
             f"{folder} is a copy of a database's files, which may be torn: copy with `pyomid backup` and `pyomid "
             "restore`; or, if no process had the folder open while it was copied, remove "
@@ -266,17 +237,15 @@ def has_note(folder: Path, names: tuple[str, ...] = (DATA_FOLDER,)) -> bool:
 def note_files(folder: Path) -> None:
     """Note the folder's files. Durable on return, so that a loss of power does not make the folder another database."""
     try:
-        write_durably(
-            folder / NOTE_FILE, json.dumps({"files": _files(folder, (DATA_FOLDER,))}), shared=is_shared(folder)
-        )
+        write_durably(folder / NOTE_FILE, json.dumps({"files": _files(folder)}), shared=is_shared(folder))
     except OSError as error:
         raise unusable(folder, error) from error
 
 
-def _files(folder: Path, names: tuple[str, ...]) -> list[int]:
-    """Return the files' inodes. Without the device, whose number changes at a reboot, and without the change time,
+def _files(folder: Path) -> list[int]:
+    """Return the data file's inode. Without the device, whose number changes at a reboot, and without the change time,
     which a `chown -R` at a container's start would change."""
     try:
-        return [os.stat(folder / name / DATA_FILE).st_ino for name in names]
+        return [os.stat(folder / DATA_FOLDER / DATA_FILE).st_ino]
     except OSError as error:
         raise unusable(folder, error) from error
