@@ -104,11 +104,11 @@ class Pyomid(Contender):
         import pyomid.spark
 
         super().__init__(spark, folder)
-        self.pyomid = pyomid.spark
         self.url = f"omid://{folder}/db"
+        self.db = pyomid.spark.connect(spark, self.url)
 
     def load(self, rows: DataFrame, table: str) -> None:
-        with self.pyomid.transaction(self.spark, self.url) as tx:
+        with self.db.transaction() as tx:
             tx.write(rows, table, row_key=KEY)
 
     def load_few(self, rows: DataFrame, table: str) -> None:
@@ -127,16 +127,16 @@ class Pyomid(Contender):
     def upsert_many(self, rows: DataFrame, tables: Sequence[str]) -> None:
         """As Arrow, which is how few rows are written fastest."""
         few = rows.toArrow()
-        with self.pyomid.transaction(self.spark, self.url) as tx:
+        with self.db.transaction() as tx:
             for table in tables:
                 tx.write(few, table, row_key=KEY)
 
     def upkeep(self, table: str) -> None:
-        self.pyomid.compact(self.spark, self.url, [table])
-        self.pyomid.sanitize(self.spark, self.url)
+        self.db.compact([table])
+        self.db.sanitize()
 
     def end(self) -> None:
-        self.pyomid.close_connections()
+        self.db.close()
         super().end()
 
 
