@@ -103,8 +103,9 @@ class MirrorOracle(ChunkOracle):
         sent: list[tuple[Hashable, bytes]] = []
         for each in instructions:
             match each:
-                case Reply(peer, tag, answer):
-                    sent.append((peer, encode_answer(answer, request_id=tag, extended=self._is_extended(peer)) or b""))
+                case Reply(peer, tag, answer):  # a Java client has no bytes for some
+                    encoded = encode_answer(answer, request_id=tag, extended=self._is_extended(peer))
+                    sent += [(peer, encoded)] if encoded else []
                 case SendEncoded(replies):
                     sent += [(replies.peer, frame) for frame in _frames(replies.data)]
                 case _:
