@@ -16,7 +16,7 @@ from test_spark_source import (  # noqa: F401
     test_a_row_key_of_one_text_column_bounds_a_read_by_text,
     test_all_partitions_and_actions_of_one_load_share_its_snapshot,
     test_an_append_replaces_the_whole_row_unless_nulls_are_to_be_kept,
-    test_overwriting_with_nothing_leaves_an_empty_table,
+    test_an_overwrite_replaces_all_rows_and_one_with_nothing_leaves_an_empty_table,
     test_the_number_of_partitions_and_of_rows_in_a_batch_change_no_result,
     test_the_option_if_exists_gives_the_other_modes,
 )

@@ -127,8 +127,13 @@ def test_an_insert_refuses_a_key_that_exists_and_names_it(spark: SparkSession, u
         other.commit()
 
 
-def test_overwriting_with_nothing_leaves_an_empty_table(spark: SparkSession, url: str) -> None:
+def test_an_overwrite_replaces_all_rows_and_one_with_nothing_leaves_an_empty_table(
+    spark: SparkSession, url: str
+) -> None:
     append(spark, url, "emptied", *[(f"{n}", n, None) for n in range(30)])
+    new = [(f"{n}", -n, None) for n in range(20, 40)]
+    writer(frame(spark, *new).repartition(3), url, "emptied").mode("overwrite").save()
+    assert rows(load(spark, url, "emptied")) == new
     writer(frame(spark), url, "emptied").mode("overwrite").save()
     assert load(spark, url, "emptied").count() == 0
     append(spark, url, "emptied", ("again", 1, None))

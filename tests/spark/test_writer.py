@@ -51,16 +51,17 @@ def begin(conn: Connection) -> BeginReply:
     return begun
 
 
-def prepared(conn: Connection, begun: BeginReply | None = None, *, overwrite: bool = False, **how: str) -> OmidWriter:
+def prepared(
+    conn: Connection, begun: BeginReply | None = None, *, overwrite: bool = False, partitions: int = 1, **how: str
+) -> OmidWriter:
     options = Options({"url": conn.url, "table": "t", "rowKey": "name", **how})
-    return OmidWriter.prepared(options, begun or begin(conn), FIELDS, overwrite=overwrite)
+    return OmidWriter.prepared(options, begun or begin(conn), FIELDS, overwrite=overwrite, partitions=partitions)
 
 
-def written(writer: OmidWriter, *rows: Row) -> BranchMessage:
+def written(writer: OmidWriter, *rows: Row, task: int = 0) -> BranchMessage:
     """One task."""
-    return writer.write(
-        iter([pa.RecordBatch.from_pylist([dict(zip(ARROW.names, r, strict=True)) for r in rows], schema=ARROW)])
-    )
+    batch = pa.RecordBatch.from_pylist([dict(zip(ARROW.names, r, strict=True)) for r in rows], schema=ARROW)
+    return writer.write_as(task, iter([batch]))
 
 
 def save(conn: Connection, *rows: Row, **how: str) -> None:
@@ -267,6 +268,55 @@ def test_a_write_whose_id_is_done_makes_no_table_anew(conn: Connection) -> None:
     save(conn, ("a", 1), transactionId="load")
     assert "t" not in {info.name for info in conn.deployment.catalog.tables()}
     assert leases(conn) == ()
+
+
+# Overwriting
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 5])
+def test_the_tasks_of_an_overwrite_delete_and_the_commit_deletes_the_rest(conn: Connection, tasks: int) -> None:
+    """Every task also writes a row of another task's range, whose tombstone may come later."""
+    save(conn, *((f"{n}", n) for n in range(9)))
+    writer = prepared(conn, overwrite=True, partitions=3)
+    assert writer.replaced is not None
+    assert len(writer.replaced.parts) == 3
+    messages = [written(writer, (f"{8 - task}", -task), task=task) for task in range(tasks)]
+    assert sum(message.report.deleted for message in messages if message.report) == 3 * min(tasks, 3)
+    writer.commit([*messages])
+    assert rows_of(conn) == [(f"{8 - task}", -task) for task in reversed(range(tasks))]
+
+
+def test_tombstones_of_an_overwrite_may_land_again_even_after_its_commit(conn: Connection) -> None:
+    """Another attempt's, whose write was delayed: at once, and when compaction has dropped the first ones."""
+    save(conn, ("a", 1), ("b", 2), ("c", 3))
+    writer = prepared(conn, overwrite=True)
+    assert writer.replaced is not None
+    late = list(writer.replaced.tombstones(conn, writer.replaced.parts))
+    crashpoints.arm_action("spark.task.after_write", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            written(writer, ("lost", 1))
+    finally:
+        crashpoints.disarm()
+    writer.commit([written(writer, ("a", 9))])
+    for expected in [[("a", 9)], [("a", 9), ("b", 5)]]:
+        for batch in late:
+            conn.deployment.store.write_batch("t", writer.replaced.branch, batch)
+        assert rows_of(conn) == expected
+        save(conn, ("b", 5))
+        push_watermark_past(conn, conn.deployment.tso.begin().start_ts)
+        compact(conn, conn.deployment.catalog.table("t"))
+        assert rows_of(conn) == [("a", 9), ("b", 5)]
+
+
+def test_an_overwrite_by_tasks_conflicts_with_a_writer_of_a_deleted_row(conn: Connection) -> None:
+    save(conn, ("a", 1), ("b", 2))
+    writer = prepared(conn, overwrite=True)
+    done = written(writer, ("c", 3))
+    save(conn, ("b", 5))
+    with pytest.raises(ConflictError):
+        writer.commit([done])
+    assert rows_of(conn) == [("a", 1), ("b", 5)]
 
 
 # The state that a commit leaves

@@ -263,7 +263,12 @@ class Planner:
         try:
             fields = fields_of(schema)
             return OmidWriter.prepared(
-                self._options, held.begun, fields, overwrite=overwrite, database_id=self._database_id
+                self._options,
+                held.begun,
+                fields,
+                overwrite=overwrite,
+                partitions=self._partitions(),
+                database_id=self._database_id,
             )
         except BaseException:
             held.end(self._connection())

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -98,15 +100,34 @@ class BranchReport:
     witness: CellVersion | None
     inserted: int = 0
     deleted: int = 0
-    """How many of `rows` a merge inserted and deleted."""
+    """How many of `rows` a merge inserted and deleted; of an overwrite's task, how many rows it deleted besides."""
 
     @property
     def all_keys_reported(self) -> bool:
         return len(self.keys) == self.keys_count
 
 
-def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
-    """Upsert rows by key. Without rows no branch is drawn, and the result is None."""
+@dataclass(frozen=True, slots=True)
+class ReplacePlan:
+    """The old rows that the tasks of an overwrite delete: task n those of `parts[n]`, if there are so many parts.
+
+    All their tombstones lie under one branch, which is older than those of the tasks. Attempts may repeat each other's:
+    they are the same, because the snapshot is (decision 0118).
+    """
+
+    read: ReadPlan
+    branch: int
+    parts: tuple[KeyRange, ...]
+
+    def tombstones(self, conn: Connection, parts: Iterable[KeyRange]) -> Iterator[CellBatch]:
+        return chain.from_iterable(map(partial(_range_deletes, conn, self.read), parts))
+
+
+def write_rows(
+    plan: WritePlan, batches: Iterable[pa.RecordBatch], *, replaced: ReplacePlan | None = None, task: int = 0
+) -> BranchReport | None:
+    """Upsert rows by key, after deleting the old ones that are this task's. Without any no branch is drawn, and the
+    result is None."""
     encoder = RowEncoder(
         plan.schema,
         plan.info.families,
@@ -119,7 +140,16 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
     cells: Iterable[CellBatch] = (encoder.encode(batch) for batch in in_runs(encoder, filled, BATCH_ROWS))
     if plan.absent_from is not None:
         cells = _absent(plan, plan.absent_from, cells)
-    return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
+    old: Iterable[CellBatch] = ()
+    if replaced is not None:
+        old = replaced.tombstones(connection(plan.url, plan.database_id), replaced.parts[task : task + 1])
+    return _write_branch(
+        plan,
+        cells,
+        old=old,
+        old_branch=replaced.branch if replaced is not None else 0,
+        with_keys=plan.duplicates is not Duplicates.LAST,
+    )
 
 
 def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> Iterator[CellBatch]:
@@ -162,15 +192,32 @@ def delete_rows(
     )
 
 
-def delete_range(
-    plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, branch: int = 0, whole: bool = False
-) -> BranchReport | None:
-    """Delete every row that the snapshot sees in a range, under `branch` if given, else under a new one. `whole`: as
-    in `delete_rows`."""
+def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, whole: bool = False) -> BranchReport | None:
+    """Delete every row that the snapshot sees in a range. `whole`: as in `delete_rows`."""
     conn = connection(plan.url, plan.database_id)
     columns = (*_stored(plan.schema), *plan.existence) if whole else ()
-    tombstones = (_tombstones(batch, visible, columns) for batch, visible in visible_batches(conn, read, key_range))
-    return _write_branch(plan, tombstones, branch=branch)
+    return _write_branch(plan, _range_deletes(conn, read, key_range, columns))
+
+
+def delete_rest(
+    plan: WritePlan, replaced: ReplacePlan, reports: Sequence[BranchReport], done: set[int]
+) -> list[BranchReport]:
+    """Delete the rows of an overwrite that no task deleted. `reports`: of the tasks; `done`: their numbers. Returns
+    the report of the branch of the tombstones, if it has any."""
+    conn = connection(plan.url, plan.database_id)
+    rest = [part for task, part in enumerate(replaced.parts) if task not in done]
+    report = _write_branch(plan, replaced.tombstones(conn, rest), branch=replaced.branch)
+    if report is not None:
+        return [report]
+    some = next((report for report in reports if report.deleted), None)
+    return [] if some is None else [BranchReport(replaced.branch, 0, 0, 0, 0, 0, NO_IDS, some.span, None)]
+
+
+def _range_deletes(
+    conn: Connection, read: ReadPlan, key_range: KeyRange, columns: Sequence[Column] = ()
+) -> Iterator[CellBatch]:
+    """Yield tombstones for the rows that the snapshot sees in a range, and for their `columns`."""
+    return (_tombstones(batch, visible, columns) for batch, visible in visible_batches(conn, read, key_range))
 
 
 UPDATE: Final = 1
@@ -260,33 +307,45 @@ def named_batches(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> It
 
 
 def _write_branch(
-    plan: WritePlan, batches: Iterable[CellBatch], *, branch: int = 0, with_keys: bool = False
+    plan: WritePlan,
+    batches: Iterable[CellBatch],
+    *,
+    branch: int = 0,
+    with_keys: bool = False,
+    old: Iterable[CellBatch] = (),
+    old_branch: int = 0,
 ) -> BranchReport | None:
+    """Write `old` under `old_branch`, then the batches under `branch`, by default a new one, which also reports the
+    ids of both."""
     conn = connection(plan.url, plan.database_id)
-    rows = cells = size = 0
+    rows = cells = size = deleted = 0
     ids, keys = _ConflictIds(conn, plan), [NO_IDS]
     first, last = b"", b""
     witness: CellVersion | None = None
-    for batch in batches:
+    for under, batch in chain(((old_branch, batch) for batch in old), ((0, batch) for batch in batches)):
         if not batch.rows:
             continue
         branch = branch or draw_branch(conn, plan)
         ids.add(branch, batch)
         crash_point("spark.task.before_write")
-        conn.deployment.store.write_batch(plan.info.name, branch, batch)
+        conn.deployment.store.write_batch(plan.info.name, under or branch, batch)
         crash_point("spark.task.after_write")
         conn.renew(plan.start_ts)
-        rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
-        if with_keys:
-            keys.append(hashing.row_ids(plan.info.name.encode(), batch))
+        if under:
+            deleted += batch.rows
+        else:
+            rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
+            if with_keys:
+                keys.append(hashing.row_ids(plan.info.name.encode(), batch))
         lowest, highest = batch.row_key(0), batch.row_key(batch.rows - 1)
         first, last = min(first or lowest, lowest), max(last, highest)
-        witness = witness or batch.cell_version(0)._replace(version=branch)
-    if not rows:
+        witness = witness or batch.cell_version(0)._replace(version=under or branch)
+    if witness is None:
         return None
     all_keys, span = np.concatenate(keys), KeyRange(first, last + b"\0")
     reported, count = _reported_keys(plan, all_keys), len(all_keys)
-    return BranchReport(branch, rows, cells, size, ids.report(branch), count, reported, span, witness)
+    report = BranchReport(branch, rows, cells, size, ids.report(branch), count, reported, span, witness)
+    return replace(report, deleted=deleted)
 
 
 _DOUBLED_MAX: Final = 1_000

@@ -19,12 +19,20 @@ from pyomid.spark.frame_schema import WriteOptions
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
 from pyomid.spark.source.options import Options, checked_choice
+from pyomid.spark.source.read_task import divided
 from pyomid.spark.source.supported_pyspark import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyomid.spark.source.write_task import BranchReport, WritePlan, delete_range, draw_branch, write_rows
+from pyomid.spark.source.write_task import (
+    BranchReport,
+    ReplacePlan,
+    WritePlan,
+    delete_rest,
+    draw_branch,
+    write_rows,
+)
 from pyomid.types import BeginReply, KeyRange
 
 if TYPE_CHECKING:
@@ -33,9 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class BranchMessage(WriterCommitMessage):
-    """Result that a task sends to `commit`. `report`: None if the task had no rows."""
+    """Result that a task sends to `commit`. `report`: None if the task wrote nothing."""
 
     report: BranchReport | None
+    task: int = 0
 
 
 @dataclass
@@ -49,16 +58,24 @@ class OmidWriter(DataSourceArrowWriter):
     transaction_id: str | None
     plan: WritePlan | None = None
     """The plan that the tasks share; None if nothing is to be written (`ifExists=ignore`, or `is_done`)."""
-    replaced_by: int = 0
-    """The branch of an overwrite's tombstones, drawn before any task's; 0 for an append."""
+    replaced: ReplacePlan | None = None
+    """The rows that an overwrite deletes."""
     is_done: bool = False
     """Whether a run under the id has already committed."""
 
     @classmethod
     def prepared(
-        cls, options: Options, begun: BeginReply, fields: Sequence[Field], *, overwrite: bool, database_id: bytes = b""
+        cls,
+        options: Options,
+        begun: BeginReply,
+        fields: Sequence[Field],
+        *,
+        overwrite: bool,
+        partitions: int = 1,
+        database_id: bytes = b"",
     ) -> OmidWriter:
-        """Create or check the table, so that an invalid write fails before its first task; return the writer."""
+        """Create or check the table, so that an invalid write fails before its first task; return the writer.
+        `partitions`: about how many tasks delete the rows that an overwrite replaces."""
         url, table = options.required("url"), options.required("table")
         conn = connection(url, database_id)
         conn.require_branches()
@@ -76,7 +93,10 @@ class OmidWriter(DataSourceArrowWriter):
         if transaction.writes_into(table, mode, option=f"ifExists={mode}"):
             plan = transaction.prepared(table, fields, replace(write, new_keys=mode == "insert"))
             writer.plan = replace(plan, ends_early=transaction_id is None)
-            writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
+            if overwrite or mode == "overwrite":
+                parts = divided(conn.deployment.store, table, KeyRange(), partitions)
+                old = transaction.read_plan(plan.info)
+                writer.replaced = ReplacePlan(old, draw_branch(conn, plan), tuple(parts))
         return writer
 
     def under(self, transaction_id: str) -> OmidWriter:
@@ -86,12 +106,17 @@ class OmidWriter(DataSourceArrowWriter):
         return replace(self, transaction_id=transaction_id, is_done=is_done)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
+        context = TaskContext.get()
+        return self.write_as(0 if context is None else context.partitionId(), iterator)
+
+    def write_as(self, task: int, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
+        """`write`, as the task with this number."""
         if self.plan is None:
-            return BranchMessage(None)
+            return BranchMessage(None, task)
         with coded_errors():
-            report = write_rows(self.plan, iterator)
+            report = write_rows(self.plan, iterator, replaced=self.replaced, task=task)
         crash_point("spark.task.written")
-        return BranchMessage(report)
+        return BranchMessage(report, task)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit once. A write that lost to a run under its own id has succeeded already; any other that lost raises,
@@ -104,10 +129,9 @@ class OmidWriter(DataSourceArrowWriter):
             check_complete(messages)
             if self.plan is not None:
                 reports = _reports(messages)
-                if self.replaced_by:
-                    old = transaction.read_plan(self.plan.info)
-                    deleted = delete_range(self.plan, old, KeyRange(), branch=self.replaced_by)
-                    reports = [deleted, *reports] if deleted is not None else reports
+                if self.replaced is not None:
+                    done = {message.task for message in messages if isinstance(message, BranchMessage)}
+                    reports = [*delete_rest(self.plan, self.replaced, reports, done), *reports]
                 transaction.note(self.plan, reports)
             transaction.commit_or_find()
 
@@ -151,7 +175,7 @@ def _write_options(options: Options) -> WriteOptions:
 # Batches of streaming queries
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StreamMessage(BranchMessage):
     """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks."""
 
@@ -184,7 +208,8 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
         assert self._writer is not None
-        return StreamMessage(self._writer.write(iterator).report, self._writer, query_id)
+        done = self._writer.write(iterator)
+        return StreamMessage(done.report, done.task, writer=self._writer, query_id=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with coded_errors():
