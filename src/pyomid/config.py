@@ -57,11 +57,11 @@ class CommonSettings:
     """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
 
     max_transaction_age_seconds: float = 600.0
-    """An older transaction without a lease cannot commit, and keeps no history any more."""
+    """An older transaction without a lease cannot commit and no longer holds the watermark back."""
 
     commit_retry_seconds: float = 60.0
-    """How long a client retries a commit whose reply was lost, before it raises `OutcomeUnknown`; other requests wait
-    as long for a TSO. Must exceed a TSO's failover (about 12 s)."""
+    """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and other requests
+    before `Unavailable`. Must exceed a TSO's failover (about 12 s)."""
 
     request_seconds: float = 5.0
     """A request without a reply is sent again after this time."""
@@ -74,8 +74,8 @@ class CommonSettings:
     million."""
 
     reported_ids_max: int = 16_000_000
-    """Conflict ids of Spark transactions that the TSO keeps beside `conflictMapEntries`, 8 bytes each. A transaction
-    for whose ids it has no room claims its tables."""
+    """Conflict ids of Spark transactions that the TSO also keeps, 8 bytes each. A transaction for whose ids it has no
+    room claims its tables."""
 
     flush_bytes: int = 4 << 20
     """Size of the write buffer. A full one goes to the store as one batch."""
@@ -87,8 +87,8 @@ class CommonSettings:
     """Maximum reruns by `run`, `run_once` and `transactional`."""
 
     retry_backoff_ms: float = 2.0
-    """Minimum unit of the random back-off; the unit is the run's shortest attempt. A back-off lasts up to 32 units, and
-    old runs wait less."""
+    """Minimum unit of the random back-off. The unit is the run's shortest attempt; a back-off lasts up to 32 units,
+    less for old runs."""
 
     retry_backoff_ms_max: float = 1_000.0
     """Maximum length of one back-off."""
@@ -117,11 +117,11 @@ class CommonSettings:
 
     retention: str = ""
     """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
-    last value; a folder's TSO applies it from its next start on. Over HBase only the URL of the TSO has it."""
+    last value; a folder's TSO applies it from its next start on. Over HBase it belongs in the URL of the TSO."""
 
     transaction_id_days: float = 30.0
-    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result; 0: for ever. The id never
-    commits again. A folder uses the value of the client that started its TSO, HBase that of the client that calls
+    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result; 0: for ever. The id itself
+    never commits again. A folder uses the value of the client that started its TSO, HBase that of the client that calls
     `expire` or `compact`."""
 
     upkeep_share: float = 0.1
@@ -155,7 +155,7 @@ class Settings(CommonSettings):
     """HBase: certificate (PEM file) for a TSO started with `--tls-client-ca`."""
 
     tls_key: str = ""
-    """HBase: key file, if `tlsCert` does not contain the key."""
+    """HBase: key file, if `tlsCert` lacks the key."""
 
     hbase_tls_ca: str = ""
     """HBase: CA certificate (PEM file) of HBase's servers (2.6); turns on TLS to all of them."""
@@ -164,7 +164,7 @@ class Settings(CommonSettings):
     """HBase: certificate (PEM file) for HBase's servers."""
 
     hbase_tls_key: str = ""
-    """HBase: key file, if `hbaseTlsCert` does not contain the key."""
+    """HBase: key file, if `hbaseTlsCert` lacks the key."""
 
     zookeeper_tls_ca: str = ""
     """HBase: CA certificate (PEM file) of ZooKeeper's servers; turns on TLS. The URL's ports are then those of
@@ -174,7 +174,7 @@ class Settings(CommonSettings):
     """HBase: certificate (PEM file) for ZooKeeper's servers."""
 
     zookeeper_tls_key: str = ""
-    """HBase: key file, if `zookeeperTlsCert` does not contain the key."""
+    """HBase: key file, if `zookeeperTlsCert` lacks the key."""
 
     token_file: str = ""
     """HBase: file with the token for a TSO started with `--token-file`."""
