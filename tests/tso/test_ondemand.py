@@ -173,6 +173,17 @@ def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, s
     assert tso_pid(folder) != pid
 
 
+def test_t14_a_new_tso_waits_for_its_first_client(folder: Path, session_of: SessionOf) -> None:
+    """On a loaded machine the client that started it connects late: it would exit, be started again, and exit."""
+    subprocess.run(tso_command(folder, Settings(tso_idle_exit_seconds=0.1)), check=True)
+    while not (folder / SOCKET_FILE).exists():
+        time.sleep(0.02)
+    pid = tso_pid(folder)
+    time.sleep(1.0)
+    session_of(folder).begin()
+    assert tso_pid(folder) == pid
+
+
 @pytest.mark.long
 def test_t14_a_tsos_own_work_does_not_prevent_an_idle_exit(folder: Path, session_of: SessionOf) -> None:
     """It looks at the catalog every few seconds: an idle time longer than that must pass all the same."""

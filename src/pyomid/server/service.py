@@ -77,6 +77,9 @@ TURNS_AT_ONCE: Final = 4
 COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Upper bound for a client's announced retry time."""
 
+FIRST_CLIENT_S: Final = 10.0
+"""A new TSO waits so much longer for its first client: the one that started it may need seconds to connect."""
+
 STORE_THREADS_BESIDE_FLUSHES: Final = 3
 """Threads for store calls other than flushes."""
 
@@ -138,7 +141,7 @@ class TsoService:
         self._stopping = asyncio.Event()
         self._serving = False
         self.flush_seconds = Durations()
-        self._idle_since_s = clock()
+        self._idle_since_s = clock() + FIRST_CLIENT_S
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
 
     def update_counters(self) -> None:
