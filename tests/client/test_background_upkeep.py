@@ -26,7 +26,7 @@ from pyomid.client.upkeep.folder import (
     Gain,
     Part,
 )
-from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.jobs import Partition
 from pyomid.client.upkeep.service import Stopped
 from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned

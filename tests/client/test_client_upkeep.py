@@ -13,8 +13,7 @@ import pyomid.aio
 from pyomid.cli import main
 from pyomid.cli.status import page
 from pyomid.client.database import Database
-from pyomid.client.upkeep.jobs import held_back
-from pyomid.client.upkeep.partitions import Partition, partitions_of
+from pyomid.client.upkeep.jobs import Partition, held_back, partitions_of
 from pyomid.config import Settings
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
@@ -61,9 +60,9 @@ def test_old_versions_go_and_no_answer_changes(memory_db: Database) -> None:
     assert memory_db.verify().ok
 
 
-@pytest.mark.parametrize("what", ["compact", "verify"])
+@pytest.mark.parametrize(("what", "module"), [("compact", "jobs"), ("verify", "verification")])
 def test_a_table_dropped_meanwhile_ends_no_upkeep_of_all(
-    memory_db: Database, monkeypatch: pytest.MonkeyPatch, what: str
+    memory_db: Database, monkeypatch: pytest.MonkeyPatch, what: str, module: str
 ) -> None:
     """One that was named is said to be unknown."""
     upkeep = getattr(memory_db, what)
@@ -74,7 +73,7 @@ def test_a_table_dropped_meanwhile_ends_no_upkeep_of_all(
             memory_db.drop_table("b")
         return found
 
-    monkeypatch.setattr("pyomid.client.upkeep.jobs.partitions_of", dropped_first)
+    monkeypatch.setattr(f"pyomid.client.upkeep.{module}.partitions_of", dropped_first)
     for name in ("b", "z"):
         memory_db.create_table(name, families=["f"])
     assert "z" in {table.table for table in upkeep().tables}

@@ -16,7 +16,7 @@ import pyomid.storage.hbase.rpc.connection as hbase_connection
 from conformance import put_entry
 from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
-from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.jobs import Partition
 from pyomid.client.upkeep.verification import look
 from pyomid.errors import Unavailable
 from pyomid.protocol.visibility import visible_point

@@ -12,7 +12,7 @@ import pytest
 from test_writer import begin
 
 import pyomid
-from pyomid.client.table_schema import alter_columns
+from pyomid.client.table_admin import alter_columns
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema

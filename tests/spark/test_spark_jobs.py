@@ -9,7 +9,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.jobs import Partition
 from pyomid.spark.connections import connection
 from pyomid.spark.maintenance import partitions_for
 from pyomid.types import CellVersion, ShadowWrite

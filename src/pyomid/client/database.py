@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client import change_feed, table_admin
@@ -22,6 +21,7 @@ from pyomid.client.change_feed import RowChange
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.open_database import OpenDatabase
 from pyomid.client.retry import check_function, check_result, run_steps
+from pyomid.client.tables import indexes
 from pyomid.client.transaction import RowTransaction, Transaction
 from pyomid.client.validation import Handle, check_table_name, find_table
 from pyomid.client.watch import POLL_SECONDS, Watch, Watching
@@ -98,6 +98,12 @@ class Database(Handle):
     def settings(self) -> Settings:
         """The settings of the URL and of the deployment."""
         return self._core.settings
+
+    @property
+    def _deployment(self) -> Deployment:
+        """The deployment. `Misuse` after `close`, and in a forked child."""
+        self._core.check_usable()
+        return self._core.deployment
 
     # Transactions
 
@@ -257,6 +263,9 @@ class Database(Handle):
             max_wait_seconds=max_wait_seconds,
             poll_seconds=poll_seconds,
         )
+        return self._watch(watching)
+
+    def _watch(self, watching: Watching) -> Watch:
         return Watch(watching, self._core.driver)
 
     # Tables
@@ -280,9 +289,8 @@ class Database(Handle):
         `ttl_seconds`: a value expires this long after its commit, at most 1 % + 1 s late: later snapshots do not see
         it, and compaction drops it. None: values are kept.
         """
-        self._core.check_usable()
         return table_admin.create_table(
-            self._core.deployment,
+            self._deployment,
             name,
             families,
             conflict_level=conflict_level,
@@ -300,27 +308,27 @@ class Database(Handle):
         `ttl_seconds`: as of `create_table`; the age of existing values counts from now at the latest. 0: values no
         longer expire. Expired values stay expired.
         """
-        self._core.check_usable()
+        deployment = self._deployment
         if conflict_level is None and ttl_seconds is None:
             raise Misuse(f"table {name!r}: nothing to change; give conflict_level or ttl_seconds", table=name)
         if conflict_level is not None:
-            table_admin.new_level(self._core.deployment, name, conflict_level)  # refuses before anything changes
+            table_admin.new_level(deployment, name, conflict_level)  # refuses before anything changes
         self._core.forget_rules(name)
         if ttl_seconds is not None:
             from pyomid.client.upkeep.expire import move_floor
 
-            found = table_admin.alter_ttl(self._core.deployment, name, ttl_seconds)
+            found = table_admin.alter_ttl(deployment, name, ttl_seconds)
             move_floor(self, name, always_writes=True)
         if conflict_level is not None:
-            found = table_admin.alter_level(self._core.deployment, name, conflict_level)
+            found = table_admin.alter_level(deployment, name, conflict_level)
         return found
 
     def drop_table(self, name: str) -> None:
         """Drop the table with its rows. Open transactions that wrote to it abort."""
-        self._core.check_usable()
+        deployment = self._deployment
         self._core.forget_rules(check_table_name(name))
-        found = self._core.deployment.catalog.entry(name)
-        table_admin.drop_table(self._core.deployment, name)
+        found = deployment.catalog.entry(name)
+        table_admin.drop_table(deployment, name)
         if found is not None and found.info.ttl_seconds is not None:
             from pyomid.client.upkeep.expire import forget
 
@@ -328,13 +336,11 @@ class Database(Handle):
 
     def tables(self) -> list[TableInfo]:
         """Return every table of the catalog, system tables included, sorted by name."""
-        self._core.check_usable()
-        return self._core.deployment.catalog.tables()
+        return self._deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
         """Return a table's catalog entry; `UnknownTable` names the nearest existing table."""
-        self._core.check_usable()
-        return find_table(self._core.deployment.catalog, name)
+        return find_table(self._deployment.catalog, name)
 
     def table_schema(
         self,
@@ -353,13 +359,11 @@ class Database(Handle):
         larger values come first; it never changes. `mapping`: "family:qualifier" of columns that are not stored under
         their name in the table's first family.
         """
-        self._core.check_usable()
+        deployment = self._deployment
         if columns is None:
-            return find_table(self._core.deployment.catalog, name).schema
-        from pyomid.client import table_schema
-
+            return find_table(deployment.catalog, name).schema
         self._core.forget_rules(name)
-        return table_schema.give_schema(self._core.deployment, name, columns, row_key, mapping)
+        return table_admin.give_schema(deployment, name, columns, row_key, mapping)
 
     def alter_columns(
         self,
@@ -379,12 +383,10 @@ class Database(Handle):
         `mapping`): as of `table_schema`. `order`: new names in order; the others follow. Columns of the row key can
         only be renamed and ordered. Transactions that began before and write the table abort.
         """
-        self._core.check_usable()
-        from pyomid.client import table_schema
-
+        deployment = self._deployment
         self._core.forget_rules(name)
-        return table_schema.alter_columns(
-            self._core.deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
+        return table_admin.alter_columns(
+            deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
@@ -396,19 +398,15 @@ class Database(Handle):
         put into the index. A row without a value in one of the columns is not in the index. Spark's writes to the table
         are refused.
         """
-        self._core.check_usable()
-        from pyomid.client.tables import indexes
-
+        deployment = self._deployment
         self._core.forget_rules(table)
-        return indexes.create_index(self._core.deployment, self.run, table, name, columns)
+        return indexes.create_index(deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
         """Drop an index with its rows. Also finishes an interrupted drop."""
-        self._core.check_usable()
-        from pyomid.client.tables import indexes
-
+        deployment = self._deployment
         self._core.forget_rules(table)
-        indexes.drop_index(self._core.deployment, table, name)
+        indexes.drop_index(deployment, table, name)
 
     # The whole
 
@@ -416,14 +414,14 @@ class Database(Handle):
         """Return the state of TSO, tables and background work."""
         from pyomid.client.foreign_tables import named_marks
 
-        self._core.check_usable()
+        deployment = self._deployment
         return DatabaseStatus(
-            tso=self._core.deployment.tso.status(),
-            tables=tuple(self._core.deployment.catalog.tables()),
-            commit_table_entries=self._core.deployment.commit_table.count(),
+            tso=deployment.tso.status(),
+            tables=tuple(deployment.catalog.tables()),
+            commit_table_entries=deployment.commit_table.count(),
             background=self._core.background.counters,
-            unregistered=named_marks(self._core.deployment),
-            tables_unconfirmed=TABLES_UNCONFIRMED in self._core.deployment.catalog.unknown_tables(),
+            unregistered=named_marks(deployment),
+            tables_unconfirmed=TABLES_UNCONFIRMED in deployment.catalog.unknown_tables(),
         )
 
     def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
@@ -450,7 +448,7 @@ class Database(Handle):
 
         self._core.check_usable()
         expire.expire(self, tables)
-        if tables is None and (days := self._core.deployment.settings.transaction_id_days):
+        if tables is None and (days := self.settings.transaction_id_days):
             expire.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
@@ -462,20 +460,18 @@ class Database(Handle):
         """
         from pyomid.client.upkeep import jobs as upkeep
 
-        self._core.check_usable()
-        return upkeep.sanitize(self._core.deployment, self._core.driver.run)
+        return upkeep.sanitize(self._deployment, self._core.driver.run)
 
     def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """Read every stored cell of these tables (all) and every commit-table entry, and report violated invariants;
         the report's `ok` is True if there are none. Writes nothing; others may write meanwhile."""
-        from pyomid.client.upkeep import jobs as upkeep
-        from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
+        from pyomid.client.upkeep.jobs import chosen_tables, unless_dropped
+        from pyomid.client.upkeep.verification import verify
 
-        self._core.check_usable()
-        catalog = self._core.deployment.catalog
-        report = upkeep.verify(self._core.deployment, tables)
-        for info in chosen_tables(catalog, tables):
-            with unless_dropped(catalog, info.name, info.generation, tables):
+        deployment = self._deployment
+        report = verify(deployment, tables)
+        for info in chosen_tables(deployment.catalog, tables):
+            with unless_dropped(deployment.catalog, info.name, info.generation, tables):
                 report.violations += self._wrong_index_rows(info.name)
         return report
 
@@ -505,20 +501,20 @@ class Database(Handle):
         everything or nothing (over HBase nothing). Only `pyomid.restore` reads a backup. In a folder, a thread that
         forks meanwhile waits up to 5 s, as all calls then do, and the child cannot open the folder.
         """
-        self._core.check_usable()
-        if self._core.deployment.back_up is None:
+        deployment = self._deployment
+        if deployment.back_up is None:
             raise Misuse("only a database in a folder or over HBase can be backed up")
-        if not self._core.deployment.store.capabilities.foreign_tables:
+        if not deployment.store.capabilities.foreign_tables:
             before = self.begin(read_only=True)
             before.rollback()
-            return self._core.deployment.back_up(destination, BackupMoment(before.start_ts), since)
+            return deployment.back_up(destination, BackupMoment(before.start_ts), since)
         from pyomid.client.upkeep.backups import moment_of
 
-        begun = self._core.deployment.tso.begin()
+        begun = deployment.tso.begin()
         try:
             lease = self._core.leases.grant(begun.start_ts, self.settings.lease_seconds)
             try:
-                return self._core.deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
+                return deployment.back_up(destination, moment_of(self, begun.start_ts, begun.epoch), since)
             finally:
                 self._core.leases.end(lease)
         finally:
@@ -534,10 +530,9 @@ class Database(Handle):
         `value`, one row for each cell. Needs pyarrow.
         """
         from pyomid.client.tables.parquet import export_tables
-        from pyomid.client.upkeep.partitions import chosen_tables
+        from pyomid.client.upkeep.jobs import chosen_tables
 
-        self._core.check_usable()
-        infos = chosen_tables(self._core.deployment.catalog, tables)
+        infos = chosen_tables(self._deployment.catalog, tables)
         if tables is None:
             infos = [info for info in infos if not table_admin.is_system(info.name)]
         return export_tables(self, destination, infos)
@@ -571,9 +566,7 @@ class Database(Handle):
         self._core.check_usable()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -18,17 +18,28 @@ has another's (K5).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyomid.client import idempotency, validation
 from pyomid.crashpoints import crash_point
-from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
+from pyomid.errors import ConflictError, Misuse, MisuseType, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
 from pyomid.protocol.expiry import EXPIRY_INFO
 from pyomid.protocol.hashing import table_id
+from pyomid.row_codec.schema import (
+    ColumnChanges,
+    changed_table,
+    check_row_key,
+    column_mapping,
+    families_of,
+    fields_of,
+    fit_frame,
+    make_schema,
+    row_key_parts,
+)
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
 ATTEMPTS_MAX: Final = 50
@@ -270,6 +281,64 @@ def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableI
         if deployment.catalog.change_entry(found, put):
             return wanted
     raise _changes_too_often(name)
+
+
+def give_schema(
+    deployment: Deployment,
+    name: str,
+    columns: object,
+    row_key: str | Iterable[str] | None,
+    mapping: Mapping[str, str | bytes] | None,
+) -> TableSchema:
+    """Give a table a schema, or add missing columns to it. Durable on return. `Misuse` if it has a schema that differs
+    otherwise."""
+    fields, places = fields_of(columns), column_mapping(mapping or {})
+    parts = None if row_key is None else row_key_parts(row_key)
+
+    def with_schema(info: TableInfo) -> TableInfo:
+        if info.schema is not None:
+            if parts is not None:
+                check_row_key(info, parts)
+            return replace(info, schema=fit_frame(info, fields, merge=True, mapping=places))
+        if parts is None:
+            raise Misuse(f"table {info.name!r} has no schema: name the columns of its row key", table=info.name)
+        schema = make_schema(fields, parts, places, family=info.families[0])
+        for family in families_of(schema, family=info.families[0]):
+            if family not in info.families:
+                raise Misuse(f"table {info.name!r} has no family {family!r}", table=info.name)
+        return replace(info, schema=schema)
+
+    given = alter_table(deployment, validation.find_table(deployment.catalog, name), with_schema).schema
+    assert given is not None
+    return given
+
+
+def alter_columns(
+    deployment: Deployment,
+    name: str,
+    *,
+    rename: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
+    widen: Mapping[str, Any] | None = None,
+    add: object = None,
+    order: Iterable[str] = (),
+    mapping: Mapping[str, str | bytes] | None = None,
+) -> TableSchema:
+    """Change the columns of a table with data. Durable on return; every later transaction uses the new columns."""
+    for what, value in (("rename", rename), ("widen", widen)):
+        if value is not None and not isinstance(value, Mapping):
+            raise MisuseType(f"{what}={value!r} is not a mapping of column names", value=value)
+    changes = ColumnChanges(
+        rename=dict(rename or {}),
+        drop=tuple(validation.check_list("drop", drop, "column names")),
+        widen={field.name: field.spark_type for field in fields_of(widen)} if widen else {},
+        add=fields_of(add) if add else (),
+        order=tuple(validation.check_list("order", order, "column names")),
+        mapping=column_mapping(mapping or {}),
+    )
+    altered = alter_with_fence(deployment, name, lambda info: changed_table(info, changes)).schema
+    assert altered is not None
+    return altered
 
 
 def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:

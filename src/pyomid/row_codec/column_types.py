@@ -22,10 +22,13 @@ from __future__ import annotations
 
 import json
 import re
+import types
+import typing
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pyomid.errors import MisuseType
 
@@ -107,6 +110,37 @@ def type_name(written: str) -> str:
     """Return the canonical name of a type; accepts the names of SQL and `DataFrame.dtypes`, in any case."""
     name = written.strip().lower()
     return written if name.startswith(("{", "interval")) else _SQL_NAMES.get(name, name)
+
+
+PYTHON_TYPES: Final[dict[object, str]] = {
+    bool: "boolean",
+    int: "long",
+    float: "double",
+    str: "string",
+    bytes: "binary",
+    date: "date",
+    datetime: "timestamp",
+    timedelta: "interval day to second",
+}
+
+
+def type_of_python(name: str, kind: Any) -> str:
+    """Return the Spark type of column `name` for a Python type, an annotation, or the name of a type."""
+    if isinstance(kind, str):
+        return type_name(kind)
+    if typing.get_origin(kind) is Annotated:
+        named = next((each for each in kind.__metadata__ if isinstance(each, str)), None)
+        return type_of_python(name, named or kind.__origin__)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        others = [each for each in typing.get_args(kind) if each is not type(None)]
+        if len(others) == 1:
+            return type_of_python(name, others[0])
+    if isinstance(kind, type) and kind in PYTHON_TYPES:
+        return PYTHON_TYPES[kind]
+    raise MisuseType(
+        f'column {name!r}: {kind!r} is not a column type; name one, such as Annotated[Decimal, "decimal(10,2)"]',
+        column=name,
+    )
 
 
 @lru_cache(maxsize=1024)

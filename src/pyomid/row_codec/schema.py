@@ -18,13 +18,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any, Final
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.column_types import ColumnType, Layout, column_type
+from pyomid.row_codec.column_types import ColumnType, Layout, column_type, type_of_python
 from pyomid.row_codec.row_key import key_layout
 from pyomid.types import SHADOW_SUFFIX, Column, ColumnSchema, RowKeyPart, TableInfo, TableSchema
 
@@ -46,6 +47,15 @@ class Field:
 
     name: str
     spark_type: str
+
+
+def fields_of(columns: object) -> list[Field]:
+    """Return the fields of a mapping of names to types, or of a class with annotations."""
+    if isinstance(columns, type):
+        columns = typing.get_type_hints(columns, include_extras=True)
+    if not isinstance(columns, Mapping) or not columns:
+        raise MisuseType(f"columns {columns!r} is neither a class with annotations nor a mapping of names to types")
+    return [Field(str(name), type_of_python(str(name), kind)) for name, kind in columns.items()]
 
 
 def type_name(json_value: object) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyomid.client import table_admin
 from pyomid.client.table_admin import alter_table, make_table
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
@@ -280,10 +281,8 @@ def alter_columns(
 
     Frames loaded before keep their columns. A write whose frame has a column's former name or type is refused.
     """
-    from pyomid.client import table_schema
-
     deployment, wide, added = db.opened(create=False).deployment, _type_names(widen), _type_names(add)
-    return table_schema.alter_columns(
+    return table_admin.alter_columns(
         deployment, table, rename=rename, drop=drop, widen=wide, add=added, order=order, mapping=mapping
     )
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyomid.client.change_feed import place
 from pyomid.client.open_database import check_time, moment_of
-from pyomid.client.upkeep.partitions import chosen_tables
+from pyomid.client.upkeep.jobs import chosen_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.time_points import snapshot_after
 from pyomid.row_codec.row_key import key_layout

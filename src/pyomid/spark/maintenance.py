@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyomid.client.foreign_tables import import_refusals, imported
 from pyomid.client.upkeep import jobs as upkeep
-from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped
-from pyomid.client.upkeep.verification import Seen, look, verified
+from pyomid.client.upkeep.jobs import (
+    Compaction,
+    Partition,
+    Sanitising,
+    TableCleaned,
+    chosen_tables,
+    partitions_of,
+    table_text,
+    unless_dropped,
+)
+from pyomid.client.upkeep.verification import Seen, Verification, look, verified
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client import idempotency
 from pyomid.client.table_admin import ensure_expiry_table
-from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
+from pyomid.client.upkeep.jobs import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError, UnknownTable
 from pyomid.ports import Deployment

@@ -38,8 +38,7 @@ from pyomid.client.database import Database
 from pyomid.client.drive import Run, drive, port_handlers
 from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.expire import expire_keys
-from pyomid.client.upkeep.jobs import compact_partition
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
+from pyomid.client.upkeep.jobs import Partition, chosen_tables, compact_partition, partitions_of
 from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, expiry_of, serve
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Deployment

@@ -1,40 +1,31 @@
-"""Upkeep of a database: compact, sanitize, verify. `Database` handles one part after the other; Spark's jobs run a task
-for each part. A job for all tables skips tables that are dropped meanwhile. Each job returns a report that prints as a
-table and says what holds the job back and when another run helps.
+"""Upkeep of a database: compact and sanitize; and what all jobs share: parts of tables, reports as text tables.
+`Database` handles one part after the other; Spark's jobs run a task for each part. A job for all tables skips tables
+that are dropped meanwhile. Each job returns a report that prints as a table and says what holds the job back and when
+another run helps.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
     db.sanitize()     then deletes commit-table entries below the lowest watermark
-    db.verify()       counts what is stored, and what breaks an invariant
+    db.verify()       counts what is stored, and what breaks an invariant (`verification`)
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final
 
 from pyomid.client.drive import Run
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, table_text, unless_dropped
-from pyomid.client.upkeep.verification import Seen, Verification, look, verified
+from pyomid.client.validation import find_table
 from pyomid.config import Settings
-from pyomid.ports import Deployment, Sleep
+from pyomid.errors import MisuseType, UnknownTable
+from pyomid.ports import Catalog, Deployment, Sleep
 from pyomid.protocol.compaction import BATCH_ROWS_MAX, RegionCleaned, compact_region_steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import forget_superseded_steps, sanitize_steps
-from pyomid.types import Status, TableInfo
-
-__all__ = [
-    "Compaction",
-    "Sanitising",
-    "TableCleaned",
-    "Verification",
-    "compact",
-    "compact_partition",
-    "compacted",
-    "sanitize",
-    "verify",
-]
+from pyomid.protocol.sanitize import Sanitized, forget_superseded_steps, sanitize_steps
+from pyomid.types import KeyRange, Status, TableInfo, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +92,17 @@ class Compaction:
         return "\n".join([table_text(headings, rows), whole, *self.held_back])
 
 
-@dataclass(frozen=True, slots=True)
-class Sanitising:
-    """The result of sanitizing. `held_back_by`: table → the watermark that holds the horizon back. `too_young`: table →
-    a higher watermark, recorded less than `commitRetrySeconds` ago; `counts_in_s`: table → the seconds until it counts.
-    `held_back`: what holds W back."""
+@dataclass(slots=True, kw_only=True)
+class Sanitising(Sanitized):
+    """The report of sanitizing. `held_back`: what holds W back."""
 
-    watermark: int
-    horizon_before: int
-    horizon: int
-    entries_deleted: int
     entries_left: int
-    held_back_by: dict[str, int]
     seconds: float
-    too_young: dict[str, int] = field(default_factory=dict)
-    counts_in_s: dict[str, float] = field(default_factory=dict)
     held_back: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         headings = ("watermark", "horizon before", "horizon", "entries deleted", "entries left", "seconds")
-        row = (
-            self.watermark,
-            self.horizon_before,
-            self.horizon,
-            self.entries_deleted,
-            self.entries_left,
-            self.seconds,
-        )
+        row = (self.watermark, self.horizon_before, self.horizon, self.entries_deleted, self.entries_left, self.seconds)
         stays = [] if self.horizon > self.horizon_before else ["the horizon did not move"]
         held = [
             f"held back by {table}: compacted to {watermark}, W is {self.watermark}{self._younger(table)}"
@@ -236,31 +211,11 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
     done = run(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s))
     left = deployment.commit_table.count()
     return Sanitising(
-        done.watermark,
-        done.horizon_before,
-        done.horizon,
-        done.entries_deleted,
-        left,
-        done.held_back_by,
-        time.monotonic() - began,
-        done.too_young,
-        done.counts_in_s,
-        _holders(deployment) if left else (),
+        **asdict(done),
+        entries_left=left,
+        seconds=time.monotonic() - began,
+        held_back=_holders(deployment) if left else (),
     )
-
-
-def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) -> Verification:
-    """Read every stored cell and every commit-table entry, and report violated invariants. It only reads; concurrent
-    writes count as open."""
-    infos = chosen_tables(deployment.catalog, tables)
-
-    def looked() -> Iterable[Seen]:
-        for info in infos:
-            with unless_dropped(deployment.catalog, info.name, info.generation, tables):
-                for partition in partitions_of(deployment, info):
-                    yield look(deployment, partition)
-
-    return verified(deployment, infos, looked)
 
 
 def _holders(deployment: Deployment) -> tuple[str, ...]:
@@ -323,3 +278,91 @@ def _summed(table: str, regions: Sequence[RegionCleaned]) -> TableCleaned:
         min(region.watermark for region in regions),
         sum(region.cells_above for region in regions),
     )
+
+
+# Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A range of one generation of a table."""
+
+    table: str
+    generation: int
+    key_range: KeyRange
+    expires: bool = False
+    """Whether the table has, or had, a time to live."""
+
+
+Divide = Callable[[str], Sequence[KeyRange]]
+"""Divides a table of one region into parts, for concurrent tasks."""
+
+
+def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[TableInfo]:
+    """Return the entries of the named tables (None: of all). `UnknownTable` names a missing one."""
+    if tables is None:
+        return catalog.tables()
+    names = [tables] if isinstance(tables, str) else tables
+    if isinstance(names, bytes) or not isinstance(names, Iterable):
+        raise MisuseType(f"tables {tables!r} is neither a table name nor a list of names", value=tables)
+    return [find_table(catalog, name) for name in names]
+
+
+@contextmanager
+def unless_dropped(
+    catalog: Catalog, table: str, generation: int, tables: str | Sequence[str] | None
+) -> Generator[None]:
+    """Wrap work on one of `chosen_tables(catalog, tables)`. If all tables were chosen, a table that was dropped
+    meanwhile is skipped; a table chosen by name raises `UnknownTable`."""
+    try:
+        yield
+    except UnknownTable:
+        found = catalog.entry(table) if tables is None else None
+        is_there = found is not None and found.state is TableState.PRESENT and found.info.generation == generation
+        if tables is not None or is_there:
+            raise
+
+
+def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None = None) -> list[Partition]:
+    """Return the parts: the store's regions. A single region is divided as in its last compaction, so that its records
+    are replaced and do not accumulate; the first time by `divide`."""
+    ranges: Sequence[KeyRange] = deployment.store.regions(info.name)
+    if len(ranges) == 1:
+        ranges = _recorded_tiling(deployment.catalog, info) or (divide(info.name) if divide is not None else ranges)
+    return [Partition(info.name, info.generation, each, info.ttl_seconds is not None) for each in ranges]
+
+
+def _recorded_tiling(catalog: Catalog, info: TableInfo) -> list[KeyRange]:
+    """Return the ranges of the table's records if they cover all keys without overlap; otherwise none."""
+    records = [r for r in catalog.region_watermarks(info.name) if r.generation == info.generation]
+    ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
+    if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:
+        return []
+    return ranges if all(one.stop == other.start for one, other in pairwise(ranges)) else []
+
+
+# Reports
+
+
+def table_text(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return aligned columns; numbers are right-aligned, with thousands separated."""
+    shown = [[_shown(value) for value in row] for row in rows]
+    widths = [max(len(line[index]) for line in (headings, *shown)) for index in range(len(headings))]
+    numeric = [all(isinstance(row[index], int | float) for row in rows) for index in range(len(headings))]
+    lines = [_line(headings, widths, numeric), "  ".join("-" * width for width in widths)]
+    lines += [_line(line, widths, numeric) for line in shown]
+    return "\n".join(lines)
+
+
+def _line(values: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    padded = [
+        value.rjust(width) if right else value.ljust(width)
+        for value, width, right in zip(values, widths, numeric, strict=True)
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:,.2f}".replace(",", " ")

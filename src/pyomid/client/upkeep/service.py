@@ -32,8 +32,15 @@ from typing import Any, Final, Protocol
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver, Handler, drive, port_handlers
 from pyomid.client.upkeep.expire import expire_keys
-from pyomid.client.upkeep.jobs import Compaction, compact_partition, compacted, sanitize
-from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
+from pyomid.client.upkeep.jobs import (
+    Compaction,
+    Partition,
+    chosen_tables,
+    compact_partition,
+    compacted,
+    partitions_of,
+    sanitize,
+)
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable, UnknownTable
 from pyomid.ports import Deployment

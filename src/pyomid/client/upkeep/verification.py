@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
 from pyomid.client.table_admin import drawn_start
-from pyomid.client.upkeep.partitions import Partition, table_text
+from pyomid.client.upkeep.jobs import Partition, chosen_tables, partitions_of, table_text, unless_dropped
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.sanitize import covered_watermark
@@ -164,6 +164,20 @@ _Statuses = dict[int, str]
 
 def _in_state(statuses: _Statuses, state: str) -> list[int]:
     return [start for start, found in statuses.items() if found == state]
+
+
+def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) -> Verification:
+    """Read every stored cell and every commit-table entry, and report violated invariants. It only reads; concurrent
+    writes count as open."""
+    infos = chosen_tables(deployment.catalog, tables)
+
+    def looked() -> Iterable[Seen]:
+        for info in infos:
+            with unless_dropped(deployment.catalog, info.name, info.generation, tables):
+                for partition in partitions_of(deployment, info):
+                    yield look(deployment, partition)
+
+    return verified(deployment, infos, looked)
 
 
 def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]) -> Verification:
