@@ -24,7 +24,7 @@ from benchmarks.hbase._server import started_hbase
 from benchmarks.hbase.run import CELLS, RUNS, SCANS_WARM, batch
 
 from java_omid import free_port, write_client_site
-from pyomid.cli.jars import Bundle, class_path, java, join
+from pyomid.cli.hbase import Bundle, class_path, java, join
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import KeyRange, TableInfo

@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks._report import machine_lines
 from benchmarks.spark._setting import ROWS, unpacked
 
-from pyomid.cli.jars import Bundle, class_path
+from pyomid.cli.hbase import Bundle, class_path
 
 DELTA: Final = "4.3.1"
 ICEBERG: Final = "1.12.0"

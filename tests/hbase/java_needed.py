@@ -8,7 +8,7 @@ import os
 import pytest
 
 from java_tools import OMID, missing
-from pyomid.cli.jars import HBASE, JavaMissing, class_path
+from pyomid.cli.hbase import HBASE, JavaMissing, class_path
 from pyomid.errors import Unavailable
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyomid.cells import batch_of
-from pyomid.cli.init import chosen_level
+from pyomid.cli.tables import chosen_level
 from pyomid.client.database import Database
 from pyomid.client.table_admin import alter_table, create_table
 from pyomid.errors import Misuse, OmidError, Unavailable

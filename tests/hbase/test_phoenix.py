@@ -17,8 +17,7 @@ from java_needed import needs_java
 import pyomid
 from java_tools import OMID, compile_sources
 from pyomid.cli import main
-from pyomid.cli.hbase import HBaseServer
-from pyomid.cli.jars import HBASE, Bundle, class_path, java, join
+from pyomid.cli.hbase import HBASE, Bundle, HBaseServer, class_path, java, join
 from pyomid.errors import Misuse
 
 pytestmark = [pytest.mark.hbase, pytest.mark.soak]

@@ -13,8 +13,7 @@ from java_needed import needs_java
 
 import pyomid
 from pyomid.cli import main
-from pyomid.cli.hbase import HBaseServer
-from pyomid.cli.jars import Bundle, class_path, java, join
+from pyomid.cli.hbase import Bundle, HBaseServer, class_path, java, join
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin

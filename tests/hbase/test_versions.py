@@ -12,8 +12,7 @@ from java_needed import needs_java
 
 import pyomid.aio
 from pyomid.cli import main
-from pyomid.cli.hbase import HBaseServer
-from pyomid.cli.jars import class_path
+from pyomid.cli.hbase import HBaseServer, class_path
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
 from pyomid.storage.hbase.cluster import Cluster

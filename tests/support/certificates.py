@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from pyomid.cli.jars import tool
+from pyomid.cli.hbase import tool
 
 PASSWORD: Final = "changeit"
 """Of the stores for Java."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final
 
 from java_tools import OMID, compile_sources
-from pyomid.cli.jars import class_path, java, join
+from pyomid.cli.hbase import class_path, java, join
 from pyomid.errors import Unavailable
 
 _START_S_MAX: Final = 180.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pyomid.cli.jars import Bundle, JavaMissing, cache_folder, class_path, digest, join, locked, run_tool, tool
+from pyomid.cli.hbase import Bundle, JavaMissing, cache_folder, class_path, digest, join, locked, run_tool, tool
 
 OMID: Final = Bundle(
     "omid",

@@ -1,10 +1,10 @@
-"""Other versions of HBase than the one that the suite runs over (`pyomid.cli.jars.HBASE`)."""
+"""Other versions of HBase than the one that the suite runs over (`pyomid.cli.hbase.HBASE`)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pyomid.cli.jars import Bundle
+from pyomid.cli.hbase import Bundle
 
 OTHERS: Final = {
     "2.4.18": Bundle("hbase-2.4", ("org.apache.hbase:hbase-server:2.4.18",)),

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from java_omid import free_port
-from pyomid.cli.jars import HBASE, class_path, java, join
+from pyomid.cli.hbase import HBASE, class_path, java, join
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from pyomid.cli.shell_text import Record, Rows, Word, pair_of, rows_of, words_of
+from pyomid.cli.status import families_text, level_text
 from pyomid.client.transaction import ENDED, State
 from pyomid.errors import Misuse, OmidError
 from pyomid.types import Column, TableInfo
@@ -207,18 +208,17 @@ class Session:
         infos = self._database.tables()
         self._output.table(
             ("table", "families", "conflict level", "row key"),
-            [(info.name, _families(info), _level(info), ", ".join(_row_key(info))) for info in infos],
+            [(info.name, families_text(info), level_text(info), ", ".join(_row_key(info))) for info in infos],
         )
 
     def describe(self, words: Sequence[Word]) -> None:
         info = self._database.table_info(words[0].text)
         row_key = ", ".join(_row_key(info)) or "bytes"
-        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {row_key}")
+        self._output.note(f"families {families_text(info)}   conflict level {level_text(info)}   row key {row_key}")
         if info.schema is not None:
             places = [(each.name, each.spark_type, each.column) for each in info.schema.columns]
             self._output.table(
-                ("column", "type", "stored in"),
-                [(name, kind, _stored_in(column)) for name, kind, column in places],
+                ("column", "type", "stored in"), [(name, kind, _stored_in(column)) for name, kind, column in places]
             )
 
     def help(self, words: Sequence[Word]) -> None:
@@ -338,9 +338,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -405,14 +403,6 @@ def _committed(transaction: Transaction) -> str:
     if transaction.commit_ts is None:
         return f"committed {transaction.start_ts}, nothing was written"
     return f"committed {transaction.start_ts} at {transaction.commit_ts}"
-
-
-def _families(info: TableInfo) -> str:
-    return ", ".join(family.decode("utf-8", "backslashreplace") for family in info.families)
-
-
-def _level(info: TableInfo) -> str:
-    return " changing to ".join(each.value for each in info.id_levels)
 
 
 def _row_key(info: TableInfo) -> list[str]:

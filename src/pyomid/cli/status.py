@@ -124,9 +124,16 @@ def conflicts_by_table(tso: Status, tables: Iterable[TableInfo]) -> dict[str, in
 
 def table_lines(tables: Sequence[TableInfo]) -> Iterator[str]:
     for table in tables:
-        families = ", ".join(family.decode("utf-8", "backslashreplace") for family in table.families)
-        level = " changing to ".join(each.value for each in table.id_levels)
-        yield f"  {table.name}   families {families}   conflict level {level}{_ttl(table)}{_columns(table)}"
+        kept = f"families {families_text(table)}   conflict level {level_text(table)}"
+        yield f"  {table.name}   {kept}{_ttl(table)}{_columns(table)}"
+
+
+def families_text(table: TableInfo) -> str:
+    return ", ".join(family.decode("utf-8", "backslashreplace") for family in table.families)
+
+
+def level_text(table: TableInfo) -> str:
+    return " changing to ".join(each.value for each in table.id_levels)
 
 
 def _ttl(table: TableInfo) -> str:
