@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from pyomid.config import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyomid.client.async_client import AsyncDatabase
     from pyomid.client.database import Database
     from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
+    from pyomid.client.session.request_retry import SessionOptions
     from pyomid.client.upkeep.folder import FolderUpkeep
     from pyomid.observe import Observer
     from pyomid.oracle.machine import TsoSettings
@@ -221,19 +222,18 @@ def open_deployment(
     `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose files
     contradict its layout note.
     """
-    address, settings = parse_url(url, **options)
-    if isinstance(address, HBaseAddress):
-        return _hbase_deployment(address, settings, sent_token)
-    return deployment_at(address, settings)
+    return deployment_at(*parse_url(url, **options), sent_token)
 
 
-def deployment_at(address: Address, settings: Settings) -> Deployment:
+def deployment_at(
+    address: Address, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
+) -> Deployment:
     """As `open_deployment`, for a parsed URL."""
     match address:
         case MemoryAddress():
             return _memory_deployment(address, settings)
         case HBaseAddress():
-            return _hbase_deployment(address, settings)
+            return _hbase_deployment(address, settings, sent_token)
         case EmbeddedAddress():
             return _embedded_deployment(address, settings)
 
@@ -261,16 +261,15 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
     connector = folder_connector(folder, settings)
-    patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
-    tso = TsoSession(connector, clock=boot_clock, **patience)
+    options: SessionOptions = {"request_s": settings.request_seconds, "retry_s": settings.commit_retry_seconds}
+    tso = TsoSession(connector, clock=boot_clock, **options)
 
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.async_driver import in_daemon_thread
         from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 
-        return AsyncTsoSession(
-            lambda: in_daemon_thread(lambda: ConnectedSocket(connector())), known=tso.known, **patience
-        )
+        with_known: SessionOptions = {**options, "known": tso.known}
+        return AsyncTsoSession(lambda: in_daemon_thread(lambda: ConnectedSocket(connector())), **with_known)
 
     with ExitStack() as undo:
         undo.callback(tso.close)
@@ -352,13 +351,6 @@ def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
         retry_s=settings.commit_retry_seconds,
         keep_keys_s=86_400 * settings.transaction_id_days,
     )
-
-
-class _Patience(TypedDict):
-    """How long a session waits, in seconds: per attempt, and for the whole request."""
-
-    request_s: float
-    retry_s: float
 
 
 def folder_connector(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
@@ -472,7 +464,7 @@ class _LeaderConnector:
 
 
 def _hbase_deployment(
-    address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
+    address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None
 ) -> Deployment:
     """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
     from pyomid.client.session.blocking import SharedTableSession
@@ -489,27 +481,20 @@ def _hbase_deployment(
     except BaseException:
         database.close()
         raise
-    patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
-
-    def leader_connector() -> _LeaderConnector:
-        return _LeaderConnector(database.zookeeper, tls, settings.request_seconds)
-
-    def announced_epoch() -> int:
-        return find_tso(database.zookeeper).epoch
+    options: SessionOptions = {
+        "request_s": settings.request_seconds,
+        "retry_s": settings.commit_retry_seconds,
+        "token": token,
+        "announced_epoch": lambda: find_tso(database.zookeeper).epoch,
+    }
 
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.async_driver import in_daemon_thread
         from pyomid.client.session.async_session import AsyncTsoSession
 
-        connector = leader_connector()
-        return AsyncTsoSession(
-            lambda: in_daemon_thread(connector.for_loop),
-            has_moved=connector.has_moved,
-            announced_epoch=announced_epoch,
-            token=token,
-            known=session.known,
-            **patience,
-        )
+        connector = _LeaderConnector(database.zookeeper, tls, settings.request_seconds)
+        of_loop: SessionOptions = {**options, "has_moved": connector.has_moved, "known": session.known}
+        return AsyncTsoSession(lambda: in_daemon_thread(connector.for_loop), **of_loop)
 
     def back_up(name: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None) -> Backup:
         from pyomid.storage.hbase.backup import HBaseBackup
@@ -520,15 +505,9 @@ def _hbase_deployment(
             )
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 
-    connector = leader_connector()
+    connector = _LeaderConnector(database.zookeeper, tls, settings.request_seconds)
     session = SharedTableSession(
-        connector,
-        database.commit_table,
-        has_moved=connector.has_moved,
-        announced_epoch=announced_epoch,
-        token=token,
-        clock=boot_clock,
-        **patience,
+        connector, database.commit_table, clock=boot_clock, has_moved=connector.has_moved, **options
     )
     return Deployment(
         database.store,

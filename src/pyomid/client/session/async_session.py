@@ -9,7 +9,7 @@ import ssl
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, Unpack, cast
 
 from pyomid import system
 from pyomid.client.async_driver import adrive, in_daemon_thread
@@ -19,8 +19,8 @@ from pyomid.client.session.request_retry import (
     LOOK_S,
     Attempt,
     ConnectionBroken,
-    KnownDatabase,
     SessionBase,
+    SessionOptions,
     Silence,
     broke,
     is_closed,
@@ -52,32 +52,12 @@ AsyncConnect = Callable[[], Awaitable[ConnectedSocket]]
 
 
 class AsyncTsoSession(SessionBase["_Connection"]):
-    """As `TsoSession`, for the tasks of one event loop: begin and commit, and `ask` for the rest.
+    """As `TsoSession`, for the tasks of one event loop: begin and commit, and `ask` for the rest. Options that block
+    run in a thread."""
 
-    `announced_epoch` and `has_moved` as in `TsoSession`. They may block, and run in a thread.
-    """
-
-    def __init__(
-        self,
-        connect: AsyncConnect,
-        *,
-        request_s: float = 5.0,
-        retry_s: float = 60.0,
-        token: bytes = b"",
-        announced_epoch: Callable[[], int] | None = None,
-        has_moved: Callable[[], bool] | None = None,
-        known: KnownDatabase | None = None,
-    ) -> None:
-        super().__init__(
-            request_s=request_s,
-            retry_s=retry_s,
-            token=token,
-            clock=lambda: asyncio.get_running_loop().time(),
-            announced_epoch=announced_epoch,
-            known=known,
-        )
+    def __init__(self, connect: AsyncConnect, **options: Unpack[SessionOptions]) -> None:
+        super().__init__(clock=lambda: asyncio.get_running_loop().time(), **options)
         self._connect = connect
-        self._has_moved = has_moved
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop of the first request, to which all connections belong."""

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from pyomid import system
 from pyomid.client.drive import Blocking, Handler, Pause, drive
@@ -26,6 +26,7 @@ from pyomid.client.session.request_retry import (
     Attempt,
     ConnectionBroken,
     SessionBase,
+    SessionOptions,
     Silence,
     broke,
     is_closed,
@@ -54,30 +55,18 @@ FORGOTTEN_S: Final = 60.0
 
 
 class TsoSession(SessionBase["_Connection"], TsoCalls):
-    """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
-
-    `has_moved`: with several TSOs, whether another TSO leads than the last connected one; must return quickly, and
-    False if unknown. While the TSO owes a reply and sends nothing, one thread calls it every `LOOK_S`: so a stopped or
-    disconnected TSO delays a request only until another one leads.
-    """
+    """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5)."""
 
     def __init__(
         self,
         connect: Connect,
         *,
-        request_s: float = 5.0,
-        retry_s: float = 60.0,
-        token: bytes = b"",
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
-        announced_epoch: Callable[[], int] | None = None,
-        has_moved: Callable[[], bool] | None = None,
+        **options: Unpack[SessionOptions],
     ) -> None:
-        super().__init__(
-            request_s=request_s, retry_s=retry_s, token=token, clock=clock, announced_epoch=announced_epoch
-        )
+        super().__init__(clock=clock, **options)
         self._connect = connect
-        self._has_moved = has_moved
         self._handlers: dict[type[Effect], Handler] = {
             Pause: lambda e: sleep(e.pause_s),
             Blocking: methodcaller("call"),

@@ -224,11 +224,7 @@ class LeaseKeeper:
                 self._grants.discard(grant)
                 if grant.ends:
                     self._quietly(self._tso.end_lease, grant.start_ts)
-        elif not self._closed:
-            self._renew_if_due(lease)
-
-    def _renew_if_due(self, lease: Lease) -> None:
-        if lease.lost is None and self._clock() >= lease.renew_at_s:
+        elif not self._closed and lease.lost is None and self._clock() >= lease.renew_at_s:
             self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:

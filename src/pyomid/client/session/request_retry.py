@@ -21,7 +21,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Generic, Protocol, TypeGuard, TypeVar
+from typing import Final, Generic, Protocol, TypedDict, TypeGuard, TypeVar
 
 from pyomid import system
 from pyomid.client.drive import Blocking, Pause
@@ -158,22 +158,36 @@ class AnyConnection(Protocol):
 C = TypeVar("C", bound=AnyConnection)
 
 
-class SessionBase(Generic[C]):
-    """What a session knows of its TSO, and its requests as steps.
+class SessionOptions(TypedDict, total=False):
+    """Options of every session, with the defaults of `SessionBase`."""
 
-    `request_s` bounds an attempt, `retry_s` the whole request; it must exceed a failover. `announced_epoch` reads the
-    epoch that Apache Omid's TSO, whose replies carry none, announces elsewhere. It is read after each begin's reply, so
-    it is never older than the start timestamp (T6).
-    """
+    request_s: float
+    """Bounds an attempt."""
+    retry_s: float
+    """Bounds the whole request; must exceed a failover."""
+    token: bytes
+    announced_epoch: Callable[[], int] | None
+    """Reads the epoch that Apache Omid's TSO, whose replies carry none, announces elsewhere. Called after each begin's
+    reply, so the epoch is never older than the start timestamp (T6). It may block."""
+    has_moved: Callable[[], bool] | None
+    """With several TSOs: whether another TSO leads than the last connected one. Must return quickly, and False if
+    unknown. Called every `LOOK_S` while the TSO owes a reply and sends nothing: so a stopped or disconnected TSO delays
+    a request only until another one leads."""
+    known: KnownDatabase | None
+
+
+class SessionBase(Generic[C]):
+    """What a session knows of its TSO, and its requests as steps."""
 
     def __init__(
         self,
         *,
-        request_s: float,
-        retry_s: float,
-        token: bytes,
         clock: Clock,
-        announced_epoch: Callable[[], int] | None,
+        request_s: float = 5.0,
+        retry_s: float = 60.0,
+        token: bytes = b"",
+        announced_epoch: Callable[[], int] | None = None,
+        has_moved: Callable[[], bool] | None = None,
         known: KnownDatabase | None = None,
     ) -> None:
         self._request_s = request_s
@@ -181,6 +195,7 @@ class SessionBase(Generic[C]):
         self._token = token
         self._clock = clock
         self._announced_epoch = announced_epoch
+        self._has_moved = has_moved
         self._closed = False
         self._epoch = 0
         self.known: Final = known or KnownDatabase()
