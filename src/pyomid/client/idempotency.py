@@ -168,32 +168,21 @@ def found_key(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDone |
     return AlreadyDone(transaction_id, int.from_bytes(value, "big"), _result_of(row.get(RESULT_COLUMN)))
 
 
-def named_key_cell(start_ts: int) -> dict[bytes, bytes]:
-    """Return the key's cell for `Table.put`."""
-    return {_KEY_NAME: start_ts.to_bytes(_START_BYTES, "big")}
-
-
-def found_named_key(transaction_id: str, row: Mapping[bytes, bytes]) -> AlreadyDone | None:
-    """`found_key` for cells as `Table.get` returns them."""
-    columns = {b"%b:%b" % column: column for column in (KEY_COLUMN, RESULT_COLUMN, EXPIRED_COLUMN)}
-    return found_key(transaction_id, {columns[name]: value for name, value in row.items() if name in columns})
-
-
-def kept_result(result: object) -> dict[bytes, bytes]:
-    """Return the cell with a run's result, for `Table.put`; {} if the result cannot be stored."""
+def kept_result(result: object) -> bytes | None:
+    """Return the value of RESULT_COLUMN for a run's result; None if it cannot be stored, or is None."""
     if result is None:
-        return {}
+        return None
     if isinstance(result, bytes):
         value = _BYTES + result
     else:
         try:
             text = json.dumps(result, allow_nan=False)
             if not _is_same(json.loads(text), result):
-                return {}
+                return None
         except (TypeError, ValueError, RecursionError):
-            return {}
+            return None
         value = _JSON + text.encode()
-    return {b"%b:%b" % RESULT_COLUMN: value} if len(value) <= RESULT_BYTES_MAX else {}
+    return value if len(value) <= RESULT_BYTES_MAX else None
 
 
 def _is_same(decoded: object, result: object) -> bool:

@@ -230,20 +230,20 @@ def _try_steps(transaction: RowTransaction, transaction_id: str | None, body: Ca
 
 def _keep_result_steps(transaction: RowTransaction, transaction_id: str, result: object) -> Steps[None]:
     """Store the result with the key, in the same transaction, unless the program ended it or made it rollback-only."""
-    cells = idempotency.kept_result(result)
-    if cells and transaction.can_write:
+    value = idempotency.kept_result(result)
+    if value is not None and transaction.can_write:
         keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
-        yield from keys.put(idempotency.key_row(transaction_id), cells, None, conflict=True) or ()
+        yield from keys.buffer_steps(idempotency.key_row(transaction_id), {idempotency.RESULT_COLUMN: value})
 
 
 def claim_key_steps(transaction: RowTransaction, transaction_id: str) -> Steps[AlreadyDone | None]:
     """Read the idempotency key in the transaction's snapshot; if it does not exist, write it in the transaction."""
     keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
-    row, expired = idempotency.key_rows(transaction_id)
-    found = yield from keys.rows_steps((row, expired), None)
-    done = idempotency.found_named_key(transaction_id, {**found[row], **found[expired]})
+    key, expired = yield from keys.read_steps(idempotency.key_rows(transaction_id), None)
+    done = idempotency.found_key(transaction_id, {**key, **expired})
     if done is None:
-        yield from keys.put(row, idempotency.named_key_cell(transaction.start_ts), None, conflict=True) or ()
+        write = idempotency.key_write(transaction_id, transaction.start_ts)
+        yield from keys.buffer_steps(write.row, dict(write.cells))
     return done
 
 
