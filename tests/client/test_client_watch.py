@@ -171,12 +171,15 @@ def test_f7_a_place_is_renewed_while_nobody_asks(memory_db: Database, monkeypatc
         assert told(watch) == [("insert", b"b")]
 
 
-@pytest.mark.parametrize("where", ["fill_steps", "_round_steps", "_draw_steps", "_pass_steps", "_lease_steps"])
-def test_who_is_in_a_watch_that_is_closed_is_told(memory_db: Database, where: str) -> None:
+@pytest.mark.parametrize("where", ["fill_steps", "_round_steps", "draw_steps", "_pass_steps", "_lease_steps"])
+def test_who_is_in_a_watch_that_is_closed_is_told(
+    memory_db: Database, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """Another thread closes it between any two of its steps, and nothing is held then."""
     watch = soon(memory_db, keep_seconds=60 if where == "_lease_steps" else None)
     put(memory_db, b"a")
-    original = getattr(watch._watching, where)
+    owner: Any = change_feed if where == "draw_steps" else watch._watching
+    original = getattr(owner, where)
 
     def closed_around(*given: Any) -> Any:
         if where == "_pass_steps":
@@ -185,7 +188,7 @@ def test_who_is_in_a_watch_that_is_closed_is_told(memory_db: Database, where: st
         watch.close()
         return found
 
-    setattr(watch._watching, where, closed_around)
+    monkeypatch.setattr(owner, where, closed_around)
     with pytest.raises(Misuse, match="is closed"):
         told(watch)
     assert watch._watching._open is watch._watching._until is None

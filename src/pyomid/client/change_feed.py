@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from pyomid.cells import CellBatch
@@ -25,7 +24,7 @@ from pyomid.client.drive import Blocking
 from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.tables.scans import scan_range
 from pyomid.client.transaction_steps import named
-from pyomid.client.validation import Handle, TableRules, find_table
+from pyomid.client.validation import Handle, TableRules, check_seconds, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
@@ -59,23 +58,26 @@ class RowChange(NamedTuple):
 
 
 def bookmark_steps(leases: LeaseKeeper, keep_s: float | None) -> Steps[tuple[Bookmark, Lease | None]]:
-    """Return the position after everything committed so far. W is read before the start is drawn (F2). With `keep_s` a
-    lease is durable on return, for the caller to `keep`."""
-    check_keep(keep_s)
-    watermark, _ = yield ReadWatermarks()
-    begun: BeginReply = yield Begin()
+    """Return the position after everything committed so far. With `keep_s` a lease is durable on return, for the caller
+    to `keep`."""
+    if keep_s is not None:
+        check_seconds("keep_seconds", keep_s)
+    mark, begun = yield from draw_steps()
     lease: Lease | None = None
     try:
         if keep_s is not None:
             lease = yield Blocking(partial(leases.grant_lasting, begun.start_ts, keep_s))
     finally:
         begun.end()
-    return Bookmark(begun.start_ts, watermark), lease
+    return mark, lease
 
 
-def check_keep(keep_s: float | None) -> None:
-    if keep_s is not None and (isinstance(keep_s, bool) or not isinstance(keep_s, int | float) or not 0 < keep_s < inf):
-        raise Misuse(f"keep_seconds {keep_s!r} is not a number of seconds above 0", value=keep_s)
+def draw_steps() -> Steps[tuple[Bookmark, BeginReply]]:
+    """Return the position after everything committed so far, and the begin's reply, which holds it. W is read first
+    (F2)."""
+    watermark, _ = yield ReadWatermarks()
+    begun: BeginReply = yield Begin()
+    return Bookmark(begun.start_ts, watermark), begun
 
 
 def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:

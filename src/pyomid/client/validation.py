@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any, Final, NoReturn
 
 from pyomid.client.native import puts
@@ -130,6 +131,15 @@ def check_ttl(ttl_seconds: object) -> float:
             value=short,
         )
     return float(ttl_seconds)
+
+
+def check_seconds(name: str, given: object) -> None:
+    given = python_scalar(given)
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        kind = type(given).__name__
+        raise MisuseType(f"{name} {given!r} ({kind}) is not a number of seconds above 0", value=given)
+    if not 0 < given < inf:
+        raise Misuse(f"{name} {given} is not a number of seconds above 0", value=given)
 
 
 class TableRules(puts.KnownColumns):

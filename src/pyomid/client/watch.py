@@ -23,18 +23,17 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client import change_feed
 from pyomid.client.change_feed import ChangeScan, RowChange
 from pyomid.client.drive import Blocking, Driver, Pause
 from pyomid.client.tables.scans import scan_range
-from pyomid.client.validation import Handle, TableRules, find_table
-from pyomid.errors import Misuse, MisuseType
-from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
+from pyomid.client.validation import Handle, TableRules, check_seconds, find_table
+from pyomid.errors import Misuse
+from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import Snapshot
-from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo, python_scalar
+from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.open_database import OpenDatabase
@@ -75,10 +74,10 @@ class Watching:
     ) -> None:
         if key is not None and prefix is not None:
             raise Misuse("give key or prefix, not both")
-        change_feed.check_keep(keep_seconds)
-        _check_seconds("poll_seconds", poll_seconds)
-        if max_wait_seconds is not None:
-            _check_seconds("max_wait_seconds", max_wait_seconds)
+        for name, seconds in (("keep_seconds", keep_seconds), ("max_wait_seconds", max_wait_seconds)):
+            if seconds is not None:
+                check_seconds(name, seconds)
+        check_seconds("poll_seconds", poll_seconds)
         age_s = database.settings.max_transaction_age_seconds
         if keep_seconds is None and poll_seconds >= age_s:
             raise Misuse(
@@ -207,7 +206,7 @@ class Watching:
             if self._keep_s is not None:  # shared, because another lease on it may have another owner
                 yield from self._lease_steps(self._place, leases.share)
         else:
-            place, self._open = yield from self._draw_steps()
+            place, self._open = yield from change_feed.draw_steps()
             change_feed.check_table(info, place)
             if self._keep_s is not None:
                 yield from self._lease_steps(place, leases.grant_lasting)
@@ -240,19 +239,13 @@ class Watching:
                 return False
             yield Pause(min(self._poll_s, left_s))
 
-    def _draw_steps(self) -> Steps[tuple[Bookmark, BeginReply]]:
-        """Return a position after everything committed, and the begin's reply, which holds it. W is read first (F2)."""
-        watermark, _ = yield ReadWatermarks()
-        begun: BeginReply = yield Begin()
-        return Bookmark(begun.start_ts, watermark), begun
-
     def _round_steps(self) -> Steps[ChangeScan]:
         assert self._place is not None
         assert self._range is not None
         for leased in self._leased[-1:]:
             if leased.lease.lost is not None:
                 raise leased.lease.lost
-        self._until = until, held = yield from self._draw_steps()
+        self._until = until, held = yield from change_feed.draw_steps()
         snapshot = Snapshot(until.start_ts + 1, held.epoch)
         change_feed.check_order(self._place, snapshot)
         database = self._database
@@ -300,14 +293,6 @@ class Watching:
         self._check_open()
 
 
-def _check_seconds(name: str, given: object) -> None:
-    given = python_scalar(given)
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise MisuseType(f"{name} {given!r} is {type(given).__name__}, not a number", value=given)
-    if not 0 < given < inf:
-        raise Misuse(f"{name} {given} is not a number of seconds above 0", value=given)
-
-
 class Watch(Handle):
     """Changes as they are committed: an iterator, and a context manager that closes it. Returned by
     `Database.watch`."""
@@ -343,7 +328,5 @@ class Watch(Handle):
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
