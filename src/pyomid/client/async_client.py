@@ -13,10 +13,9 @@ leaves the transaction rollback-only, as a cancelled flush does. The outcome of 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -52,7 +51,7 @@ from pyomid.client.tables.table import Cells, Expected, Table, TableHandle, Tabl
 from pyomid.client.tables.typed import IndexScan, RowT, TypedSteps, TypedTable
 from pyomid.client.transaction import Event, RowTransaction, Transaction, TransactionHandle
 from pyomid.client.validation import Handle
-from pyomid.client.watch import POLL_SECONDS, Watching
+from pyomid.client.watch import Watch, Watching
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
@@ -120,9 +119,7 @@ class AsyncWatch(Handle):
         await self._driver.run(self._watching.begin_steps())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
 
@@ -148,8 +145,13 @@ def _iterated(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Callable[Co
     return cast("Callable[Concatenate[Any, P], AsyncIterator[R]]", method)
 
 
+def _watched(method: Callable[Concatenate[Any, P], Watch]) -> Callable[Concatenate[Any, P], AsyncWatch]:
+    """Return a method of the blocking front end that returns what `self._watch` returns: here an `AsyncWatch`."""
+    return cast("Callable[Concatenate[Any, P], AsyncWatch]", method)
+
+
 class AsyncDatabase(Handle):
-    """As `Database`, with awaits. Returned by `pyomid.aio.connect`.
+    """As `Database`, with awaits: a method without a text here is that of `Database`. Returned by `pyomid.aio.connect`.
 
     It uses a blocking `Database` (tables, completion, close) and an asyncio session of its own (begin, commit). Other
     requests to the TSO, and all requests if there is no such session, use the blocking database's session in threads.
@@ -167,10 +169,7 @@ class AsyncDatabase(Handle):
         if store.capabilities.shared_writes:
             awaited[WriteCells] = SharedWrites(store, self._store_threads).write
         self._driver = AsyncDriver(
-            core.driver,
-            awaited,
-            tso_threads=self._tso_threads,
-            store_threads=self._store_threads,
+            core.driver, awaited, tso_threads=self._tso_threads, store_threads=self._store_threads
         )
 
     @property
@@ -255,9 +254,6 @@ class AsyncDatabase(Handle):
             leases.keep(lease)
         return mark
 
-    release_bookmark = _in_thread(Database.release_bookmark)
-    """As `Database.release_bookmark`."""
-
     async def changes(
         self,
         table: str,
@@ -272,85 +268,32 @@ class AsyncDatabase(Handle):
             for change in found:
                 yield change
 
-    def watch(
-        self,
-        table: str,
-        *,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
-        after: Bookmark | int | None = None,
-        keep_seconds: float | None = None,
-        max_wait_seconds: float | None = None,
-        poll_seconds: float = POLL_SECONDS,
-    ) -> AsyncWatch:
-        """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
-        ends it."""
-        self._core.check_usable()
-        watching = Watching(
-            self._core,
-            table,
-            key=key,
-            prefix=prefix,
-            after=after,
-            keep_seconds=keep_seconds,
-            max_wait_seconds=max_wait_seconds,
-            poll_seconds=poll_seconds,
-        )
-        return AsyncWatch(watching, self._driver)
+    watch = _watched(Database.watch)
+    """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation ends
+    it."""
 
+    release_bookmark = _in_thread(Database.release_bookmark)
     create_table = _in_thread(Database.create_table)
-    """As `Database.create_table`."""
-
     alter_table = _in_thread(Database.alter_table)
-    """As `Database.alter_table`."""
-
     drop_table = _in_thread(Database.drop_table)
-    """As `Database.drop_table`."""
-
     tables = _in_thread(Database.tables)
-    """As `Database.tables`."""
-
     table_info = _in_thread(Database.table_info)
-    """As `Database.table_info`."""
-
     table_schema = _in_thread(Database.table_schema)
-    """As `Database.table_schema`."""
-
     alter_columns = _in_thread(Database.alter_columns)
-    """As `Database.alter_columns`."""
-
     create_index = _in_thread(Database.create_index)
-    """As `Database.create_index`."""
-
     drop_index = _in_thread(Database.drop_index)
-    """As `Database.drop_index`."""
-
     status = _in_thread(Database.status)
-    """As `Database.status`."""
-
     compact = _in_thread(Database.compact)
-    """As `Database.compact`."""
-
     expire = _in_thread(Database.expire)
-    """As `Database.expire`."""
-
     sanitize = _in_thread(Database.sanitize)
-    """As `Database.sanitize`."""
-
     export_parquet = _in_thread(Database.export_parquet)
-    """As `Database.export_parquet`."""
-
     import_parquet = _in_thread(Database.import_parquet)
-    """As `Database.import_parquet`."""
-
     backup = _in_thread(Database.backup)
-    """As `Database.backup`."""
-
     verify = _in_thread(Database.verify)
-    """As `Database.verify`."""
-
     drain = _in_thread(Database.drain)
-    """As `Database.drain`."""
+
+    def _watch(self, watching: Watching) -> AsyncWatch:
+        return AsyncWatch(watching, self._driver)
 
     async def close(self) -> None:
         """Complete finished transactions and close the connection. A second call does nothing."""
@@ -370,9 +313,7 @@ class AsyncDatabase(Handle):
         self._core.check_usable()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -417,11 +358,9 @@ class Beginning(Handle):
         self._transaction = await self
         return await self._transaction.__aenter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._transaction is not None
-        await self._transaction.__aexit__(kind, error, traceback)
+        await self._transaction.__aexit__(kind)
 
 
 class _OneCallAtATime(RowTransaction):
@@ -450,18 +389,31 @@ class _OneCallAtATime(RowTransaction):
             )
 
 
-class AsyncTable(TableHandle[TableSteps]):
-    """As `Table`, with awaits. Returned by `AsyncTransaction.table`."""
+S = TypeVar("S", bound="TableSteps | TypedSteps[Any]")
 
-    def __init__(self, table: TableSteps, run: AsyncRun) -> None:
+
+class _AwaitedTable(TableHandle[S]):
+    """What the asyncio tables have in common."""
+
+    def __init__(self, table: S, run: AsyncRun) -> None:
         self._table = table
         self._run = run
 
-    get = _awaited(Table.get)
-    """As `Table.get`."""
+    def _reader(self, steps: Steps[ArrowScan]) -> Coroutine[Any, Any, pa.RecordBatchReader]:
+        return self._run(self._read_whole_steps(steps))
 
+    def _read_whole_steps(self, steps: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
+        scan = yield from steps
+        batches = yield Blocking(lambda: list(scan.batches(self._table.transaction.database.driver.run)))
+        return scan.reader(batches)
+
+
+class AsyncTable(_AwaitedTable[TableSteps]):
+    """As `Table`, with awaits: a method without a text here is that of `Table`. Returned by
+    `AsyncTransaction.table`."""
+
+    get = _awaited(Table.get)
     rows = _awaited(Table.rows)
-    """As `Table.rows`."""
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
         """As `Table.put`."""
@@ -470,37 +422,16 @@ class AsyncTable(TableHandle[TableSteps]):
             await self._run(steps)
 
     put_if_absent = _awaited(Table.put_if_absent)
-    """As `Table.put_if_absent`."""
-
     increment = _awaited(Table.increment)
-    """As `Table.increment`."""
-
     delete = _awaited(Table.delete)
-    """As `Table.delete`."""
-
     delete_rows = _awaited(Table.delete_rows)
-    """As `Table.delete_rows`."""
+    page = _awaited(Table.page)
+    write_arrow = _awaited(Table.write_arrow)
+    to_arrow = _awaited(Table.to_arrow)
+    """As `Table.to_arrow`, but all rows are read before the return: the reader needs no awaits."""
 
     scan = _iterated(Table.scan)
     """As `Table.scan`, with `async for`."""
-
-    page = _awaited(Table.page)
-    """As `Table.page`."""
-
-    async def to_arrow(
-        self,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        columns: Sequence[str] | Sequence[bytes] | None = None,
-    ) -> pa.RecordBatchReader:
-        """As `Table.to_arrow`, but all rows are read before the return: the reader needs no awaits."""
-        scan = self._table.arrow_scan_steps(start, stop, prefix, columns)
-        return await self._run(_read_whole_steps(self._table.transaction, scan))
-
-    write_arrow = _awaited(Table.write_arrow)
-    """As `Table.write_arrow`."""
 
     async def _rows_of(self, scan: RowScan) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
         while (rows := await self._run(scan.next_steps())) is not None:
@@ -508,52 +439,23 @@ class AsyncTable(TableHandle[TableSteps]):
                 yield row
 
 
-def _read_whole_steps(transaction: RowTransaction, scan: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
-    found = yield from scan
-    batches = yield Blocking(lambda: list(found.batches(transaction.database.driver.run)))
-    return found.reader(batches)
-
-
-class AsyncTypedTable(TableHandle[TypedSteps[RowT]], Generic[RowT]):
-    """As `TypedTable`, with awaits. Returned by `AsyncTransaction.table` with a codec."""
-
-    def __init__(self, table: TypedSteps[RowT], run: AsyncRun) -> None:
-        self._table = table
-        self._run = run
+class AsyncTypedTable(_AwaitedTable[TypedSteps[RowT]], Generic[RowT]):
+    """As `TypedTable`, with awaits: a method without a text here is that of `TypedTable`. Returned by
+    `AsyncTransaction.table` with a codec."""
 
     get = _awaited(TypedTable[RowT].get)
-    """As `TypedTable.get`."""
-
     rows = _awaited(TypedTable[RowT].rows)
-    """As `TypedTable.rows`."""
-
     put = _awaited(TypedTable[RowT].put)
-    """As `TypedTable.put`."""
-
     put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
-    """As `TypedTable.put_if_absent`."""
-
     delete = _awaited(TypedTable.delete)
-    """As `TypedTable.delete`."""
-
     delete_rows = _awaited(TypedTable.delete_rows)
-    """As `TypedTable.delete_rows`."""
-
     increment = _awaited(TypedTable.increment)
-    """As `TypedTable.increment`."""
+    page = _awaited(TypedTable[RowT].page)
+    to_arrow = _awaited(TypedTable.to_arrow)
+    """As `TypedTable.to_arrow`, but all rows are read before the return."""
 
     lookup = _iterated(TypedTable[RowT].lookup)
     """As `TypedTable.lookup`, with `async for`."""
-
-    page = _awaited(TypedTable[RowT].page)
-    """As `TypedTable.page`."""
-
-    async def to_arrow(
-        self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
-    ) -> pa.RecordBatchReader:
-        """As `TypedTable.to_arrow`, but all rows are read before the return."""
-        scan = self._table.arrow_scan_steps(start, stop, prefix, columns)
-        return await self._run(_read_whole_steps(self._table.transaction, scan))
 
     scan = _iterated(TypedTable[RowT].scan)
     """As `TypedTable.scan`, with `async for`."""
@@ -565,7 +467,8 @@ class AsyncTypedTable(TableHandle[TypedSteps[RowT]], Generic[RowT]):
 
 
 class AsyncTransaction(TransactionHandle):
-    """As `Transaction`, with awaits; one call at a time. Returned by `AsyncDatabase.begin`."""
+    """As `Transaction`, with awaits: a method without a text here is that of `Transaction`. One call at a time.
+    Returned by `AsyncDatabase.begin`."""
 
     def __init__(self, core: RowTransaction, driver: AsyncDriver) -> None:
         super().__init__(core)
@@ -586,25 +489,19 @@ class AsyncTransaction(TransactionHandle):
         return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedSteps(table, codec), run)
 
     claim = _awaited(Transaction.claim)
-    """As `Transaction.claim`."""
 
     async def commit(self) -> None:
         """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
         await self._run(self._core.commit_steps())
 
     rollback = _awaited(Transaction.rollback)
-    """As `Transaction.rollback`."""
-
     flush = _awaited(Transaction.flush)
-    """As `Transaction.flush`."""
 
     async def __aenter__(self) -> AsyncTransaction:
         self._core.step(Event.READ)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._run(self._core.exit_steps(kind))
 
     def _run_alone(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:

@@ -81,8 +81,7 @@ def forget(deployment: Deployment, name: str) -> None:
         raise Misuse(f"table {name!r} is registered: its mark does not block sanitizing", table=name)
     if not forget_dropped(deployment, name):
         raise Misuse(
-            f"table {name!r} exists: register it, as `pyomid tables URL discover` prints, or drop it",
-            table=name,
+            f"table {name!r} exists: register it, as `pyomid tables URL discover` prints, or drop it", table=name
         )
 
 

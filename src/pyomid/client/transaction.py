@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
 from weakref import ref
 
@@ -590,9 +589,7 @@ class Savepoint(Handle):
     def __enter__(self) -> Savepoint:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._transaction.can_write and self._transaction.writes.keeps(self._saved):
             self.rollback()
         self.release()
@@ -600,10 +597,8 @@ class Savepoint(Handle):
     async def __aenter__(self) -> Savepoint:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.__exit__(kind)
 
 
 class TransactionHandle(Handle):
@@ -721,7 +716,5 @@ class Transaction(TransactionHandle):
         self._core.step(Event.READ)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._run(self._core.exit_steps(kind))

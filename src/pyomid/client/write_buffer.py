@@ -52,10 +52,7 @@ class WriteBuffer(puts.Buffered):
     deletes. Batches that were sent are kept without values, which avoids an object per cell.
     """
 
-    __slots__ = (
-        *("_batches", "_keys", "_sent"),
-        *("checked", "claims", "info", "reads", "taken_back"),
-    )
+    __slots__ = (*("_batches", "_keys", "_sent"), *("checked", "claims", "info", "reads", "taken_back"))
 
     def __init__(self, info: TableInfo, reads: OpenReads) -> None:
         self.info = info

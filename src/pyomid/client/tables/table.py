@@ -25,12 +25,7 @@ from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
 from pyomid.client.tables.scans import DescendingScan, RowScan, page_token, rest_of_range, scan_range
-from pyomid.client.transaction_steps import (
-    Row,
-    full_name,
-    named,
-    unless_index_dropped,
-)
+from pyomid.client.transaction_steps import Row, full_name, named, unless_index_dropped
 from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
@@ -454,12 +449,20 @@ class TableHandle(Handle, Generic[S]):
         return self._table.name
 
 
-class Table(TableHandle[TableSteps]):
-    """A table in a transaction's snapshot, with its own writes. Returned by `Transaction.table`."""
+class BlockingTable(TableHandle[S]):
+    """What the blocking tables have in common."""
 
-    def __init__(self, table: TableSteps, run: Run) -> None:
+    def __init__(self, table: S, run: Run) -> None:
         self._table = table
         self._run = run
+
+    def _reader(self, steps: Steps[ArrowScan]) -> pa.RecordBatchReader:
+        scan = self._run(steps)
+        return scan.reader(scan.batches(self._run))
+
+
+class Table(BlockingTable[TableSteps]):
+    """A table in a transaction's snapshot, with its own writes. Returned by `Transaction.table`."""
 
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
@@ -563,8 +566,7 @@ class Table(TableHandle[TableSteps]):
         open, in any thread. It does not contain later writes of the transaction. DuckDB, Polars and pandas accept it.
         Needs pyarrow.
         """
-        scan = self._run(self._table.arrow_scan_steps(start, stop, prefix, columns))
-        return scan.reader(scan.batches(self._run))
+        return self._reader(self._table.arrow_scan_steps(start, stop, prefix, columns))
 
     def write_arrow(self, data: Any) -> int:
         """Write a RecordBatch, Table, RecordBatchReader, or an object with `__arrow_c_stream__` (a pandas or Polars

@@ -15,17 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
-from pyomid.client.drive import Run
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.scans import DescendingScan, RowScan
-from pyomid.client.tables.table import (
-    TableHandle,
-    TableSteps,
-    check_step,
-    columns_of,
-    unexpected,
-)
+from pyomid.client.tables.table import BlockingTable, TableSteps, check_step, columns_of, unexpected
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
 from pyomid.client.validation import check_limit, check_list
 from pyomid.errors import Corruption, Misuse, MisuseType
@@ -279,12 +272,8 @@ class TypedSteps(Generic[RowT]):
         return True
 
 
-class TypedTable(TableHandle[TypedSteps[RowT]], Generic[RowT]):
+class TypedTable(BlockingTable[TypedSteps[RowT]], Generic[RowT]):
     """A typed table in a transaction's snapshot, with its own writes. Returned by `Transaction.table` with a codec."""
-
-    def __init__(self, table: TypedSteps[RowT], run: Run) -> None:
-        self._table = table
-        self._run = run
 
     def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
         """Return the row with this key (a tuple if the key has several columns); None if there is none.
@@ -354,8 +343,7 @@ class TypedTable(TableHandle[TypedSteps[RowT]], Generic[RowT]):
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """As `Table.to_arrow`, with the bounds of `scan`. Default of `columns`: the columns of the class, else all."""
-        scan = self._run(self._table.arrow_scan_steps(start, stop, prefix, columns))
-        return scan.reader(scan.batches(self._run))
+        return self._reader(self._table.arrow_scan_steps(start, stop, prefix, columns))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
         while (rows := self._run(scan.next_steps())) is not None:
