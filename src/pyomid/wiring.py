@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -337,11 +337,8 @@ def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
         return Deployment(store, commit_table, leader_state, catalog, tso, Settings(), closers=closers)
 
     def records() -> int:
-        store = EmbeddedStore(folder, create=False)
-        try:
+        with closing(EmbeddedStore(folder, create=False)) as store:
             return store.record_count()
-        finally:
-            store.close()
 
     return FolderUpkeep(
         folder,

@@ -179,22 +179,17 @@ class OpenDatabase:
             self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
-    def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Start completion after the reply. An error is only logged: the commit stands, and readers repair the rest."""
+    def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet, *, at_once: bool) -> bool:
+        """Start completion after the reply. `at_once`: return False if that would wait for room in the
+        queue. An error is only logged: the commit stands, and readers repair the rest."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
+            if at_once:
+                return self.background.complete_at_once(start_ts, commit_ts, written)
             self.background.complete(start_ts, commit_ts, written)
         except Exception as error:
             self.background.failed(error)
-
-    def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
-        """Do as `end_committed` and return True, or return False if that would wait for room in the queue."""
-        try:
-            self.commit_cache.put(start_ts, commit_ts)
-            return self.background.complete_at_once(start_ts, commit_ts, written)
-        except Exception as error:
-            self.background.failed(error)
-            return True
+        return True
 
     def end_rolled_back(self, writes: TransactionSteps) -> None:
         """Start the deletes of a rollback. An error is only logged: compaction deletes the rest."""

@@ -546,14 +546,14 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             raise
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
-        commit_ts, written = decided.reply.commit_ts, decided.written
-        if not self.database.end_committed_at_once(self.start_ts, commit_ts, written):
-            yield from self._afterwards_steps(partial(self.database.end_committed, self.start_ts, commit_ts, written))
+        end = partial(self.database.end_committed, self.start_ts, decided.reply.commit_ts, decided.written)
+        if not end(at_once=True):
+            yield from self._afterwards_steps(partial(end, at_once=False))
 
     def _rolled_back_steps(self) -> Steps[None]:
         yield from self._afterwards_steps(partial(self.database.end_rolled_back, self.writes))
 
-    def _afterwards_steps(self, end: Callable[[], None]) -> Steps[None]:
+    def _afterwards_steps(self, end: Callable[[], object]) -> Steps[None]:
         """Run `end` after the outcome is known: an error here, such as a system out of threads, must not look like a
         failed commit."""
         try:
