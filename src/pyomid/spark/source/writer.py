@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyomid.client.idempotency import check_transaction_id
 from pyomid.client.session.lease_keeper import Lease
@@ -20,11 +21,6 @@ from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
 from pyomid.spark.source.options import Options, checked_choice
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.source.supported_pyspark import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 from pyomid.spark.source.write_task import (
     BranchReport,
     ReplacePlan,
