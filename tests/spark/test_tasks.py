@@ -39,13 +39,13 @@ from pyomid.spark.source.write_task import (
     BranchReport,
     MergePlan,
     WritePlan,
+    check_distinct_keys,
     delete_range,
     delete_rows,
     merge_rows,
     reported_by_task,
     write_rows,
 )
-from pyomid.spark.source.written_rows import check_distinct_keys
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -268,7 +268,7 @@ import pyarrow as pa
 import test_tasks as of
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.types import BeginReply, KeyRange
-from pyomid.spark.source.comparisons import Where
+from pyomid.spark.source.key_ranges import Where
 from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.spark.source.write_task import reporting, write_rows
 

@@ -28,7 +28,7 @@ from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import way_to_fit
 from pyomid.spark.frame_schema import spark_type
-from pyomid.spark.source.comparisons import Comparison, comparisons_in, conjuncts, key_range_of, literal_value
+from pyomid.spark.source.key_ranges import Comparison, comparisons_in, conjuncts, key_range_of, literal_value
 from pyomid.types import KeyRange
 
 if TYPE_CHECKING:

@@ -46,12 +46,11 @@ from pyomid.spark.frame_schema import (
     fields_of,
     table_or_none,
 )
-from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.loads import allowed_keys, known_columns, placed, snapshot_options, table_frame
 from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.sessions import any_case, parallelism
+from pyomid.spark.sessions import any_case, item_results, job_named, parallelism, task_results, writes_by
 from pyomid.spark.source.options import checked_choice, checked_level, names_of
 from pyomid.spark.source.read_task import ReadPlan, divided
 from pyomid.spark.source.write_task import (
@@ -59,12 +58,12 @@ from pyomid.spark.source.write_task import (
     WritePlan,
     delete_range,
     delete_rows,
+    look_up,
     named_batches,
     reported,
     reporting,
     write_rows,
 )
-from pyomid.spark.source.written_rows import Lookup, look_up
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
@@ -409,8 +408,8 @@ class SparkTransaction(LargeTransaction):
         work = functools.partial(_delete_part, plan, self.read_plan(plan.info), whole)
         return self._of_ranges(job, plan.info.name, keys, work)
 
-    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
-        return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
+    def _look_up(self, plan: WritePlan, branches: Sequence[int], span: KeyRange) -> list[bytes | None]:
+        return self._of_ranges("check", plan.info.name, span, functools.partial(look_up, plan, branches))
 
     def _of_ranges(self, job: str, table: str, span: KeyRange, work: Callable[[KeyRange], R | None]) -> list[R]:
         """Run a job with one task for each part of a table's range. Return the results of all."""

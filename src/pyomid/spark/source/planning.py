@@ -41,8 +41,7 @@ from pyomid.spark.source.change_rows import (
     until_of,
     with_change_columns,
 )
-from pyomid.spark.source.comparisons import Where
-from pyomid.spark.source.key_ranges import key_range, parse_bound
+from pyomid.spark.source.key_ranges import Where, key_range, parse_bound
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, check_read, divided, intersection, read_range
 from pyomid.spark.source.stream_reader import BOOKMARK_S, HAS_READ_LIMITS, OmidStreamReader, StreamPlan

@@ -30,7 +30,7 @@ from pyomid.spark.held_start import UNHELD, HeldStart
 from pyomid.types import KeyRange, TableSchema
 
 if TYPE_CHECKING:
-    from pyomid.spark.source.comparisons import Where
+    from pyomid.spark.source.key_ranges import Where
 
 BATCH_ROWS: Final = 10_000
 """Spark's own default of rows in one Arrow batch."""
@@ -206,7 +206,7 @@ _TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
 
 
 def write_text(start_ts: int, database_id: bytes, table: str) -> str:
-    """Return the value of the property `WRITES` for the jobs of a write (`jobs.writes_by`)."""
+    """Return the value of the property `WRITES` for the jobs of a write (`sessions.writes_by`)."""
     return f"{start_ts}-{database_id.hex()}-{table.encode().hex()}"
 
 
