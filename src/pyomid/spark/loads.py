@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyomid.client.change_feed import place
 from pyomid.client.open_database import check_time, moment_of
@@ -114,19 +115,61 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
         raise
 
 
-class Reads(Protocol):
-    """Where a query reads its tables: one snapshot of a database, in a session."""
+class Reads(ABC):
+    """Reads tables at one snapshot of a database, in a session."""
 
-    @property
-    def session(self) -> SparkSession: ...
+    session: SparkSession
+    connection: Connection
 
-    @property
-    def connection(self) -> Connection: ...
+    @abstractmethod
+    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+        """Return the table's catalog entry, and the options of a read at the snapshot."""
 
-    def read(self, table: str, *, where: str | None = None) -> DataFrame: ...
+    def read(
+        self,
+        table: str,
+        *,
+        where: Column | str | None = None,
+        columns: str | Sequence[str] | None = None,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        schema: StructType | None = None,
+        row_key: Sequence[str] | str | None = None,
+        mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
+        partitions: int | None = None,
+    ) -> DataFrame:
+        """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
+
+        `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
+        "origin = 'EWR' and hour >= 7", also bound the keys that are read.
+        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
+        datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
+        `mapping`: for a table without a schema in the catalog.
+        Use the frame before the transaction ends.
+        """
+        spark, (info, at) = self.session, self.entered(table)
+        reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
+        reader = reader.option("numPartitions", partitions or parallelism(spark))
+        if schema is not None:
+            reader = reader.schema(schema)
+        if row_key is not None:
+            reader = reader.option("rowKey", row_key_text(row_key))
+        if mapping is not None:
+            reader = reader.option("mapping", _mapping_text(mapping))
+        names = None if columns is None else known_columns(spark, info, names_of(columns))
+        by_option = names is not None and where is None and schema is None
+        if names is not None and by_option:
+            reader = reader.option("columns", names_text(names))
+        keys = keys_of(spark, info, start, stop, prefix, where)
+        reader = reader.options(**dict(_bounds(keys)))
+        what = f"the read of {info.name!r}"
+        frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
+        met = frame if where is None else _meeting(frame, where, what)
+        return met if names is None or by_option else columns_of(met, names, what)
 
 
-class _LeasedReads:
+class _LeasedReads(Reads):
     """Reads at a start that is leased at the first read."""
 
     def __init__(self, db: SparkDatabase) -> None:
@@ -134,11 +177,10 @@ class _LeasedReads:
         self.connection = db.opened(create=False)
         self._held: HeldStart | None = None
 
-    def read(self, table: str, *, where: str | None = None) -> DataFrame:
+    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
         if self._held is None:
             self._held = HeldStart.drawn(self.connection).owned(self.connection)
-        at = snapshot_options(self.connection, self._held.start_ts)
-        return table_frame(self.session, self.connection.table(table), at, where=where)
+        return self.connection.table(table), snapshot_options(self.connection, self._held.start_ts)
 
     def end(self) -> None:
         if self._held is not None:
@@ -195,42 +237,6 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
     """Return the options of a read at a start that is leased already."""
     return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
-
-
-def table_frame(
-    spark: SparkSession,
-    info: TableInfo,
-    at: Mapping[str, str],
-    *,
-    where: Column | str | None = None,
-    columns: str | Sequence[str] | None = None,
-    start: Any = None,
-    stop: Any = None,
-    prefix: Any = None,
-    schema: StructType | None = None,
-    row_key: Sequence[str] | str | None = None,
-    mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
-    partitions: int | None = None,
-) -> DataFrame:
-    """Return a lazy frame of a table at the snapshot of the options `at`; the others are `SparkTransaction.read`'s."""
-    reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
-    reader = reader.option("numPartitions", partitions or parallelism(spark))
-    if schema is not None:
-        reader = reader.schema(schema)
-    if row_key is not None:
-        reader = reader.option("rowKey", row_key_text(row_key))
-    if mapping is not None:
-        reader = reader.option("mapping", _mapping_text(mapping))
-    names = None if columns is None else known_columns(spark, info, names_of(columns))
-    by_option = names is not None and where is None and schema is None
-    if names is not None and by_option:
-        reader = reader.option("columns", names_text(names))
-    keys = keys_of(spark, info, start, stop, prefix, where)
-    reader = reader.options(**dict(_bounds(keys)))
-    what = f"the read of {info.name!r}"
-    frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
-    met = frame if where is None else _meeting(frame, where, what)
-    return met if names is None or by_option else columns_of(met, names, what)
 
 
 def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:

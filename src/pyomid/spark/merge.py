@@ -53,7 +53,7 @@ from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, me
 from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from pyomid.spark.transactions import SparkTransaction
 
@@ -103,7 +103,6 @@ class Merge(Handle):
     def __init__(
         self,
         tx: SparkTransaction,
-        spark: SparkSession,
         source: DataFrame | pa.Table,
         table: str,
         on: Sequence[str],
@@ -111,7 +110,6 @@ class Merge(Handle):
         stale_read: str,
     ) -> None:
         self._tx = tx
-        self._spark = spark
         self._source = source
         self._table = table
         self._on = on
@@ -148,8 +146,8 @@ class Merge(Handle):
             return self._source
         takes_all = any(clause.values is None and clause.action != DELETE for clause in self._clauses)
         types = {name: kind for name, kind in column_types(info).items() if takes_all or name in self._on}
-        rows = local_rows(self._spark, self._source, f"the merge into {self._table!r}", types)
-        return rows.frame(self._spark)
+        spark = self._tx.session
+        return local_rows(spark, self._source, f"the merge into {self._table!r}", types).frame(spark)
 
     # For pyomid's own use
 
