@@ -309,7 +309,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             options.nulls,
             () if work.claims_tables else info.id_levels,
             work.may_claim_tables,
-            self._conn.database_id,
             self.reported_max,
             options.whole or options.new_keys,
             self.read_plan(info) if options.new_keys else None,
@@ -325,7 +324,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             self.snapshot(info.name),
             BATCH_ROWS,
             self._held,
-            self._conn.database_id,
         )
 
     # After the tasks

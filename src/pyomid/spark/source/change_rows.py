@@ -27,7 +27,7 @@ from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
 from pyomid.protocol.time_points import wall_ms_of
 from pyomid.row_codec.decode import RowDecoder
-from pyomid.spark.connections import Connection
+from pyomid.spark.connections import Connection, TaskUrl
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch
@@ -53,13 +53,12 @@ class KnownTimes:
 class ChangesPlan:
     """The part of a read of changes that all its tasks share."""
 
-    url: str
+    url: TaskUrl
     table: str
     schema: TableSchema
     wanted: tuple[str, ...]
     since: Bookmark
     until: Snapshot
-    database_id: bytes
     times: KnownTimes
     held: HeldStart
     """`base_start` of `since` or an older start, whose lease tasks renew."""

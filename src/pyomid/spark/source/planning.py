@@ -107,7 +107,6 @@ class Planner:
             conn.driver.run(seen_steps(self._info(), self._snapshot(held), conn.cache)),
             self._options.whole("batchRows", least=1) or BATCH_ROWS,
             held,
-            self._database_id,
             where,
         )
         return OmidReader(plan, self._range(table_schema, where), self._partitions(), schema)
@@ -128,7 +127,6 @@ class Planner:
             wanted,
             since,
             until,
-            self._database_id,
             known_times(conn),
             HeldStart.position(conn, base_start(since), held.term_s),
         )
@@ -255,14 +253,13 @@ class Planner:
         from pyomid.spark.source.writer import OmidWriter
 
         try:
-            fields = fields_of(schema)
             return OmidWriter.prepared(
+                self._connection(),
                 self._options,
                 held.begun,
-                fields,
+                fields_of(schema),
                 overwrite=overwrite,
                 partitions=self._partitions(),
-                database_id=self._database_id,
             )
         except BaseException:
             held.end(self._connection())
@@ -343,7 +340,7 @@ class OmidReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with coded_errors():
-            store = connection(self._plan.url, self._plan.database_id).deployment.store
+            store = connection(self._plan.url).deployment.store
             parts = divided(store, self._plan.table, self._range, self._partitions)
             return [RangePartition(*part) for part in parts or [NO_KEYS]]
 
@@ -351,7 +348,7 @@ class OmidReader(DataSourceReader):
         assert isinstance(partition, RangePartition)
         with coded_errors():
             plan, key_range, arrow = self._plan, KeyRange(partition.start, partition.stop), arrow_of(self._schema)
-            conn = connection(plan.url, plan.database_id)
+            conn = connection(plan.url)
             if isinstance(plan, ReadPlan):
                 check_read(plan)
                 plan.held.renew(conn)

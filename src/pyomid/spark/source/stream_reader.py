@@ -302,7 +302,6 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 plan.wanted,
                 since.mark,
                 until,
-                plan.database_id,
                 last.times,
                 HeldStart.position(conn, held_ts, plan.bookmark_s, is_own=since.is_own),
             )
@@ -314,7 +313,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         with coded_errors():
             crash_point("spark.stream.read")
             changes = partition.changes
-            conn = connection(changes.url, changes.database_id)
+            conn = connection(changes.url)
             yield from read_changes(conn, changes, partition.key_range, arrow_of(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import sentinel_column
-from pyomid.spark.connections import Connection, connection
+from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
@@ -46,7 +46,7 @@ NO_IDS: Final = np.empty(0, np.int64)
 class WritePlan:
     """The part of a write that all its tasks share."""
 
-    url: str
+    url: TaskUrl
     info: TableInfo
     schema: TableSchema
     written: tuple[str, ...]
@@ -59,8 +59,6 @@ class WritePlan:
     changes."""
     may_claim_tables: bool = True
     """Whether the write goes on if the TSO has no room for the ids; if False, the level was given, and it fails."""
-    database_id: bytes = b""
-    """The database of these timestamps; empty if unknown."""
     reported_max: int = REPORTED_MAX
     """About how many keys all tasks report to the driver together."""
     whole: bool = False
@@ -142,7 +140,7 @@ def write_rows(
         cells = _absent(plan, plan.absent_from, cells)
     old: Iterable[CellBatch] = ()
     if replaced is not None:
-        old = replaced.tombstones(connection(plan.url, plan.database_id), replaced.parts[task : task + 1])
+        old = replaced.tombstones(connection(plan.url), replaced.parts[task : task + 1])
     return _write_branch(
         plan,
         cells,
@@ -154,7 +152,7 @@ def write_rows(
 
 def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> Iterator[CellBatch]:
     """Yield the batches, after checking that the snapshot sees none of their rows."""
-    conn, layout = connection(plan.url, plan.database_id), key_layout(plan.schema)
+    conn, layout = connection(plan.url), key_layout(plan.schema)
     for batch in batches:
         present = _present(conn, read, batch)
         if present is not None:
@@ -168,7 +166,7 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the batches and renew the lease: the frame may be slow, and nothing is written before a run is full."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     for batch in batches:
         conn.renew(plan.start_ts)
         yield batch
@@ -185,7 +183,7 @@ def delete_rows(
     decision to delete depends on all values of the row, nulls included.
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     columns = (*(_stored(plan.schema) if whole else ()), *plan.existence)
     return _write_branch(
         plan, (_key_deletes(conn, read, encoder, batch, columns) for batch in batches if batch.num_rows)
@@ -194,7 +192,7 @@ def delete_rows(
 
 def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, whole: bool = False) -> BranchReport | None:
     """Delete every row that the snapshot sees in a range. `whole`: as in `delete_rows`."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     columns = (*_stored(plan.schema), *plan.existence) if whole else ()
     return _write_branch(plan, _range_deletes(conn, read, key_range, columns))
 
@@ -204,7 +202,7 @@ def delete_rest(
 ) -> list[BranchReport]:
     """Delete the rows of an overwrite that no task deleted. `reports`: of the tasks; `done`: their numbers. Returns
     the report of the branch of the tombstones, if it has any."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     rest = [part for task, part in enumerate(replaced.parts) if task not in done]
     report = _write_branch(plan, replaced.tombstones(conn, rest), branch=replaced.branch)
     if report is not None:
@@ -240,7 +238,7 @@ class MergePlan:
 def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
     """Update, insert and delete rows. The first column is the action; the others are the key's and `plan.written`."""
     counts = {UPDATE: 0, INSERT: 0, DELETE: 0}
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     updates, inserts, deletes = (
         RowEncoder(
             plan.schema,
@@ -317,7 +315,7 @@ def _write_branch(
 ) -> BranchReport | None:
     """Write `old` under `old_branch`, then the batches under `branch`, by default a new one, which also reports the
     ids of both."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     rows = cells = size = deleted = 0
     ids, keys = _ConflictIds(conn, plan), [NO_IDS]
     first, last = b"", b""
@@ -561,7 +559,7 @@ def span_of(reports: Iterable[BranchReport]) -> KeyRange:
 def look_up(plan: WritePlan, branches: Sequence[int], key_range: KeyRange) -> bytes | None:
     """Scan a range up to the first key under two of the branches, and return it: it makes the write fail. None: there
     is none."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     for batch in conn.deployment.store.scan(plan.info.name, key_range):
         conn.renew(plan.start_ts)
         if batch.rows:
