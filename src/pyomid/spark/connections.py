@@ -159,17 +159,6 @@ class Connection:
         begun.end()
         self.deployment.tso.report_open_starts()
 
-    def hold_by_lease(self, begun: BeginReply, term_s: float | None) -> None:
-        """Replace the hold of `begin` by a lease for one term, so that other processes can continue under the start.
-        If the lease is refused, or the call is interrupted, nothing holds the start."""
-        try:
-            lease = self.leases.grant_lasting(begun.start_ts, term_s)
-            self.end(begun)
-            self.leases.keep(lease)
-        except BaseException:
-            begun.end()
-            raise
-
     def renew(self, start_ts: int) -> None:
         """Renew a lease unless this process did so in the last third of a term. SnapshotTooOld: the lease is gone."""
         now = self.deployment.clock()

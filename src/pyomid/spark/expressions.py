@@ -79,6 +79,16 @@ def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[
         raise
 
 
+def condition_of(frame: DataFrame, given: Column | str, what: str, name: str) -> Column:
+    """Return a boolean expression over a frame's rows. `Misuse` if Spark cannot resolve it, `MisuseType` if it is not
+    boolean."""
+    condition = expression(given, what)
+    (kind,) = resolved(frame, {name: condition}, what)
+    if kind.typeName() != "boolean":
+        raise MisuseType(f"{what}: {name} has type {kind.simpleString()}, not boolean")
+    return condition
+
+
 def _types(frame: DataFrame, columns: Collection[Column]) -> list[DataType]:
     # in a filter Spark refuses aggregates, window functions and generators
     met = functools.reduce(lambda one, other: one & other, (column.isNotNull() for column in columns), f.lit(True))

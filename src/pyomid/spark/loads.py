@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark.sql import functions as f
+
 from pyomid.client.change_feed import place
 from pyomid.client.open_database import check_time, moment_of
 from pyomid.client.upkeep.partitions import chosen_tables
@@ -31,7 +33,7 @@ from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.connections import Connection
-from pyomid.spark.expressions import quoted
+from pyomid.spark.expressions import condition_of, quoted, range_of
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, check_running, parallelism
@@ -165,7 +167,7 @@ class Reads(ABC):
         reader = reader.options(**dict(_bounds(keys)))
         what = f"the read of {info.name!r}"
         frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
-        met = frame if where is None else _meeting(frame, where, what)
+        met = frame if where is None else frame.where(condition_of(frame, where, what, "its condition"))
         return met if names is None or by_option else columns_of(met, names, what)
 
 
@@ -262,8 +264,6 @@ def allowed_keys(spark: SparkSession, info: TableInfo, where: Column | str | Non
     """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
     if info.schema is None or not isinstance(where, str):
         return KeyRange(), where is None
-    from pyomid.spark.expressions import range_of
-
     empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
     return range_of(empty, key_layout(info.schema), where)
 
@@ -272,17 +272,6 @@ def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
     """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
     return f"omid {table}{bounds} version={start_ts}"
-
-
-def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
-    """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
-    from pyomid.spark.expressions import expression, resolved
-
-    condition = expression(where, what)
-    (kind,) = resolved(rows, {"its condition": condition}, what)
-    if kind.typeName() != "boolean":
-        raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
-    return rows.where(condition)
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
@@ -393,8 +382,6 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
 def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
     """Write the past rows with these keys, and delete the rows of the other keys. Return how many were written and
     deleted. `keys` is persisted."""
-    from pyspark.sql import functions as f
-
     names, key = past.columns, keys.columns
     wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
     same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]

@@ -225,19 +225,12 @@ class _Work:
         self._clauses = clauses = [self._named(clause) for clause in clauses]
         self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
         by_cell = ConflictLevel.CELL in info.id_levels
-        rows_change = any(clause.action == UPDATE for clause in clauses)
+        updates = [values for clause, values in zip(clauses, self._values, strict=True) if clause.action == UPDATE]
         inserts = any(clause.action == INSERT for clause in clauses)
-        every_column = inserts or (rows_change and by_cell)
-        named = {name for values in self._values for name in values}
+        updated = {name for values in updates for name in values}
         stored = [name for name in self._columns if name not in self._key]
-        self._written = tuple(name for name in stored if every_column or name in named)
-        updated = {
-            name
-            for clause, values in zip(clauses, self._values, strict=True)
-            if clause.action == UPDATE
-            for name in values
-        }
-        self._updated = tuple(n for n in stored if by_cell or n in updated)
+        self._updated = tuple(name for name in stored if by_cell or name in updated)
+        self._written = tuple(n for n in stored if inserts or (updates and by_cell) or n in updated)
 
     def perform(self, tx: SparkTransaction, level: str | None) -> MergeResult:
         types = {column.name: column.spark_type for column in self._schema.columns}

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
+from pyspark.sql import functions as f
 
 from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
@@ -36,8 +37,10 @@ from pyomid.row_codec.schema import (
     row_key_parts,
     schema_of,
 )
+from pyomid.spark.change_data import ChangesResult, apply_changes
 from pyomid.spark.coded_errors import original_error, original_errors
 from pyomid.spark.connections import Connection
+from pyomid.spark.expressions import assignments, expression, fitted, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
@@ -49,6 +52,7 @@ from pyomid.spark.frame_schema import (
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.loads import Reads, allowed_keys, known_columns, placed, snapshot_options
 from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
+from pyomid.spark.merge import Merge
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.sessions import any_case, item_results, job_named, parallelism, task_results, writes_by
 from pyomid.spark.source.options import checked_choice, checked_level, names_of
@@ -70,9 +74,7 @@ from pyomid.types import Column as StoredColumn
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pyomid.spark.change_data import ChangesResult
     from pyomid.spark.database import SparkDatabase
-    from pyomid.spark.merge import Merge
 
 R = TypeVar("R")
 
@@ -247,10 +249,6 @@ class SparkTransaction(LargeTransaction, Reads):
         `set`: column → a Spark column, a SQL text over the table's columns, or a value that is not a string. Other
         columns keep their values, but are protected too: at level cell the whole row is written.
         """
-        from pyspark.sql import functions as f
-
-        from pyomid.spark.expressions import assignments, expression, fitted, resolved
-
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
@@ -294,8 +292,6 @@ class SparkTransaction(LargeTransaction, Reads):
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
-        from pyomid.spark.merge import Merge
-
         level = checked_level(conflict_level)
         given = rows_given(self.session, source, f"the source of the merge into {table!r}")
         return Merge(self, given, table, names_of(on), level, stale_read)
@@ -323,8 +319,6 @@ class SparkTransaction(LargeTransaction, Reads):
         expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
         `bad` they become rows of that table instead: table, position, reason, change (JSON).
         """
-        from pyomid.spark.change_data import apply_changes
-
         return apply_changes(
             self, changes, table, sequence_by=sequence_by, deletes=deletes, reason=reason, position=position, bad=bad
         )
