@@ -325,8 +325,7 @@ def _given_database(options: Options) -> bytes:
 class RangePartition(InputPartition):
     """The range of row keys that one task reads."""
 
-    start: bytes
-    stop: bytes | None
+    key_range: KeyRange
 
 
 class OmidReader(DataSourceReader):
@@ -342,12 +341,12 @@ class OmidReader(DataSourceReader):
         with coded_errors():
             store = connection(self._plan.url).deployment.store
             parts = divided(store, self._plan.table, self._range, self._partitions)
-            return [RangePartition(*part) for part in parts or [NO_KEYS]]
+            return [RangePartition(part) for part in parts or [NO_KEYS]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
         with coded_errors():
-            plan, key_range, arrow = self._plan, KeyRange(partition.start, partition.stop), arrow_of(self._schema)
+            plan, key_range, arrow = self._plan, partition.key_range, arrow_of(self._schema)
             conn = connection(plan.url)
             if isinstance(plan, ReadPlan):
                 check_read(plan)
