@@ -19,7 +19,6 @@ from spark_sessions import local_session
 import pyomid
 import pyomid.spark
 from pyomid.spark.connections import connection
-from pyomid.spark.source.change_rows import place_text
 from pyomid.types import TaskToken
 
 if TYPE_CHECKING:
@@ -133,13 +132,17 @@ def by_the_source(spark: SparkSession, url: str) -> tuple[list[Any], str, str]:
         spark.sql("SELECT count(*) FROM v_s").head()[0],
         load(where="id=1").count(),
     ]
-    return counts, plan, place_text(since)
+    return counts, plan, str(since)
 
 
 def by_streams(spark: SparkSession, url: str, folder: str, since: str) -> list[Any]:
     """From a table into a table, and by `stream_sink`; each query ends when it has read what was there."""
     db = pyomid.spark.connect(spark, url)
-    changes = spark.readStream.format("omid").options(url=url, table="s", readChangeFeed="true", starting=since).load()
+    changes = (
+        spark.readStream.format("omid")
+        .options(url=url, table="s", readChangeFeed="true", startingBookmark=since)
+        .load()
+    )
     rows = changes.where("_change_type = 'update_postimage'").select("id", "text")
 
     def finished(query: StreamingQuery) -> None:

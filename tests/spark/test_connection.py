@@ -52,11 +52,12 @@ def test_a_remade_database_is_connected_anew(tmp_path: Path, url: str, how: str)
 
 def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
     """Its snapshot means other commits there: rows are read that it never saw, or missed, without a word."""
-    planned = connection(url).database_id
-    assert connection(url, planned).database_id == planned
+    planned, of_plan = connection(url).database_id, connection(url).task_url
+    assert connection(url, planned).database_id == planned == connection(of_plan).database_id
     remake(url, tmp_path / "db")
-    with pytest.raises(Misuse, match=r"made for database .* was dropped"):
-        connection(url, planned)
+    for how in ((url, planned), (of_plan,)):
+        with pytest.raises(Misuse, match=r"made for database .* was dropped"):
+            connection(*how)
     assert connection(url, b"").database_id != planned
     with pytest.raises(Misuse, match="was dropped"):
         OmidDataSource({"url": url, "table": "new", "_snapshotVersion": "50", "_snapshotDatabase": planned.hex()})

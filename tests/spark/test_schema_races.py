@@ -39,7 +39,9 @@ def conn() -> Connection:
 
 
 def prepared(conn: Connection, fields: Sequence[Field], **how: str) -> OmidWriter:
-    return OmidWriter.prepared(Options({"url": conn.url, "table": "t", **how}), begin(conn), fields, overwrite=False)
+    return OmidWriter.prepared(
+        conn, Options({"url": conn.url, "table": "t", **how}), begin(conn), fields, overwrite=False
+    )
 
 
 def save(conn: Connection, fields: Sequence[Field], row: dict[str, Any], **how: str) -> None:
@@ -52,7 +54,7 @@ def rows_of(conn: Connection) -> list[dict[str, Any]]:
     begun = conn.deployment.tso.begin()
     schema = schema_of(conn.deployment.catalog.table("t"))
     names = tuple(column.name for column in schema.columns)
-    plan = ReadPlan(conn.url, "t", schema, names, Snapshot(begun.start_ts, begun.epoch), 9)
+    plan = ReadPlan(conn.task_url, "t", schema, names, Snapshot(begun.start_ts, begun.epoch), 9)
     return [
         row for batch in read_range(conn, plan, KeyRange(), arrow_schema(schema, names)) for row in batch.to_pylist()
     ]

@@ -227,7 +227,7 @@ def test_the_option_where_gives_what_a_filter_gives(
     """Also of columns that are not read; and of the keys only those that may meet it are looked at."""
     from pyomid.row_codec.row_key import key_layout
     from pyomid.row_codec.schema import schema_of
-    from pyomid.spark.source.comparisons import Where
+    from pyomid.spark.source.key_ranges import Where
 
     source = spark.read.format("omid").options(url=url, table="ranged")
     everything = source.load()

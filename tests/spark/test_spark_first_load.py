@@ -22,8 +22,8 @@ from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.spark.connections import close_connections
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.sessions import workers_fault
+from pyomid.spark.source.datasource import check_pyspark
 from pyomid.spark.source.options import Options
-from pyomid.spark.source.supported_pyspark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -34,6 +34,12 @@ def test_a_plain_url_and_one_without_tokens_bring_none() -> None:
         assert (url, user_of(url), sent_token(url)) == ("omid:///a", "", None)
 
 
+@pytest.mark.parametrize("granted", [None, token("alice", 1)])
+def test_a_sent_url_is_still_that_of_its_database(granted: TaskToken | None) -> None:
+    url = TaskUrl("omid:///of_one_database", lambda: granted, database_id=b"one")
+    assert sent(sent(url)).database_id == b"one"
+
+
 def test_the_newest_token_at_the_time_of_pickling_is_sent() -> None:
     newest = [token("alice", 1)]
     url = TaskUrl("omid+hbase://one", lambda: newest[-1])

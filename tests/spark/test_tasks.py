@@ -39,13 +39,13 @@ from pyomid.spark.source.write_task import (
     BranchReport,
     MergePlan,
     WritePlan,
+    check_distinct_keys,
     delete_range,
     delete_rows,
     merge_rows,
     reported_by_task,
     write_rows,
 )
-from pyomid.spark.source.written_rows import check_distinct_keys
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -79,7 +79,7 @@ def begin(conn: Connection) -> BeginReply:
 def plan_for(conn: Connection, info: TableInfo, begun: BeginReply, level: str | None = None, **how: Any) -> WritePlan:
     names = tuple(field.name for field in FIELDS)
     ids = () if level == TABLE_LEVEL else info.id_levels
-    return WritePlan(conn.url, info, schema_of(info), names, begun.start_ts, ids=ids, **how)
+    return WritePlan(conn.task_url, info, schema_of(info), names, begun.start_ts, ids=ids, **how)
 
 
 def frame(info: TableInfo, *rows: tuple[str, int | None, str | None]) -> pa.RecordBatch:
@@ -92,7 +92,7 @@ def rows_at(conn: Connection, info: TableInfo, begun: BeginReply, own: tuple[int
     schema = schema_of(info)
     names = tuple(column.name for column in schema.columns)
     snapshot = Snapshot(begun.start_ts, begun.epoch, frozenset(own))
-    plan = ReadPlan(conn.url, info.name, schema, names, snapshot, 3)
+    plan = ReadPlan(conn.task_url, info.name, schema, names, snapshot, 3)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, names))
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -197,7 +197,13 @@ def test_a_deleted_row_is_gone_with_its_marker_and_may_come_back(conn: Connectio
     begun = begin(conn)
     plan = plan_for(conn, info, begun)
     read = ReadPlan(
-        conn.url, info.name, plan.schema, (), Snapshot(begun.start_ts, begun.epoch), 10, HeldStart(begun, Keeper.OWN)
+        conn.task_url,
+        info.name,
+        plan.schema,
+        (),
+        Snapshot(begun.start_ts, begun.epoch),
+        10,
+        HeldStart(begun, Keeper.OWN),
     )
     keys = frame(info, ("a", None, None), ("c", None, None), ("none", None, None)).select(["name"])
     report = delete_rows(plan, read, [keys])
@@ -215,7 +221,13 @@ def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
     begun = begin(conn)
     plan = plan_for(conn, info, begun)
     read = ReadPlan(
-        conn.url, info.name, plan.schema, (), Snapshot(begun.start_ts, begun.epoch), 10, HeldStart(begun, Keeper.OWN)
+        conn.task_url,
+        info.name,
+        plan.schema,
+        (),
+        Snapshot(begun.start_ts, begun.epoch),
+        10,
+        HeldStart(begun, Keeper.OWN),
     )
     deleted = delete_range(plan, read, KeyRange())
     assert deleted is not None
@@ -268,7 +280,7 @@ import pyarrow as pa
 import test_tasks as of
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
 from pyomid.types import BeginReply, KeyRange
-from pyomid.spark.source.comparisons import Where
+from pyomid.spark.source.key_ranges import Where
 from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.spark.source.write_task import reporting, write_rows
 
@@ -286,7 +298,7 @@ branch = report.branch
 snapshot = of.Snapshot(branch + 50, 1, frozenset([branch]))
 schema = of.schema_of(info)
 where = Where.of("name = 'a' and count = 2", info.name, schema)
-read = ReadPlan(conn.url, info.name, schema, plan.written, snapshot, 10, where=where)
+read = ReadPlan(conn.task_url, info.name, schema, plan.written, snapshot, 10, where=where)
 [found] = read_range(conn, read, KeyRange(), of.arrow_schema(schema, plan.written))
 assert found.to_pylist() == [{"name": "a", "count": 2, "note": None}]
 print("loaded", {"pandas"} & set(sys.modules))
@@ -362,7 +374,7 @@ def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connect
     )
     schema = TableSchema(columns, (RowKeyPart("who"),))
     begun = begin(conn)
-    plan = ReadPlan(conn.url, info.name, schema, ("who", "balance"), Snapshot(begun.start_ts, begun.epoch), 9)
+    plan = ReadPlan(conn.task_url, info.name, schema, ("who", "balance"), Snapshot(begun.start_ts, begun.epoch), 9)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
     assert [row for batch in batches for row in batch.to_pylist()] == [{"who": "alice", "balance": "100"}]
 
@@ -592,7 +604,7 @@ def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
     commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
     later = begin(conn)
     names = tuple(field.name for field in FIELDS)
-    plan = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
+    plan = ReadPlan(conn.task_url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
     source = pa.RecordBatch.from_pydict({"more": [1, 2, 3, 4, 5, 6], "key": ["c", "b", None, "c", "a", ""]})
     batches = [source, source.slice(1, 2), source.slice(0, 0)]
     found = [*pair_rows(plan, [1], arrow_schema(schema_of(info), names), batches)]
@@ -612,7 +624,7 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     later = begin(conn)
     plan = plan_for(conn, info, later, duplicates=Duplicates.MERGE)
     names = tuple(field.name for field in FIELDS)
-    read = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
+    read = ReadPlan(conn.task_url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
     changes = frame(info, ("b", None, None), ("n", 9, None), ("a", 5, "ignored"))
     changes = pa.RecordBatch.from_arrays([pa.array([DELETE, INSERT, UPDATE]), *changes.columns], ["do", *names])
     merge = MergePlan(read, ("count",), new_keys=True)

@@ -55,7 +55,7 @@ def prepared(
     conn: Connection, begun: BeginReply | None = None, *, overwrite: bool = False, partitions: int = 1, **how: str
 ) -> OmidWriter:
     options = Options({"url": conn.url, "table": "t", "rowKey": "name", **how})
-    return OmidWriter.prepared(options, begun or begin(conn), FIELDS, overwrite=overwrite, partitions=partitions)
+    return OmidWriter.prepared(conn, options, begun or begin(conn), FIELDS, overwrite=overwrite, partitions=partitions)
 
 
 def written(writer: OmidWriter, *rows: Row, task: int = 0) -> BranchMessage:
@@ -73,7 +73,7 @@ def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
     info = conn.deployment.catalog.table(name)
     begun = conn.deployment.tso.begin()
     schema = schema_of(info)
-    plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9)
+    plan = ReadPlan(conn.task_url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse
 from pyomid.row_codec.schema import column_named, schema_of
-from pyomid.spark.expressions import expression, quoted, resolved
+from pyomid.spark.expressions import condition_of, expression, quoted, resolved
 from pyomid.spark.frame_schema import column_types
 from pyomid.spark.local_frames import LocalFrame, local_rows, rows_given
 from pyomid.spark.sessions import any_case
@@ -82,7 +82,7 @@ def apply_changes(
     _check_columns(names, changes, what)
     judged = changes.withColumns(
         {
-            _DELETED: f.lit(False) if deletes is None else _condition(changes, deletes, what),
+            _DELETED: f.lit(False) if deletes is None else condition_of(changes, deletes, what, "deletes"),
             _POSITION: _position(changes, names, position, what),
         }
     ).withColumn(_REASON, _reason(changes, names, reason, what))
@@ -130,14 +130,6 @@ def _check_columns(names: _Names, changes: DataFrame, what: str) -> None:
                 f"{what} have no column {name!r}, which the table has; they have {', '.join(changes.columns)}",
                 column=name,
             )
-
-
-def _condition(changes: DataFrame, deletes: Column | str, what: str) -> Column:
-    condition = expression(deletes, what)
-    (kind,) = resolved(changes, {"deletes": condition}, what)
-    if kind.typeName() != "boolean":
-        raise MisuseType(f"{what}: deletes has type {kind.simpleString()}, not boolean")
-    return condition
 
 
 def _text(changes: DataFrame, value: Column | str, name: str, what: str) -> Column:

@@ -42,17 +42,20 @@ _sent: Final[dict[tuple[str, str], TaskToken]] = {}
 
 
 class TaskUrl(str):
-    """The URL of a database, for a plan. Pickling it adds the newest token of `source`. `user`: the user of the token
-    that this process received with it; empty if none."""
+    """The URL of a database, for a plan. Pickling it adds the newest token of `source`."""
 
     user: str
+    """The user of the token that this process received with it; empty if none."""
+    database_id: bytes
+    """The database that the plan is made for; empty if unknown."""
     _source: TokenSource
     _last: TaskToken | None
 
-    def __new__(cls, url: str, source: TokenSource, user: str = "") -> TaskUrl:
+    def __new__(cls, url: str, source: TokenSource, user: str = "", database_id: bytes = b"") -> TaskUrl:
         """Fetch a first token, so that the source's error is raised here and not during pickling."""
         made = super().__new__(cls, url)
-        made.user, made._source, made._last = user, source, source()
+        made.user, made.database_id = user, database_id
+        made._source, made._last = source, source()
         return made
 
     def __reduce__(self) -> Any:
@@ -60,16 +63,16 @@ class TaskUrl(str):
             self._last = self._source()
         except OmidError as error:
             log.warning("cannot get a new delegation token; sending the previous one to the tasks: %s", error)
-        return _received, (str(self), self._last)
+        return _received, (str(self), self._last, self.database_id)
 
 
-def _received(url: str, token: TaskToken | None) -> TaskUrl:
+def _received(url: str, token: TaskToken | None, database_id: bytes) -> TaskUrl:
     if token is None:
-        return TaskUrl(url, _none)
+        return TaskUrl(url, lambda: None, "", database_id)
     key = (url, token.user)
     if key not in _sent or _sent[key].expires_ms < token.expires_ms:
         _sent[key] = token
-    return TaskUrl(url, lambda: _sent[key], token.user)
+    return TaskUrl(url, lambda: _sent[key], token.user, database_id)
 
 
 def user_of(url: str) -> str:
@@ -81,10 +84,6 @@ def sent_token(url: str) -> TokenSource | None:
     """Return a source of the newest token received with this URL; None if no token came with it."""
     key = (str(url), user_of(url))
     return (lambda: _sent[key]) if key[1] else None
-
-
-def _none() -> None:
-    return None
 
 
 _open: dict[tuple[int, str, str], Connection] = {}
@@ -121,7 +120,7 @@ class Connection:
     @property
     def task_url(self) -> TaskUrl:
         """Return the URL for a plan, with the delegation token that its tasks need. May call the store."""
-        return TaskUrl(self.url, self.deployment.task_token, user_of(self.url))
+        return TaskUrl(self.url, self.deployment.task_token, user_of(self.url), self.database_id)
 
     @property
     def has_leases(self) -> bool:
@@ -160,17 +159,6 @@ class Connection:
         begun.end()
         self.deployment.tso.report_open_starts()
 
-    def hold_by_lease(self, begun: BeginReply, term_s: float | None) -> None:
-        """Replace the hold of `begin` by a lease for one term, so that other processes can continue under the start.
-        If the lease is refused, or the call is interrupted, nothing holds the start."""
-        try:
-            lease = self.leases.grant_lasting(begun.start_ts, term_s)
-            self.end(begun)
-            self.leases.keep(lease)
-        except BaseException:
-            begun.end()
-            raise
-
     def renew(self, start_ts: int) -> None:
         """Renew a lease unless this process did so in the last third of a term. SnapshotTooOld: the lease is gone."""
         now = self.deployment.clock()
@@ -206,9 +194,11 @@ def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Co
     """Return this process's connection to `url`, opened at the first call. It stays open until the process ends, or
     until another database replaces this one.
 
-    `database_id`: the database that a plan was made for. `Misuse` if it was replaced: the plan's timestamps mean
-    other commits in another database. `create`: whether a missing database may be created.
+    `database_id`: the database that a plan was made for, by default that of a `TaskUrl`. `Misuse` if it was replaced:
+    the plan's timestamps mean other commits in another database. `create`: whether a missing database may be created.
     """
+    if isinstance(url, TaskUrl):
+        database_id = url.database_id
     found = _connection(url, create=create and not database_id)
     if not found.database_id:  # read at the first use, outside the lock: later the database may be gone
         found.database_id = found.deployment.leader_state.database_id()

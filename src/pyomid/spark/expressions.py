@@ -28,7 +28,7 @@ from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import way_to_fit
 from pyomid.spark.frame_schema import spark_type
-from pyomid.spark.source.comparisons import Comparison, comparisons_in, conjuncts, key_range_of, literal_value
+from pyomid.spark.source.key_ranges import Comparison, comparisons_in, conjuncts, key_range_of, literal_value
 from pyomid.types import KeyRange
 
 if TYPE_CHECKING:
@@ -77,6 +77,16 @@ def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[
             except PySparkException as error:
                 raise Misuse(f"{what}, {name} cannot be resolved: {reason(error)}") from error
         raise
+
+
+def condition_of(frame: DataFrame, given: Column | str, what: str, name: str) -> Column:
+    """Return a boolean expression over a frame's rows. `Misuse` if Spark cannot resolve it, `MisuseType` if it is not
+    boolean."""
+    condition = expression(given, what)
+    (kind,) = resolved(frame, {name: condition}, what)
+    if kind.typeName() != "boolean":
+        raise MisuseType(f"{what}: {name} has type {kind.simpleString()}, not boolean")
+    return condition
 
 
 def _types(frame: DataFrame, columns: Collection[Column]) -> list[DataType]:

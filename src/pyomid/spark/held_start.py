@@ -101,10 +101,17 @@ class HeldStart:
         return replace(self, keeper=Keeper.SHARED)
 
     def owned(self, conn: Connection) -> HeldStart:
-        """Hold the start by its own lease, for work in other processes, until `end`."""
+        """Hold the start by its own lease, for work in other processes, until `end`. If the lease is refused, or the
+        call is interrupted, nothing holds the start."""
         if self.keeper in (Keeper.OWN, Keeper.NOTHING):
             return self
-        conn.hold_by_lease(self.begun, self.term_s)
+        try:
+            lease = conn.leases.grant_lasting(self.begun.start_ts, self.term_s)
+            conn.end(self.begun)
+            conn.leases.keep(lease)
+        except BaseException:
+            self.begun.end()
+            raise
         return replace(self, keeper=Keeper.OWN)
 
     def renew(self, conn: Connection) -> None:

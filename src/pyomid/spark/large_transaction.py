@@ -50,8 +50,15 @@ from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.run_outcome import find_run, is_committed
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, sees_rows
-from pyomid.spark.source.write_task import NO_IDS, REPORTED_MAX, BranchReport, WritePlan
-from pyomid.spark.source.written_rows import Lookup, check_distinct_keys, look_up, span_of
+from pyomid.spark.source.write_task import (
+    NO_IDS,
+    REPORTED_MAX,
+    BranchReport,
+    WritePlan,
+    check_distinct_keys,
+    look_up,
+    span_of,
+)
 from pyomid.types import (
     BeginReply,
     CellVersion,
@@ -302,7 +309,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             options.nulls,
             () if work.claims_tables else info.id_levels,
             work.may_claim_tables,
-            self._conn.database_id,
             self.reported_max,
             options.whole or options.new_keys,
             self.read_plan(info) if options.new_keys else None,
@@ -318,7 +324,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             self.snapshot(info.name),
             BATCH_ROWS,
             self._held,
-            self._conn.database_id,
         )
 
     # After the tasks
@@ -337,15 +342,15 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         keyed = [report for report in reports if report.keys_count]
         if all(report.all_keys_reported for report in keyed):
             return
-        branches = tuple(report.branch for report in keyed)
-        lookup = Lookup(plan.url, plan.info.name, plan.database_id, branches, plan.start_ts)
-        for doubled in self._look_up(lookup, span_of(reports)):
+        # not the branch of an overwrite's tombstones, whose keys are written again
+        branches = [report.branch for report in keyed]
+        for doubled in self._look_up(plan, branches, span_of(reports)):
             if doubled is not None:
                 raise duplicate_key(doubled, key_layout(plan.schema), plan.duplicates)
 
-    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
+    def _look_up(self, plan: WritePlan, branches: Sequence[int], span: KeyRange) -> list[bytes | None]:
         """Scan in this process; `SparkTransaction` scans by tasks."""
-        return [look_up(lookup, span)]
+        return [look_up(plan, branches, span)]
 
     def commit(self) -> None:
         """Commit; on return it is durable and visible to every later begin. Errors as `pyomid.Transaction.commit`."""

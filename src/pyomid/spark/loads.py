@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import json
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import functions as f
 
 from pyomid.client.change_feed import place
 from pyomid.client.open_database import check_time, moment_of
@@ -30,7 +33,7 @@ from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.connections import Connection
-from pyomid.spark.expressions import quoted
+from pyomid.spark.expressions import condition_of, quoted, range_of
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, check_running, parallelism
@@ -114,19 +117,61 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
         raise
 
 
-class Reads(Protocol):
-    """Where a query reads its tables: one snapshot of a database, in a session."""
+class Reads(ABC):
+    """Reads tables at one snapshot of a database, in a session."""
 
-    @property
-    def session(self) -> SparkSession: ...
+    session: SparkSession
+    connection: Connection
 
-    @property
-    def connection(self) -> Connection: ...
+    @abstractmethod
+    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+        """Return the table's catalog entry, and the options of a read at the snapshot."""
 
-    def read(self, table: str, *, where: str | None = None) -> DataFrame: ...
+    def read(
+        self,
+        table: str,
+        *,
+        where: Column | str | None = None,
+        columns: str | Sequence[str] | None = None,
+        start: Any = None,
+        stop: Any = None,
+        prefix: Any = None,
+        schema: StructType | None = None,
+        row_key: Sequence[str] | str | None = None,
+        mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
+        partitions: int | None = None,
+    ) -> DataFrame:
+        """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
+
+        `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
+        "origin = 'EWR' and hour >= 7", also bound the keys that are read.
+        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
+        datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
+        `mapping`: for a table without a schema in the catalog.
+        Use the frame before the transaction ends.
+        """
+        spark, (info, at) = self.session, self.entered(table)
+        reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
+        reader = reader.option("numPartitions", partitions or parallelism(spark))
+        if schema is not None:
+            reader = reader.schema(schema)
+        if row_key is not None:
+            reader = reader.option("rowKey", row_key_text(row_key))
+        if mapping is not None:
+            reader = reader.option("mapping", _mapping_text(mapping))
+        names = None if columns is None else known_columns(spark, info, names_of(columns))
+        by_option = names is not None and where is None and schema is None
+        if names is not None and by_option:
+            reader = reader.option("columns", names_text(names))
+        keys = keys_of(spark, info, start, stop, prefix, where)
+        reader = reader.options(**dict(_bounds(keys)))
+        what = f"the read of {info.name!r}"
+        frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
+        met = frame if where is None else frame.where(condition_of(frame, where, what, "its condition"))
+        return met if names is None or by_option else columns_of(met, names, what)
 
 
-class _LeasedReads:
+class _LeasedReads(Reads):
     """Reads at a start that is leased at the first read."""
 
     def __init__(self, db: SparkDatabase) -> None:
@@ -134,11 +179,10 @@ class _LeasedReads:
         self.connection = db.opened(create=False)
         self._held: HeldStart | None = None
 
-    def read(self, table: str, *, where: str | None = None) -> DataFrame:
+    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
         if self._held is None:
             self._held = HeldStart.drawn(self.connection).owned(self.connection)
-        at = snapshot_options(self.connection, self._held.start_ts)
-        return table_frame(self.session, self.connection.table(table), at, where=where)
+        return self.connection.table(table), snapshot_options(self.connection, self._held.start_ts)
 
     def end(self) -> None:
         if self._held is not None:
@@ -197,42 +241,6 @@ def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
     return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
 
 
-def table_frame(
-    spark: SparkSession,
-    info: TableInfo,
-    at: Mapping[str, str],
-    *,
-    where: Column | str | None = None,
-    columns: str | Sequence[str] | None = None,
-    start: Any = None,
-    stop: Any = None,
-    prefix: Any = None,
-    schema: StructType | None = None,
-    row_key: Sequence[str] | str | None = None,
-    mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
-    partitions: int | None = None,
-) -> DataFrame:
-    """Return a lazy frame of a table at the snapshot of the options `at`; the others are `SparkTransaction.read`'s."""
-    reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
-    reader = reader.option("numPartitions", partitions or parallelism(spark))
-    if schema is not None:
-        reader = reader.schema(schema)
-    if row_key is not None:
-        reader = reader.option("rowKey", row_key_text(row_key))
-    if mapping is not None:
-        reader = reader.option("mapping", _mapping_text(mapping))
-    names = None if columns is None else known_columns(spark, info, names_of(columns))
-    by_option = names is not None and where is None and schema is None
-    if names is not None and by_option:
-        reader = reader.option("columns", names_text(names))
-    keys = keys_of(spark, info, start, stop, prefix, where)
-    reader = reader.options(**dict(_bounds(keys)))
-    what = f"the read of {info.name!r}"
-    frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
-    met = frame if where is None else _meeting(frame, where, what)
-    return met if names is None or by_option else columns_of(met, names, what)
-
-
 def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
     """Return the table's columns of these names, with the session's rule for case; the names themselves if the table
     has no schema."""
@@ -256,8 +264,6 @@ def allowed_keys(spark: SparkSession, info: TableInfo, where: Column | str | Non
     """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
     if info.schema is None or not isinstance(where, str):
         return KeyRange(), where is None
-    from pyomid.spark.expressions import range_of
-
     empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
     return range_of(empty, key_layout(info.schema), where)
 
@@ -266,17 +272,6 @@ def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
     """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
     return f"omid {table}{bounds} version={start_ts}"
-
-
-def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
-    """Return the rows that meet a condition. `Misuse` if Spark cannot resolve it."""
-    from pyomid.spark.expressions import expression, resolved
-
-    condition = expression(where, what)
-    (kind,) = resolved(rows, {"its condition": condition}, what)
-    if kind.typeName() != "boolean":
-        raise MisuseType(f"{what}: its condition has type {kind.simpleString()}, not boolean")
-    return rows.where(condition)
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
@@ -387,8 +382,6 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
 def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
     """Write the past rows with these keys, and delete the rows of the other keys. Return how many were written and
     deleted. `keys` is persisted."""
-    from pyspark.sql import functions as f
-
     names, key = past.columns, keys.columns
     wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
     same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]

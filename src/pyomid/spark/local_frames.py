@@ -110,29 +110,20 @@ def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa
 # Types of columns that the table lacks
 
 _Kind = Callable[[pa.DataType], bool]
-_SPARK_TYPES: Final[tuple[tuple[_Kind, str], ...]] = (
-    (types.is_null, "void"),
-    (types.is_boolean, "boolean"),
-    (types.is_int8, "byte"),
-    (types.is_int16, "short"),
-    (types.is_uint8, "short"),
-    (types.is_int32, "integer"),
-    (types.is_uint16, "integer"),
-    (types.is_int64, "long"),
-    (types.is_uint32, "long"),
-    (types.is_float16, "float"),
-    (types.is_float32, "float"),
-    (types.is_float64, "double"),
-    (types.is_string, "string"),
-    (types.is_large_string, "string"),
-    (types.is_string_view, "string"),
-    (types.is_binary, "binary"),
-    (types.is_large_binary, "binary"),
-    (types.is_binary_view, "binary"),
-    (types.is_fixed_size_binary, "binary"),
-    (types.is_date, "date"),
-    (types.is_duration, "interval day to second"),
-)
+_SPARK_TYPES: Final[dict[str, tuple[_Kind, ...]]] = {
+    "void": (types.is_null,),
+    "boolean": (types.is_boolean,),
+    "byte": (types.is_int8,),
+    "short": (types.is_int16, types.is_uint8),
+    "integer": (types.is_int32, types.is_uint16),
+    "long": (types.is_int64, types.is_uint32),
+    "float": (types.is_float16, types.is_float32),
+    "double": (types.is_float64,),
+    "string": (types.is_string, types.is_large_string, types.is_string_view),
+    "binary": (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+    "date": (types.is_date,),
+    "interval day to second": (types.is_duration,),
+}
 """Spark types that hold every value of the Arrow type; unsigned integers get the next longer type."""
 
 
@@ -160,7 +151,7 @@ def _spark_json(kind: pa.DataType) -> Any:
         return "timestamp_ntz" if kind.tz is None else "timestamp"
     if types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})" if 0 <= kind.scale <= kind.precision <= 38 else None
-    found: Any = next((name for is_kind, name in _SPARK_TYPES if is_kind(kind)), None)
+    found: Any = next((name for name, kinds in _SPARK_TYPES.items() if any(is_kind(kind) for is_kind in kinds)), None)
     if types.is_map(kind):
         found = {"type": "map", "keyType": _spark_json(kind.key_type), "valueType": _spark_json(kind.item_type)}
         found["valueContainsNull"] = True

@@ -32,8 +32,7 @@ from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.import_table import RangeImported, import_range_steps
 from pyomid.spark.connections import Connection, connection
-from pyomid.spark.jobs import item_results, job_named
-from pyomid.spark.sessions import parallelism
+from pyomid.spark.sessions import item_results, job_named, parallelism
 from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange, TableInfo
 

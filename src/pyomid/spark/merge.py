@@ -53,7 +53,7 @@ from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, me
 from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from pyomid.spark.transactions import SparkTransaction
 
@@ -103,7 +103,6 @@ class Merge(Handle):
     def __init__(
         self,
         tx: SparkTransaction,
-        spark: SparkSession,
         source: DataFrame | pa.Table,
         table: str,
         on: Sequence[str],
@@ -111,7 +110,6 @@ class Merge(Handle):
         stale_read: str,
     ) -> None:
         self._tx = tx
-        self._spark = spark
         self._source = source
         self._table = table
         self._on = on
@@ -148,8 +146,8 @@ class Merge(Handle):
             return self._source
         takes_all = any(clause.values is None and clause.action != DELETE for clause in self._clauses)
         types = {name: kind for name, kind in column_types(info).items() if takes_all or name in self._on}
-        rows = local_rows(self._spark, self._source, f"the merge into {self._table!r}", types)
-        return rows.frame(self._spark)
+        spark = self._tx.session
+        return local_rows(spark, self._source, f"the merge into {self._table!r}", types).frame(spark)
 
     # For pyomid's own use
 
@@ -227,19 +225,12 @@ class _Work:
         self._clauses = clauses = [self._named(clause) for clause in clauses]
         self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
         by_cell = ConflictLevel.CELL in info.id_levels
-        rows_change = any(clause.action == UPDATE for clause in clauses)
+        updates = [values for clause, values in zip(clauses, self._values, strict=True) if clause.action == UPDATE]
         inserts = any(clause.action == INSERT for clause in clauses)
-        every_column = inserts or (rows_change and by_cell)
-        named = {name for values in self._values for name in values}
+        updated = {name for values in updates for name in values}
         stored = [name for name in self._columns if name not in self._key]
-        self._written = tuple(name for name in stored if every_column or name in named)
-        updated = {
-            name
-            for clause, values in zip(clauses, self._values, strict=True)
-            if clause.action == UPDATE
-            for name in values
-        }
-        self._updated = tuple(n for n in stored if by_cell or n in updated)
+        self._updated = tuple(name for name in stored if by_cell or name in updated)
+        self._written = tuple(n for n in stored if inserts or (updates and by_cell) or n in updated)
 
     def perform(self, tx: SparkTransaction, level: str | None) -> MergeResult:
         types = {column.name: column.spark_type for column in self._schema.columns}

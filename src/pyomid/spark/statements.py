@@ -27,6 +27,7 @@ from pyomid.row_codec.schema import near, row_key_parts, schema_of, select_colum
 from pyomid.spark.expressions import fitted, quoted, reason
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, struct_of, table_or_none
 from pyomid.spark.local_frames import rows_given
+from pyomid.spark.merge import Merge, WhenMatched
 from pyomid.spark.sessions import any_case
 
 try:
@@ -69,6 +70,13 @@ _CLAUSES: Final = {
 }
 """sqlglot's names of clauses, as users write them."""
 
+_PUSHED: Final = (
+    exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
+    exp.Is, exp.Null, exp.Boolean, exp.Literal, exp.Neg, exp.Cast, exp.DataType, exp.Column, exp.Identifier,
+    exp.HexString, exp.Like,
+)  # fmt: skip
+"""The nodes of which a condition that bounds the keys may consist: deterministic ones."""
+
 _SUPPORTED: Final = (
     "SELECT, INSERT INTO and OVERWRITE, UPDATE, DELETE, MERGE INTO, CREATE and DROP TABLE, DESCRIBE and SHOW TABLES"
 )
@@ -104,7 +112,6 @@ class Statement:
 
     def _check_names(self) -> None:
         """`Misuse` if a string stands for a name, or a frame for anything but a table."""
-
         strings = {token.start for token in self._tokens if token.token_type == TokenType.STRING}
         for name in self.root.find_all(exp.Identifier):
             if name.meta.get("start") in strings and isinstance(name.parent, exp.Table | exp.Column | exp.Schema):
@@ -128,7 +135,6 @@ class Statement:
 
     def _frame(self, reads: Reads, query: exp.Expr, start: int, end: int) -> DataFrame:
         """Return the lazy result of the query between these two positions of the text."""
-
         self._check_words(start, end)
         named, edits, given = dict[str, Any](), list[Edit](), dict[str, str]()
         known, where = self._known(reads), self._pushed(query)
@@ -188,7 +194,7 @@ class Statement:
             return None
         if any(self._is_word(number, "|>") for number in range(len(self._tokens))):
             return None
-        if not all(isinstance(node, _pushed_nodes()) for node in where.this.walk()):
+        if not all(isinstance(node, _PUSHED) for node in where.this.walk()):
             return None
         if any(column.args.get("table") for column in where.find_all(exp.Column)):
             return None
@@ -237,7 +243,6 @@ class Statement:
         raise Misuse(f"{self._what()} is none of the statements that pyomid performs: {_SUPPORTED}")
 
     def _insert(self, tx: SparkTransaction) -> Any:
-
         root = self.root
         _only(root, "INSERT", "this", "expression", "overwrite", "by_name")
         target = root.this
@@ -290,7 +295,6 @@ class Statement:
         return tx.delete(table, where=self._condition(self._index_or_none("WHERE"), edits))
 
     def _merge(self, tx: SparkTransaction) -> Any:
-
         root = self.root
         _only(root, "MERGE", "this", "using", "on", "whens")
         _only(root.args["using"], "MERGE", "this", "alias")
@@ -304,16 +308,12 @@ class Statement:
         self._check_whens(root.args["whens"], [*ours, *theirs])
         edits = self._renamed({**dict.fromkeys(ours, "target"), **dict.fromkeys(theirs, "source")})
         merge = tx.merge(self._merge_source(tx, using), table, on=self._matched(root.args["on"], ours, theirs))
-        spans, whens = list(self._when_spans(edits)), root.args["whens"].expressions
-        if len(spans) != len(whens):
-            raise self._unclear("WHEN")
-        for when, (condition, action) in zip(whens, spans, strict=True):
+        for when, condition, action in self._whens(edits):
             merge = self._with_clause(merge, when, condition, action, edits)
         return merge.merge()
 
     def _check_whens(self, whens: exp.Expr, names: Sequence[str]) -> None:
         """`Misuse` if an expression of a clause has a subquery, or a column that belongs to neither side."""
-
         if whens.find(exp.Query, exp.Table):
             raise Misuse(f"{self._what()}: a subquery in WHEN is not supported: compute it in USING (SELECT …)")
         known = {name.lower() for name in names}
@@ -334,7 +334,6 @@ class Statement:
                     )
 
     def _merge_source(self, tx: SparkTransaction, using: exp.Expr) -> Any:
-
         if isinstance(using, exp.Table):
             at = using.this.meta["start"]
             if at in self._frames_at:
@@ -356,7 +355,6 @@ class Statement:
 
     def _matched(self, on: exp.Expr, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
         """Return the columns that `ON` compares: one name on both sides."""
-
         found: list[str] = []
         for part in on.flatten() if isinstance(on, exp.And) else [on]:
             equality = part.unnest()
@@ -371,35 +369,31 @@ class Statement:
             found += names
         return found
 
-    def _with_clause(self, merge: Any, when: exp.When, condition: str | None, action: int, edits: list[Edit]) -> Any:
-
-        if when.args.get("matched"):
-            clause = merge.whenMatched(condition)
-        elif when.args.get("source"):
-            clause = merge.whenNotMatchedBySource(condition)
-        else:
-            clause = merge.whenNotMatched(condition)
-        then, values = when.args["then"], list[dict[str, str]]()
-        if isinstance(then, exp.Insert):
-            method = "insertAll" if then.this == exp.Star() else "insert"
-        elif isinstance(then, exp.Update):
-            method = "updateAll" if then.expressions == [exp.Star()] else "update"
-        else:
-            method = "delete" if then == exp.var("DELETE") else then.name
-        if not hasattr(clause, method):
-            raise Misuse(
-                f"{self._what()}: {when.sql('spark')} is not supported: matched rows, and with BY SOURCE rows of the "
-                "target, are updated or deleted; a row that is not matched is inserted"
-            )
-        if method == "insert":
-            values = [self._inserted(then, action, edits)]
-        elif method == "update":
-            sides = _names(self.root.this)
-            values = [self._assignments(action + 2, self._next_when(action), edits, then.expressions, sides)]
-        return getattr(clause, method)(*values)
+    def _with_clause(
+        self, merge: Merge, when: exp.When, condition: str | None, action: int, edits: list[Edit]
+    ) -> Merge:
+        """Return the merge with one more clause. `action`: the number of the action's first token."""
+        then, matched, by_source = when.args["then"], when.args.get("matched"), when.args.get("source")
+        if matched or by_source:
+            clause = merge.whenMatched(condition) if matched else merge.whenNotMatchedBySource(condition)
+            if then == exp.var("DELETE"):
+                return clause.delete()
+            if isinstance(then, exp.Update) and then.expressions != [exp.Star()]:
+                names, end = _names(self.root.this), self._next_when(action)
+                return clause.update(self._assignments(action + 2, end, edits, then.expressions, names))
+            if isinstance(then, exp.Update) and isinstance(clause, WhenMatched):
+                return clause.updateAll()
+        elif isinstance(then, exp.Insert):
+            inserting = merge.whenNotMatched(condition)
+            if then.this == exp.Star():
+                return inserting.insertAll()
+            return inserting.insert(self._inserted(then, action, edits))
+        raise Misuse(
+            f"{self._what()}: {when.sql('spark')} is not supported: matched rows, and with BY SOURCE rows of the "
+            "target, are updated or deleted; a row that is not matched is inserted"
+        )
 
     def _inserted(self, then: exp.Insert, action: int, edits: list[Edit]) -> dict[str, str]:
-
         columns = [each.name for each in then.this.expressions] if then.this else []
         at = self._index("VALUES", action, self._next_when(action)) + 1
         end = self._index_after_parenthesis(at) - 1
@@ -416,7 +410,6 @@ class Statement:
     # Tables
 
     def _create(self, tx: SparkTransaction) -> None:
-
         root = self.root
         if root.args["kind"] != "TABLE":
             raise Misuse(f"{self._what()}: CREATE supports only tables")
@@ -445,7 +438,6 @@ class Statement:
 
     def _columns(self, schema: exp.Schema) -> tuple[dict[str, str], list[str]]:
         """Return the columns' types by name, and the names of the key."""
-
         types: dict[str, str] = {}
         key: list[str] = []
         never_null: list[str] = []
@@ -473,7 +465,6 @@ class Statement:
         return types, key
 
     def _drop(self, tx: SparkTransaction) -> None:
-
         root = self.root
         _only(root, "DROP TABLE", "tables", "this", "kind", "exists")
         tables = root.args.get("tables") or [root.this]
@@ -511,7 +502,6 @@ class Statement:
         return [info.name for info in user_tables(reads.connection.deployment.catalog)]
 
     def _target(self, table: exp.Expr, clause: str) -> str:
-
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
             raise Misuse(f"{self._what()}: {clause} takes the name of a table")
         _only(table, clause, "this", "alias")
@@ -522,7 +512,6 @@ class Statement:
         return table.name
 
     def _refuse_subqueries(self, clause: str) -> None:
-
         if self.root.find(exp.Query) or any(table is not self.root.this for table in self.root.find_all(exp.Table)):
             raise Misuse(
                 f"{self._what()}: {clause} with a subquery is not supported: use MERGE INTO … USING (SELECT …)"
@@ -530,7 +519,6 @@ class Statement:
 
     def _renamed(self, names: Mapping[str, str]) -> list[Edit]:
         """Return the edits that replace qualifiers of columns. `names`: qualifier → its replacement; "" removes it."""
-
         wanted = {name.lower(): to for name, to in names.items()}
         edits = []
         for column in self.root.find_all(exp.Column):
@@ -608,7 +596,6 @@ class Statement:
 
     def _separated(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the start and end in the text of each part that commas separate among these tokens."""
-
         start = self._tokens[begin].start
         for _, token in self._top(begin, end):
             if token.token_type == TokenType.COMMA:
@@ -618,7 +605,6 @@ class Statement:
 
     def _top(self, begin: int, end: int | None = None) -> Iterator[tuple[int, Token]]:
         """Yield the tokens outside of parentheses, brackets and CASE, with their numbers."""
-
         opens = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
         closes = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
         depth = 0
@@ -657,8 +643,8 @@ class Statement:
         closing = next(i for i, token in self._top(at) if i > at)
         return closing + 1
 
-    def _when_spans(self, edits: list[Edit]) -> Iterator[tuple[str | None, int]]:
-        """Yield the condition of each WHEN of a merge, and the number of its action's first token."""
+    def _whens(self, edits: list[Edit]) -> Iterator[tuple[exp.When, str | None, int]]:
+        """Yield each WHEN of a merge, with its condition and the number of its action's first token."""
         whens = iter(self.root.args["whens"].expressions)
         for at, _ in self._top(0):
             if not self._is_word(at, "WHEN"):
@@ -674,7 +660,9 @@ class Statement:
             condition = None
             if word is not None and given is not None:
                 condition = self._part(self._tokens[word].end + 1, self._tokens[then].start, edits, given)
-            yield condition, then + 1
+            yield node, condition, then + 1
+        if next(whens, None) is not None:
+            raise self._unclear("WHEN")
 
     def _next_when(self, at: int) -> int:
         found = self._index_or_none("WHEN", at)
@@ -683,7 +671,6 @@ class Statement:
 
 def _filled(text: str, args: Mapping[str, Any]) -> str:
     """Return the text with the values of its parameters `:name`, as literals."""
-
     tokens, edits, used = _tokens(text), [], set()
     names = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.STRING)
     for number, token in enumerate(tokens[:-1]):
@@ -720,7 +707,6 @@ def _edited(text: str, edits: Iterable[Edit], start: int = 0, *, escape: bool = 
 
 def _with_frames(text: str, frames: Mapping[str, Any]) -> tuple[str, dict[int, str]]:
     """Replace each `{name}` by a quoted name of the same length. Return the text, and the names by their positions."""
-
     tokens, edits, places = _tokens(text), [], {}
     for opening, name, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if opening.token_type != TokenType.L_BRACE or closing.token_type != TokenType.R_BRACE:
@@ -804,14 +790,12 @@ def _parsed(text: str, given: str) -> exp.Expr:
 
 def _without_semicolon(text: str) -> str:
     """Return a statement without the semicolon at its end and what follows."""
-
     tokens = _tokens(text)
     return text[: tokens[-1].start] if tokens and tokens[-1].token_type == TokenType.SEMICOLON else text
 
 
 def _is_text_of(text: str, node: exp.Expr) -> bool:
     """Return whether a text, parsed by itself, is this expression."""
-
     try:
         alone = sqlglot.parse_one(f"SELECT 1 WHERE {text}", dialect="spark")
     except SqlglotError:
@@ -821,19 +805,8 @@ def _is_text_of(text: str, node: exp.Expr) -> bool:
     )
 
 
-def _pushed_nodes() -> tuple[type, ...]:
-    """Return the nodes of which a condition that bounds the keys may consist: deterministic ones."""
-
-    return (
-        exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
-        exp.Is, exp.Null, exp.Boolean, exp.Literal, exp.Neg, exp.Cast, exp.DataType, exp.Column, exp.Identifier,
-        exp.HexString, exp.Like,
-    )  # fmt: skip
-
-
 def _lambda_names(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the variables of the lambda functions around a node."""
-
     at = node.parent
     while at is not None:
         if isinstance(at, exp.Lambda):
@@ -843,7 +816,6 @@ def _lambda_names(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]:
     """Return the tables that a query names, without those that its WITH defines. `frames_at`: positions of frames."""
-
     found = [
         table
         for table in query.find_all(exp.Table)
@@ -904,7 +876,6 @@ def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
 
 def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
     """Return the frame with values cast to their columns' types where that loses nothing."""
-
     schema = schema_of(info)
     types = {field.name: field.dataType for field in struct_of(schema, [c.name for c in schema.columns]).fields}
     fields = frame.schema.fields
@@ -931,6 +902,5 @@ def _struct(spark: SparkSession, types: Mapping[str, str], what: str) -> Any:
 
 def _type_text(spark_type: str) -> str:
     """Return a stored type as Spark's `simpleString`."""
-
     text = spark_type if spark_type.startswith("{") else json.dumps(spark_type)
     return str(_parse_datatype_json_string(text).simpleString())

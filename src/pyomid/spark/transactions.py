@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
+from pyspark.sql import functions as f
 
 from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
@@ -36,8 +37,10 @@ from pyomid.row_codec.schema import (
     row_key_parts,
     schema_of,
 )
+from pyomid.spark.change_data import ChangesResult, apply_changes
 from pyomid.spark.coded_errors import original_error, original_errors
 from pyomid.spark.connections import Connection
+from pyomid.spark.expressions import assignments, expression, fitted, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
@@ -46,12 +49,12 @@ from pyomid.spark.frame_schema import (
     fields_of,
     table_or_none,
 )
-from pyomid.spark.jobs import item_results, job_named, task_results, writes_by
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.loads import allowed_keys, known_columns, placed, snapshot_options, table_frame
+from pyomid.spark.loads import Reads, allowed_keys, known_columns, placed, snapshot_options
 from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
+from pyomid.spark.merge import Merge
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.sessions import any_case, parallelism
+from pyomid.spark.sessions import any_case, item_results, job_named, parallelism, task_results, writes_by
 from pyomid.spark.source.options import checked_choice, checked_level, names_of
 from pyomid.spark.source.read_task import ReadPlan, divided
 from pyomid.spark.source.write_task import (
@@ -59,22 +62,19 @@ from pyomid.spark.source.write_task import (
     WritePlan,
     delete_range,
     delete_rows,
+    look_up,
     named_batches,
     reported,
     reporting,
     write_rows,
 )
-from pyomid.spark.source.written_rows import Lookup, look_up
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-    from pyomid.spark.change_data import ChangesResult
     from pyomid.spark.database import SparkDatabase
-    from pyomid.spark.merge import Merge
 
 R = TypeVar("R")
 
@@ -98,7 +98,7 @@ class WriteResult:
     branches: int
 
 
-class SparkTransaction(LargeTransaction):
+class SparkTransaction(LargeTransaction, Reads):
     """One snapshot and one commit over DataFrames of any number of tables. Made by `transaction`."""
 
     def __init__(
@@ -115,46 +115,8 @@ class SparkTransaction(LargeTransaction):
         if lease is not None:
             begun.end()  # the lease holds the start
         super().__init__(conn, begun, level=conflict_level, transaction_id=transaction_id, lease=lease)
-        self._spark = spark
-
-    def read(
-        self,
-        table: str,
-        *,
-        where: Column | str | None = None,
-        columns: str | Sequence[str] | None = None,
-        start: Any = None,
-        stop: Any = None,
-        prefix: Any = None,
-        schema: StructType | None = None,
-        row_key: Sequence[str] | str | None = None,
-        mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
-        partitions: int | None = None,
-    ) -> DataFrame:
-        """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
-
-        `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
-        "origin = 'EWR' and hour >= 7", also bound the keys that are read.
-        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
-        datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
-        `mapping`: for a table without a schema in the catalog.
-        Use the frame before the transaction ends.
-        """
-        self.step(Event.READ)
-        return table_frame(
-            self._spark,
-            self.noticed(self._conn.table(table)),
-            self._snapshot_options(table),
-            where=where,
-            columns=columns,
-            start=start,
-            stop=stop,
-            prefix=prefix,
-            schema=schema,
-            row_key=row_key,
-            mapping=mapping,
-            partitions=partitions,
-        )
+        self.session = spark
+        self.connection = conn
 
     def write(
         self,
@@ -190,13 +152,13 @@ class SparkTransaction(LargeTransaction):
             duplicates=duplicates,
             nulls=nulls,
             merge_schema=merge_schema,
-            any_case=any_case(self._spark),
+            any_case=any_case(self.session),
         )
-        rows = rows_given(self._spark, frame, f"the data written to {table!r}")
+        rows = rows_given(self.session, frame, f"the data written to {table!r}")
         if isinstance(rows, pa.Table):
             info = table_or_none(self._conn, table)
             known = {} if info is None else column_types(info)
-            rows = local_rows(self._spark, rows, f"the write to {table!r}", known)
+            rows = local_rows(self.session, rows, f"the write to {table!r}", known)
         return self._write(rows, table, options, mode=mode, level=level, stale_read=stale_read)
 
     def _write(
@@ -247,18 +209,18 @@ class SparkTransaction(LargeTransaction):
             return self._delete_where(keys, where)
         if table is None or where is not _ALL:
             raise MisuseType("delete(keys, table) takes a frame and a table name, delete(table, where=…) a table name")
-        rows = rows_given(self._spark, keys, f"the keys deleted in {table!r}")
+        rows = rows_given(self.session, keys, f"the keys deleted in {table!r}")
         info = self.writable(table)
         if isinstance(rows, pa.Table):
             key = {part.name for part in schema_of(info).row_key}
             rows = rows.select([name for name in rows.column_names if name in key])
-            rows = local_rows(self._spark, rows, f"the delete in {table!r}", column_types(info))
+            rows = local_rows(self.session, rows, f"the delete in {table!r}", column_types(info))
         return self._delete_rows(rows, info, stale_read)
 
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
         whole = ConflictLevel.CELL in info.id_levels
-        keys, is_exact = allowed_keys(self._spark, info, where)
+        keys, is_exact = allowed_keys(self.session, info, where)
         if not is_exact:
             return self._delete_rows(self.read(table, where=where), info, "refuse", whole=whole)
         check_level(info, self._level)
@@ -287,15 +249,11 @@ class SparkTransaction(LargeTransaction):
         `set`: column → a Spark column, a SQL text over the table's columns, or a value that is not a string. Other
         columns keep their values, but are protected too: at level cell the whole row is written.
         """
-        from pyspark.sql import functions as f
-
-        from pyomid.spark.expressions import assignments, expression, fitted, resolved
-
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
         given = assignments(set, what)
-        names = known_columns(self._spark, info, list(given))
+        names = known_columns(self.session, info, list(given))
         if not names:
             raise Misuse(f"{what} sets no column")
         for name in names:
@@ -334,11 +292,9 @@ class SparkTransaction(LargeTransaction):
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
-        from pyomid.spark.merge import Merge
-
         level = checked_level(conflict_level)
-        given = rows_given(self._spark, source, f"the source of the merge into {table!r}")
-        return Merge(self, self._spark, given, table, names_of(on), level, stale_read)
+        given = rows_given(self.session, source, f"the source of the merge into {table!r}")
+        return Merge(self, given, table, names_of(on), level, stale_read)
 
     def apply_changes(
         self,
@@ -363,8 +319,6 @@ class SparkTransaction(LargeTransaction):
         expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
         `bad` they become rows of that table instead: table, position, reason, change (JSON).
         """
-        from pyomid.spark.change_data import apply_changes
-
         return apply_changes(
             self, changes, table, sequence_by=sequence_by, deletes=deletes, reason=reason, position=position, bad=bad
         )
@@ -399,34 +353,31 @@ class SparkTransaction(LargeTransaction):
         if found is not None and found is not error:
             raise found from None
 
-    def _snapshot_options(self, table: str) -> dict[str, str]:
-        own = ",".join(str(branch) for branch in sorted(self.snapshot(table).own))
-        epoch = {"_snapshotEpoch": str(self._begun.epoch)}
-        return snapshot_options(self._conn, self._begun.start_ts) | epoch | ({"_ownBranches": own} if own else {})
-
     def _delete_range(self, job: str, plan: WritePlan, keys: KeyRange, *, whole: bool = False) -> list[BranchReport]:
         """Delete every row of a range that the transaction sees, under branches below those of later writes."""
         work = functools.partial(_delete_part, plan, self.read_plan(plan.info), whole)
         return self._of_ranges(job, plan.info.name, keys, work)
 
-    def _look_up(self, lookup: Lookup, span: KeyRange) -> list[bytes | None]:
-        return self._of_ranges("check", lookup.table, span, functools.partial(look_up, lookup))
+    def _look_up(self, plan: WritePlan, branches: Sequence[int], span: KeyRange) -> list[bytes | None]:
+        return self._of_ranges("check", plan.info.name, span, functools.partial(look_up, plan, branches))
 
     def _of_ranges(self, job: str, table: str, span: KeyRange, work: Callable[[KeyRange], R | None]) -> list[R]:
         """Run a job with one task for each part of a table's range. Return the results of all."""
-        parts = divided(self._conn.deployment.store, table, span, parallelism(self._spark))
-        with job_named(self._spark, job, table):
-            return item_results(self._spark, parts, work)
+        parts = divided(self._conn.deployment.store, table, span, parallelism(self.session))
+        with job_named(self.session, job, table):
+            return item_results(self.session, parts, work)
 
     # For pyomid's own use
 
-    @property
-    def session(self) -> SparkSession:
-        return self._spark
-
-    @property
-    def connection(self) -> Connection:
-        return self._conn
+    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+        self.step(Event.READ)
+        info = self.noticed(self._conn.table(table))
+        options = snapshot_options(self._conn, self._begun.start_ts)
+        options["_snapshotEpoch"] = str(self._begun.epoch)
+        own = self.snapshot(table).own
+        if own:
+            options["_ownBranches"] = ",".join(map(str, sorted(own)))
+        return info, options
 
     def writable(self, table: str) -> TableInfo:
         """Return the entry of an existing table, after checking that the transaction may write."""
@@ -449,11 +400,11 @@ class SparkTransaction(LargeTransaction):
             if frame.table.num_rows <= HERE_ROWS_MAX:
                 rows = frame.table if columns is None else frame.table.select(columns)
                 return reported(work(iter(rows.to_batches())))
-            frame = frame.frame(self._spark)
+            frame = frame.frame(self.session)
         every = [field.name for field in frame.schema.fields]
         places = range(len(every)) if columns is None else [every.index(name) for name in columns]
         names = tuple(every[place] for place in places)
-        with job_named(self._spark, job):
+        with job_named(self.session, job):
             wanted = placed(frame, len(every), places)
             if frame.isLocal() and _rows_max(frame) <= HERE_ROWS_MAX:
                 rows = wanted.limit(HERE_ROWS_MAX + 1).toArrow()
@@ -468,7 +419,7 @@ class SparkTransaction(LargeTransaction):
         checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
-            with original_errors(), writes_by(self._spark, self.start_ts, self._conn.database_id, table, stale_read):
+            with original_errors(), writes_by(self.session, self.start_ts, self._conn.database_id, table, stale_read):
                 yield
         except BaseException as error:
             if self._state is State.ACTIVE:

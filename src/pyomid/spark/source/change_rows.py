@@ -27,7 +27,8 @@ from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
 from pyomid.protocol.time_points import wall_ms_of
 from pyomid.row_codec.decode import RowDecoder
-from pyomid.spark.connections import Connection
+from pyomid.spark.connections import Connection, TaskUrl
+from pyomid.spark.frame_schema import struct_of_types
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch
@@ -53,13 +54,12 @@ class KnownTimes:
 class ChangesPlan:
     """The part of a read of changes that all its tasks share."""
 
-    url: str
+    url: TaskUrl
     table: str
     schema: TableSchema
     wanted: tuple[str, ...]
     since: Bookmark
     until: Snapshot
-    database_id: bytes
     times: KnownTimes
     held: HeldStart
     """`base_start` of `since` or an older start, whose lease tasks renew."""
@@ -116,8 +116,7 @@ def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
     for name in struct.names:
         if name.lower() in CHANGE_COLUMNS:
             raise Misuse(f"table {info.name!r} has a column {name!r}, a name reserved for the change feed: rename it")
-    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in CHANGE_COLUMNS.items()]
-    return StructType.fromJson({"type": "struct", "fields": [*struct.jsonValue()["fields"], *fields]})
+    return StructType([*struct.fields, *struct_of_types(CHANGE_COLUMNS).fields])
 
 
 def table_columns(struct: StructType) -> StructType:

@@ -17,12 +17,15 @@ Spark imports this module whenever it looks for data sources, so the rest is imp
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import pyspark
+
+from pyomid.errors import Misuse
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.source.options import FORMAT, Options
-from pyomid.spark.source.supported_pyspark import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,6 +33,25 @@ if TYPE_CHECKING:
     from pyomid.spark.source.planning import OmidReader
     from pyomid.spark.source.stream_reader import OmidStreamReader
     from pyomid.spark.source.writer import OmidStreamWriter, OmidWriter
+
+PYSPARK_LEAST: Final = (4, 1)
+
+
+def check_pyspark(version: str) -> None:
+    """`Misuse` if PySpark is older than the oldest supported version."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < PYSPARK_LEAST:
+        least = ".".join(map(str, PYSPARK_LEAST))
+        raise Misuse(
+            f"this is PySpark {version}, but pyomid needs {least} or later (Python data sources that write Arrow "
+            f"batches): pip install 'pyspark>={least}'",
+            version=version,
+        )
+
+
+check_pyspark(pyspark.__version__)
+
+from pyspark.sql.datasource import DataSource  # noqa: E402 - an older PySpark lacks it
 
 
 class OmidDataSource(DataSource):

@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyomid.client.change_feed import check_table
 from pyomid.client.validation import check_was_there
 from pyomid.errors import Misuse
 from pyomid.protocol.expiry import seen_steps
@@ -27,19 +29,28 @@ from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import arrow_of, check_read_fields, fields_of, struct_of
 from pyomid.spark.held_start import HeldStart, Keeper
-from pyomid.spark.source.comparisons import Where
-from pyomid.spark.source.key_ranges import key_range, parse_bound
+from pyomid.spark.source.change_rows import (
+    ChangesPlan,
+    base_start,
+    ending_of,
+    known_times,
+    read_changes,
+    starting_of,
+    starting_place,
+    table_columns,
+    until_of,
+    with_change_columns,
+)
+from pyomid.spark.source.key_ranges import Where, key_range, parse_bound
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, check_read, divided, intersection, read_range
-from pyomid.spark.source.supported_pyspark import DataSourceReader, InputPartition, ReadMaxRows
+from pyomid.spark.source.stream_reader import BOOKMARK_S, HAS_READ_LIMITS, OmidStreamReader, StreamPlan
 from pyomid.types import NO_KEYS, KeyRange, TableInfo, TableSchema
 from pyomid.wiring import is_made
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyomid.spark.source.change_rows import ChangesPlan
-    from pyomid.spark.source.stream_reader import OmidStreamReader
     from pyomid.spark.source.writer import OmidStreamWriter, OmidWriter
 
 
@@ -74,8 +85,6 @@ class Planner:
         schema = schema_of(info)
         struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns"), any_case=True))
         if self._options.flag("readChangeFeed"):
-            from pyomid.spark.source.change_rows import with_change_columns
-
             return with_change_columns(info, struct)
         return struct
 
@@ -98,24 +107,11 @@ class Planner:
             conn.driver.run(seen_steps(self._info(), self._snapshot(held), conn.cache)),
             self._options.whole("batchRows", least=1) or BATCH_ROWS,
             held,
-            self._database_id,
             where,
         )
         return OmidReader(plan, self._range(table_schema, where), self._partitions(), schema)
 
     def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
-        from pyomid.client.change_feed import check_table
-        from pyomid.spark.source.change_rows import (
-            ChangesPlan,
-            base_start,
-            ending_of,
-            known_times,
-            starting_of,
-            starting_place,
-            table_columns,
-            until_of,
-        )
-
         self._refuse_where()
         starting, conn = starting_of(self._options), self._connection()
         if starting is None:
@@ -131,7 +127,6 @@ class Planner:
             wanted,
             since,
             until,
-            self._database_id,
             known_times(conn),
             HeldStart.position(conn, base_start(since), held.term_s),
         )
@@ -139,9 +134,6 @@ class Planner:
         return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
 
     def stream_reader(self, schema: StructType) -> OmidStreamReader:
-        from pyomid.spark.source.change_rows import starting_of, table_columns
-        from pyomid.spark.source.stream_reader import BOOKMARK_S, OmidStreamReader, StreamPlan
-
         if not self._options.flag("readChangeFeed"):
             raise Misuse(
                 "a stream reads a table's changes, with the columns _change_type, _commit_version and "
@@ -153,7 +145,7 @@ class Planner:
         if ending is not None:
             raise Misuse(f"option {ending} is for spark.read: a stream runs until it is stopped", option=ending)
         rows = self._options.whole("maxRowsPerTrigger", least=1)
-        if rows is not None and ReadMaxRows is None:
+        if rows is not None and not HAS_READ_LIMITS:
             raise Misuse(
                 "option maxRowsPerTrigger needs PySpark 4.2: earlier versions do not pass a source its query's "
                 "position",
@@ -261,14 +253,13 @@ class Planner:
         from pyomid.spark.source.writer import OmidWriter
 
         try:
-            fields = fields_of(schema)
             return OmidWriter.prepared(
+                self._connection(),
                 self._options,
                 held.begun,
-                fields,
+                fields_of(schema),
                 overwrite=overwrite,
                 partitions=self._partitions(),
-                database_id=self._database_id,
             )
         except BaseException:
             held.end(self._connection())
@@ -334,8 +325,7 @@ def _given_database(options: Options) -> bytes:
 class RangePartition(InputPartition):
     """The range of row keys that one task reads."""
 
-    start: bytes
-    stop: bytes | None
+    key_range: KeyRange
 
 
 class OmidReader(DataSourceReader):
@@ -349,20 +339,18 @@ class OmidReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with coded_errors():
-            store = connection(self._plan.url, self._plan.database_id).deployment.store
+            store = connection(self._plan.url).deployment.store
             parts = divided(store, self._plan.table, self._range, self._partitions)
-            return [RangePartition(*part) for part in parts or [NO_KEYS]]
+            return [RangePartition(part) for part in parts or [NO_KEYS]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
         with coded_errors():
-            plan, key_range, arrow = self._plan, KeyRange(partition.start, partition.stop), arrow_of(self._schema)
-            conn = connection(plan.url, plan.database_id)
+            plan, key_range, arrow = self._plan, partition.key_range, arrow_of(self._schema)
+            conn = connection(plan.url)
             if isinstance(plan, ReadPlan):
                 check_read(plan)
                 plan.held.renew(conn)
                 yield from read_range(conn, plan, key_range, arrow)
             else:
-                from pyomid.spark.source.change_rows import read_changes
-
                 yield from read_changes(conn, plan, key_range, arrow)

@@ -25,12 +25,12 @@ from pyomid.row_codec.decode import RowDecoder, arrow_schema
 from pyomid.row_codec.encode import RowEncoder
 from pyomid.row_codec.row_key import KeyLayout
 from pyomid.spark.coded_errors import coded_errors
-from pyomid.spark.connections import Connection, connection
+from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.held_start import UNHELD, HeldStart
 from pyomid.types import KeyRange, TableSchema
 
 if TYPE_CHECKING:
-    from pyomid.spark.source.comparisons import Where
+    from pyomid.spark.source.key_ranges import Where
 
 BATCH_ROWS: Final = 10_000
 """Spark's own default of rows in one Arrow batch."""
@@ -43,7 +43,7 @@ FIRST_ROWS: Final = 100
 class ReadPlan:
     """The part of a read that all its partitions share: the snapshot (S5), the table, the columns."""
 
-    url: str
+    url: TaskUrl
     table: str
     schema: TableSchema
     wanted: tuple[str, ...]
@@ -51,8 +51,6 @@ class ReadPlan:
     batch_rows: int
     held: HeldStart = UNHELD
     """The snapshot's start, whose lease tasks renew."""
-    database_id: bytes = b""
-    """The database of the snapshot; empty if unknown."""
     where: Where | None = None
     """The rows to return; None: all."""
 
@@ -94,7 +92,7 @@ def pair_rows(
     that this is cheaper than a scan.
     """
     with coded_errors():
-        conn = connection(plan.url, plan.database_id)
+        conn = connection(plan.url)
         decoder = RowDecoder(plan.schema, plan.wanted, arrow)
         encoder = RowEncoder(plan.schema, (b"",), written=())
         for batch in batches:
@@ -140,7 +138,7 @@ def decoded_batch(decoder: RowDecoder, batch: CellBatch) -> pa.RecordBatch:
 
 def sees_rows(conn: Connection, table: str, snapshot: Snapshot, held: HeldStart) -> bool:
     """Whether the snapshot sees a row of the table; the scan stops at the first. Renews the snapshot's lease."""
-    plan = ReadPlan(conn.url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, held)
+    plan = ReadPlan(conn.task_url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, held)
     with closing(visible_batches(conn, plan, KeyRange())) as batches:
         return any(len(visible.rows_present()) for _, visible in batches)
 
@@ -206,7 +204,7 @@ _TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
 
 
 def write_text(start_ts: int, database_id: bytes, table: str) -> str:
-    """Return the value of the property `WRITES` for the jobs of a write (`jobs.writes_by`)."""
+    """Return the value of the property `WRITES` for the jobs of a write (`sessions.writes_by`)."""
     return f"{start_ts}-{database_id.hex()}-{table.encode().hex()}"
 
 
@@ -217,7 +215,7 @@ def check_read(plan: ReadPlan) -> None:
     task = TaskContext.get()
     written, tags = ("", "") if task is None else (task.getLocalProperty(name) or "" for name in (WRITES, JOB_TAGS))
     writes = _WRITES.fullmatch(written) or _TAGGED.search(tags)
-    if writes is not None and writes.groups()[1:] == (plan.database_id.hex(), plan.table.encode().hex()):
+    if writes is not None and writes.groups()[1:] == (plan.url.database_id.hex(), plan.table.encode().hex()):
         start_ts = int(writes[1])
         if start_ts != plan.snapshot.start_ts:
             raise Misuse(

@@ -35,6 +35,8 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
 from pyomid.client.change_feed import ChangeScan, bookmark_steps, check_table
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.validation import find_table
@@ -54,14 +56,19 @@ from pyomid.spark.source.change_rows import (
     until_of,
 )
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.source.supported_pyspark import (
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadMaxRows,
-    SupportsAvailableNow,
-)
 from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsAvailableNow
+except ImportError:  # PySpark 4.1 has no read limits for Python sources
+
+    class SupportsAvailableNow:  # type: ignore[no-redef]
+        """Placeholder: PySpark 4.1 runs the trigger availableNow as one batch."""
+
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
+
+HAS_READ_LIMITS: Final = ReadMaxRows is not None
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,7 +207,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         held = self._held.get(start.leased_ts)
         if held is None or held.lost is not None:
             self._keep(conn, start)
-        rows = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else None
+        rows = limit.max_rows if HAS_READ_LIMITS and isinstance(limit, ReadMaxRows) else None
         counted = None if rows is None else self._counted(start.mark, rows)
         if counted is not None:
             mark, latest = counted
@@ -295,7 +302,6 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 plan.wanted,
                 since.mark,
                 until,
-                plan.database_id,
                 last.times,
                 HeldStart.position(conn, held_ts, plan.bookmark_s, is_own=since.is_own),
             )
@@ -307,7 +313,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         with coded_errors():
             crash_point("spark.stream.read")
             changes = partition.changes
-            conn = connection(changes.url, changes.database_id)
+            conn = connection(changes.url)
             yield from read_changes(conn, changes, partition.key_range, arrow_of(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:

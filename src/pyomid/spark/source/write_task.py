@@ -28,10 +28,10 @@ from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import int64_array
-from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, shown_key
+from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import sentinel_column
-from pyomid.spark.connections import Connection, connection
+from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
@@ -46,7 +46,7 @@ NO_IDS: Final = np.empty(0, np.int64)
 class WritePlan:
     """The part of a write that all its tasks share."""
 
-    url: str
+    url: TaskUrl
     info: TableInfo
     schema: TableSchema
     written: tuple[str, ...]
@@ -59,10 +59,8 @@ class WritePlan:
     changes."""
     may_claim_tables: bool = True
     """Whether the write goes on if the TSO has no room for the ids; if False, the level was given, and it fails."""
-    database_id: bytes = b""
-    """The database of these timestamps; empty if unknown."""
     reported_max: int = REPORTED_MAX
-    """About how many keys all tasks report to the driver together (`written_rows`)."""
+    """About how many keys all tasks report to the driver together."""
     whole: bool = False
     """Whether the rows' existence is written too, if the commit names cells."""
     absent_from: ReadPlan | None = None
@@ -142,7 +140,7 @@ def write_rows(
         cells = _absent(plan, plan.absent_from, cells)
     old: Iterable[CellBatch] = ()
     if replaced is not None:
-        old = replaced.tombstones(connection(plan.url, plan.database_id), replaced.parts[task : task + 1])
+        old = replaced.tombstones(connection(plan.url), replaced.parts[task : task + 1])
     return _write_branch(
         plan,
         cells,
@@ -154,7 +152,7 @@ def write_rows(
 
 def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> Iterator[CellBatch]:
     """Yield the batches, after checking that the snapshot sees none of their rows."""
-    conn, layout = connection(plan.url, plan.database_id), key_layout(plan.schema)
+    conn, layout = connection(plan.url), key_layout(plan.schema)
     for batch in batches:
         present = _present(conn, read, batch)
         if present is not None:
@@ -168,7 +166,7 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the batches and renew the lease: the frame may be slow, and nothing is written before a run is full."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     for batch in batches:
         conn.renew(plan.start_ts)
         yield batch
@@ -185,7 +183,7 @@ def delete_rows(
     decision to delete depends on all values of the row, nulls included.
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     columns = (*(_stored(plan.schema) if whole else ()), *plan.existence)
     return _write_branch(
         plan, (_key_deletes(conn, read, encoder, batch, columns) for batch in batches if batch.num_rows)
@@ -194,7 +192,7 @@ def delete_rows(
 
 def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, whole: bool = False) -> BranchReport | None:
     """Delete every row that the snapshot sees in a range. `whole`: as in `delete_rows`."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     columns = (*_stored(plan.schema), *plan.existence) if whole else ()
     return _write_branch(plan, _range_deletes(conn, read, key_range, columns))
 
@@ -204,7 +202,7 @@ def delete_rest(
 ) -> list[BranchReport]:
     """Delete the rows of an overwrite that no task deleted. `reports`: of the tasks; `done`: their numbers. Returns
     the report of the branch of the tombstones, if it has any."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     rest = [part for task, part in enumerate(replaced.parts) if task not in done]
     report = _write_branch(plan, replaced.tombstones(conn, rest), branch=replaced.branch)
     if report is not None:
@@ -240,7 +238,7 @@ class MergePlan:
 def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
     """Update, insert and delete rows. The first column is the action; the others are the key's and `plan.written`."""
     counts = {UPDATE: 0, INSERT: 0, DELETE: 0}
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     updates, inserts, deletes = (
         RowEncoder(
             plan.schema,
@@ -317,7 +315,7 @@ def _write_branch(
 ) -> BranchReport | None:
     """Write `old` under `old_branch`, then the batches under `branch`, by default a new one, which also reports the
     ids of both."""
-    conn = connection(plan.url, plan.database_id)
+    conn = connection(plan.url)
     rows = cells = size = deleted = 0
     ids, keys = _ConflictIds(conn, plan), [NO_IDS]
     first, last = b"", b""
@@ -346,34 +344,6 @@ def _write_branch(
     reported, count = _reported_keys(plan, all_keys), len(all_keys)
     report = BranchReport(branch, rows, cells, size, ids.report(branch), count, reported, span, witness)
     return replace(report, deleted=deleted)
-
-
-_DOUBLED_MAX: Final = 1_000
-"""One is enough for the error; more are reported in case the first are different keys with equal ids."""
-
-
-def _reported_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(keys) <= _reported_max(plan):
-        return keys
-    keys.sort()
-    doubled = np.flatnonzero(keys[1:] == keys[:-1])[:_DOUBLED_MAX]
-    return keys[np.isin(keys, keys[doubled])] if len(doubled) else NO_IDS
-
-
-def _reported_max(plan: WritePlan) -> int:
-    """Return how many keys this task may report."""
-    pyspark = sys.modules.get("pyspark")
-    task = None if pyspark is None else pyspark.TaskContext.get()
-    return reported_by_task(plan.reported_max, 0 if task is None else task.partitionId())
-
-
-def reported_by_task(reported_max: int, number: int) -> int:
-    """Return how many keys task `number` may report; it does not know the number of tasks.
-
-    If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
-    of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
-    """
-    return reported_max // (number + 1)
 
 
 IDS_A_PART: Final = 1 << 19
@@ -509,6 +479,95 @@ def _columns(batch: CellBatch, visible: VisibleCells, row: int) -> list[Column]:
     """Return the columns that are visible in a row of a batch."""
     cells = visible.cells[visible.row_cell[row] : visible.row_cell[row + 1]]
     return [batch.columns[place] for place in batch.cell_col[cells].tolist()]
+
+
+# Duplicate keys among the rows of one write
+#
+# Tasks report their keys to the driver while these are few: all tasks together about `REPORTED_MAX`, whatever the
+# size of the write. Duplicates among the other keys are found in the store: two rows with one key are two versions of
+# one row, under two branches of this write. A reported key costs the driver 8 bytes; unreported ones cost one scan from
+# the first to the last written key, by tasks if there are any, one batch in memory at a time.
+
+_DOUBLED_MAX: Final = 1_000
+"""One is enough for the error; more are reported in case the first are different keys with equal ids."""
+
+
+def _reported_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    if len(keys) <= _reported_max(plan):
+        return keys
+    keys.sort()
+    doubled = np.flatnonzero(keys[1:] == keys[:-1])[:_DOUBLED_MAX]
+    return keys[np.isin(keys, keys[doubled])] if len(doubled) else NO_IDS
+
+
+def _reported_max(plan: WritePlan) -> int:
+    """Return how many keys this task may report."""
+    pyspark = sys.modules.get("pyspark")
+    task = None if pyspark is None else pyspark.TaskContext.get()
+    return reported_by_task(plan.reported_max, 0 if task is None else task.partitionId())
+
+
+def reported_by_task(reported_max: int, number: int) -> int:
+    """Return how many keys task `number` may report; it does not know the number of tasks.
+
+    If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
+    of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
+    """
+    return reported_max // (number + 1)
+
+
+def check_distinct_keys(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
+    """`Misuse`, which names the key, if two rows of the write have one key, among the keys that tasks reported; never
+    with `duplicates=last`.
+
+    Keys are reported as 64-bit ids. An id that occurs twice may belong to two different keys; a scan of the written
+    branches decides. The alternative, ordering the frame by its row key, would shuffle all its bytes.
+    """
+    keys = np.concatenate([NO_IDS, *(report.keys for report in reports)])
+    distinct, counts = np.unique(keys, return_counts=True)
+    suspected = distinct[counts > 1]
+    if not len(suspected):
+        return
+    branches = np.array([report.branch for report in reports if len(report.keys)], np.int64)
+    found: dict[int, list[bytes]] = {}
+    for row_id, key in _rows_written(conn, plan.info.name, span_of(reports), branches, suspected):
+        found.setdefault(row_id, []).append(key)
+    for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
+        written = found.get(row_id, [])
+        if len(written) < count:
+            raise duplicate_key(written[0], key_layout(plan.schema), plan.duplicates)
+
+
+def _rows_written(
+    conn: Connection, table: str, span: KeyRange, branches: NDArray[np.int64], suspected: NDArray[np.int64]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows under the branches whose ids are suspected, each once."""
+    for batch in conn.deployment.store.scan(table, span):
+        ids = hashing.row_ids(table.encode(), batch)
+        for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
+            versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
+            if np.isin(versions, branches).any():
+                yield int(ids[row]), batch.row_key(row)
+
+
+def span_of(reports: Iterable[BranchReport]) -> KeyRange:
+    """Return a range that holds all rows of these reports."""
+    spans = [report.span for report in reports]
+    return KeyRange(min(span.start for span in spans), max(span.stop for span in spans if span.stop is not None))
+
+
+def look_up(plan: WritePlan, branches: Sequence[int], key_range: KeyRange) -> bytes | None:
+    """Scan a range up to the first key under two of the branches, and return it: it makes the write fail. None: there
+    is none."""
+    conn = connection(plan.url)
+    for batch in conn.deployment.store.scan(plan.info.name, key_range):
+        conn.renew(plan.start_ts)
+        if batch.rows:
+            written = np.isin(batch.rec_version, branches).astype(np.int64)
+            doubled = np.flatnonzero(np.add.reduceat(written, batch.row_rec[:-1]) > 1)
+            if len(doubled):
+                return batch.row_key(int(doubled[0]))
+    return None
 
 
 # Rows in runs

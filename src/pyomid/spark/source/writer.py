@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyomid.client.idempotency import check_transaction_id
 from pyomid.client.session.lease_keeper import Lease
@@ -14,17 +15,12 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, Unavailable
 from pyomid.row_codec.schema import Field, parse_column_mapping, parse_row_key
 from pyomid.spark.coded_errors import coded_errors
-from pyomid.spark.connections import connection
+from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.frame_schema import WriteOptions
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
 from pyomid.spark.source.options import Options, checked_choice
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.source.supported_pyspark import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 from pyomid.spark.source.write_task import (
     BranchReport,
     ReplacePlan,
@@ -51,8 +47,7 @@ class BranchMessage(WriterCommitMessage):
 class OmidWriter(DataSourceArrowWriter):
     """One `df.write`, with what each process that Spark calls needs to continue its transaction."""
 
-    url: str
-    database_id: bytes
+    url: TaskUrl
     begun: BeginReply
     level: str | None
     transaction_id: str | None
@@ -66,26 +61,25 @@ class OmidWriter(DataSourceArrowWriter):
     @classmethod
     def prepared(
         cls,
+        conn: Connection,
         options: Options,
         begun: BeginReply,
         fields: Sequence[Field],
         *,
         overwrite: bool,
         partitions: int = 1,
-        database_id: bytes = b"",
     ) -> OmidWriter:
         """Create or check the table, so that an invalid write fails before its first task; return the writer.
         `partitions`: about how many tasks delete the rows that an overwrite replaces."""
-        url, table = options.required("url"), options.required("table")
-        conn = connection(url, database_id)
         conn.require_branches()
+        table = options.required("table")
         write, level = _write_options(options), options.level()
         modes = ("append", "insert", "overwrite", "error", "ignore")
         mode = checked_choice("ifExists", options.text("ifExists") or "append", modes)
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
             check_transaction_id(transaction_id)
-        writer = cls(conn.task_url, conn.database_id, begun, level, transaction_id)
+        writer = cls(conn.task_url, begun, level, transaction_id)
         if transaction_id is not None and find_run(conn, begun, transaction_id) is not None:
             writer.is_done = True
             return writer
@@ -101,7 +95,7 @@ class OmidWriter(DataSourceArrowWriter):
 
     def under(self, transaction_id: str) -> OmidWriter:
         """Return this write under an idempotency key that is known only now."""
-        conn = connection(self.url, self.database_id)
+        conn = connection(self.url)
         is_done = find_run(conn, self.begun, transaction_id) is not None
         return replace(self, transaction_id=transaction_id, is_done=is_done)
 
@@ -142,7 +136,7 @@ class OmidWriter(DataSourceArrowWriter):
 
     def _transaction(self) -> LargeTransaction:
         """Return the transaction as begun, without writes, for one call in this process."""
-        conn = connection(self.url, self.database_id)
+        conn = connection(self.url)
         lease = Lease.of_another(self.begun.start_ts)
         return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
 
@@ -231,7 +225,7 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
     def _check_not_behind(self, message: StreamMessage, batch_id: int) -> None:
         assert message.query_id
         assert message.writer.plan is not None
-        conn = connection(message.writer.url, message.writer.database_id)
+        conn = connection(message.writer.url)
         check_not_behind(conn, message.query_id, batch_id, table_sink_name(message.writer.plan.info), "")
 
     def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
