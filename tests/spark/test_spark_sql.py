@@ -64,6 +64,7 @@ LITERALS: list[tuple[Any, str]] = [
     (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
     ("it's \\n", "it's \\n"), ("{x} :y", "{x} :y"), (datetime.date(2013, 1, 1), "2013-01-01"),
     (datetime.datetime(2013, 1, 1, 5), "2013-01-01 05:00:00"), (b"\x41", "A"),
+    (pd.Timestamp("2013-01-01 05:00:00.000001"), "2013-01-01 05:00:00.000001"),
 ]  # fmt: skip
 
 
@@ -336,6 +337,9 @@ def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str,
             tx.sql("SELECT * FROM stock", news=spark.range(1))
         with pytest.raises(OmidError, match="a parameter is None, a bool"):
             tx.sql("SELECT :v FROM stock", {"v": [1]})
+        for value, message in [(pd.Timestamp(1), "have no nanoseconds: round it"), (pd.NaT, "a parameter is None")]:
+            with pytest.raises(OmidError, match=message):
+                tx.sql("SELECT :v FROM stock", {"v": value})
         with pytest.raises(OmidError, match="args is a mapping"):
             tx.sql("SELECT :v FROM stock", [1])
 
@@ -409,6 +413,8 @@ def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession,
         changed(spark, url, "DELETE FROM stock WHERE {note} = 'old'", note=news)
 
 
-def test_insert_names_columns_in_any_case(spark: SparkSession, url: str, restored: str) -> None:
+def test_insert_and_merge_name_columns_in_any_case(spark: SparkSession, url: str, restored: str) -> None:
     changed(spark, url, "INSERT INTO stock (SHOP, Item, COUNT) VALUES (4, 'e', 1)")
-    assert ("e", 4, 1, None) in rows(spark, url)
+    text = "MERGE INTO stock t USING (SELECT 4 AS Shop, 'e' AS ITEM) s ON t.SHOP = s.shop AND t.item = s.ITEM"
+    changed(spark, url, f"{text} WHEN MATCHED THEN UPDATE SET COUNT = t.Count + s.shop")
+    assert ("e", 4, 5, None) in rows(spark, url)
