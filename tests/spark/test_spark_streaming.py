@@ -122,37 +122,6 @@ def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSess
     assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
 
 
-@pytest.mark.long
-def test_a_query_id_belongs_to_one_checkpoint(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    """Another one under it, with other data, would lose its first batches in silence."""
-    db = pyomid.spark.connect(spark, url)
-    make_tables(spark, url)
-    former, later, last = tmp_path / "former", tmp_path / "later", tmp_path / "last"
-    lines = put_files(former, batches=2)
-    for folder in (later, last):
-        put_files(folder, batches=3)
-    sink = db.stream_sink(count, query_id="mine")
-    for _ in range(2):
-        run_until_nothing_is_left(spark, former, sink)
-    with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of") as refused:
-        run_until_nothing_is_left(spark, later, sink)
-    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
-    (adopted,) = re.findall(r"adopt_checkpoint='([0-9a-f-]{36})'", str(refused.value))
-    adopting = db.stream_sink(count, query_id="mine", adopt_checkpoint=adopted)
-    for _ in range(2):
-        run_until_nothing_is_left(spark, later, adopting)
-    seen, total = counted(spark, url)
-    assert set(seen.values()) == {1}
-    assert total == len(seen) == 3 * len(lines) // 2, "the third batch alone is new"
-    (former / "in" / "2.txt").write_text("late\n")
-    for folder, used in ((former, sink), (last, adopting)):
-        with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of"):
-            run_until_nothing_is_left(spark, folder, used)
-    assert counted(spark, url) == (seen, total)
-    run_until_nothing_is_left(spark, last, db.stream_sink(count, query_id="another"))
-    assert counted(spark, url)[1] == 2 * total
-
-
 @pytest.mark.parametrize("query_id", [None, "put-back"])
 def test_a_checkpoint_that_was_put_back_loses_nothing_in_silence(
     spark: SparkSession, url: str, tmp_path: Path, query_id: str | None
