@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pyomid.cells import batch_of
@@ -98,8 +99,13 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
 @pytest.mark.parametrize(
     ("coprocessor", "flags"), [(COPROCESSOR, {COMPACTION_ATTRIBUTE: b"true"}), (PHOENIX_COPROCESSOR, {})]
 )
-def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
-    database: Database, cluster: Cluster, table_name: str, coprocessor: str, flags: dict[bytes, bytes]
+def test_leases_and_cleaning_are_refused_on_a_table_with_omid_s_coprocessor(
+    database: Database,
+    cluster: Cluster,
+    store: HBaseStore,
+    table_name: str,
+    coprocessor: str,
+    flags: dict[bytes, bytes],
 ) -> None:
     family = FamilyDescriptor(b"f", attributes=flags)
     attributes = {b"coprocessor$1": b"|%s|1001|" % coprocessor.encode()}
@@ -107,6 +113,9 @@ def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
     database.create_table(table_name, ["f"])
     with pytest.raises(Misuse, match="coprocessor"), database.begin(lease=True) as tx:
         tx.table(table_name)
+    nothing = np.array([], dtype=np.int64)
+    with pytest.raises(Misuse, match="coprocessor"):
+        store.clean_batch(table_name, batch_of([[Cell(b"r", b"f", b"q", 50, b"v")]]), nothing, nothing)
     with database.begin() as tx:
         tx.table(table_name).put(b"r", {b"f:q": b"v"})
     database.drop_table(table_name)

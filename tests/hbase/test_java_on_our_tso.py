@@ -19,8 +19,7 @@ from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.sanitize import sanitize_steps
-from pyomid.storage.hbase.codec.layout import shadow_qualifier
-from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, KeyRange, RowWrite
+from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, RowWrite
 from pyomid.wire.codec import decode_answer, decode_request
 
 SOURCES = Path(__file__).parent / "java"
@@ -51,11 +50,6 @@ def java(hbase: HBaseServer, tso: TsoProcess) -> Iterator[JavaClient]:
 
 def cells_of(database: Database, table: str, row: bytes) -> set[Cell]:
     return set(database._core.deployment.store.read_rows(table, [row])[0])
-
-
-def test_shadow_cells_have_one_name(java: JavaClient) -> None:
-    for qualifier in (b"q", b"\x00", b"a\xc2", b"x" * 200):
-        assert bytes.fromhex(java.ask("shadow", qualifier.hex())) == shadow_qualifier(qualifier)
 
 
 def test_we_read_each_cell_that_java_commits(java: JavaClient, database: Database, table: str) -> None:
@@ -375,16 +369,3 @@ def test_an_unregistered_java_table_stops_the_sanitizer(java: JavaClient, databa
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:q": b"1"}
     database.drop_table(table_name)
-
-
-def test_java_finds_commit_entries_of_ours_and_we_find_java_s(java: JavaClient, database: Database, table: str) -> None:
-    """The same nine bytes of row and the same varint: entries of both kinds lie side by side until completed."""
-    starts = {}
-    for name in ("a", "b"):
-        starts[java.begin(name, dying=True)] = name
-        java.put(name, table, name.encode(), b"f", b"q", b"1")
-    commits = {start: java.commit(name) for start, name in starts.items()}
-    entries = dict(database._core.deployment.commit_table.entries())
-    assert commits.items() <= entries.items()
-    batches = database._core.deployment.store.scan(table, KeyRange(), [Column(b"f", b"q")])
-    assert {cell.version for batch in batches for cell in batch.all_cells()} == starts.keys()

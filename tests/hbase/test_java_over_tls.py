@@ -12,10 +12,7 @@ import pyomid
 from certificates import PASSWORD, make_certificates, make_java_stores
 from java_omid import JavaClient, JavaError
 from pyomid.cli.hbase import HBaseServer
-from pyomid.errors import ConflictError, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.tls import trusting
+from pyomid.errors import ConflictError
 
 pytestmark = pytest.mark.long
 
@@ -106,10 +103,3 @@ def test_java_begins_nothing_with_a_tso_of_another_authority(
     make_java_stores(others)
     with pytest.raises(JavaError), java_client(hbase, others, str(certificates / "client.p12")) as java:
         java.begin("a")
-
-
-def test_an_hbase_without_tls_has_a_clear_error_at_once(hbase: HBaseServer, certificates: Path) -> None:
-    by_tls = Cluster(ZooKeeper(hbase.quorum), tls=trusting(str(certificates / "ca.pem")))
-    with pytest.raises(Unavailable, match=r"the HBase server .* does not speak TLS at this port"):
-        by_tls.regions("t")
-    by_tls.close()

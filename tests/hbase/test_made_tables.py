@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
-from hbase_processes import TsoProcess
 
 from pyomid.cli import main
 from pyomid.client.database import Database
@@ -16,15 +14,6 @@ from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from region_admin import OperatorsAdmin
-
-
-@pytest.fixture(scope="module")
-def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
-    """One for all of these."""
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log") as process:
-        process.wait_until_leading()
-        yield process
-        process.stop()
 
 
 def test_split_keys_say_where_regions_begin(url: str, database: Database, store: HBaseStore, table_name: str) -> None:
