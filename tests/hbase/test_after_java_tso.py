@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, give_up_the_lease
+from hbase_processes import give_up_the_lease, leading_tso
 
 import pyomid
 from java_omid import JavaClient, JavaTso
@@ -41,10 +41,8 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
         java.commit("torn")
     give_up_the_lease(hbase.quorum)
     yield table_name
-    with TsoProcess(url, tmp_path / "last.log") as tso_of_ours, pyomid.connect(url) as database:
-        tso_of_ours.wait_until_leading()
+    with leading_tso(url, tmp_path / "last.log"), pyomid.connect(url) as database:
         database.drop_table(table_name)
-        tso_of_ours.stop()
 
 
 def sanitise(database: Database) -> Sanitized:
@@ -55,8 +53,7 @@ def sanitise(database: Database) -> Sanitized:
 def test_an_unregistered_table_keeps_its_commits(
     forgotten: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with TsoProcess(url, tmp_path / "tso.log") as tso, pyomid.connect(url) as database:
-        tso.wait_until_leading()
+    with leading_tso(url, tmp_path / "tso.log"), pyomid.connect(url) as database:
         with pytest.raises(Misuse, match="tables URL confirm"):
             sanitise(database)
         assert main(["tables", url, "discover"]) == 0
@@ -72,11 +69,8 @@ def test_an_unregistered_table_keeps_its_commits(
         assert forgotten in sanitise(database).held_back_by
         with database.begin() as tx:
             assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
-        tso.stop()
-    with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
-        tso.wait_until_leading()
+    with leading_tso(url, tmp_path / "again.log"), pyomid.connect(url) as database:
         assert TABLES_UNCONFIRMED not in database._core.deployment.catalog.unknown_tables(), "only ours led in between"
-        tso.stop()
 
 
 def test_forget_removes_the_mark_of_a_missing_table(

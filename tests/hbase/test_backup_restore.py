@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from hbase_processes import TsoProcess, forget_others
+from hbase_processes import TsoProcess, forget_others, leading_tso
 from test_hbase_cleaning import Cleaned
 
 import pyomid
@@ -214,15 +214,6 @@ def test_a_late_commit_of_a_dead_tso_is_in_the_backup_whole_or_not_at_all(shop: 
     with meanwhile("hbase.backup.commits", late):
         shop.back_up(db)
     assert shop.restored(db) == dict.fromkeys(shop.tables, rows(a=b"1", late=b"1"))
-
-
-@pytest.mark.long
-def test_a_backup_has_no_orphans_of_an_earlier_tso(shop: Shop) -> None:
-    shop.write(shop.made.tso.begin().start_ts, b"orphan", b"1")
-    db = shop.fail_over()
-    shop.put({b"a": b"1"}, db)
-    shop.back_up(db)
-    assert shop.restored(db) == dict.fromkeys(shop.tables, rows(a=b"1"))
 
 
 @pytest.mark.long
@@ -536,9 +527,7 @@ def test_init_lets_timestamps_begin_above_a_backup(
     for said in ("start above", "are above"):
         assert main(["init", url, "--above-backup", shop.backup_name, "--conflict-level", "any"]) == 0
         assert said in capsys.readouterr().out
-    with TsoProcess(url, tso.log.with_suffix(".2")) as second:
-        second.wait_until_leading()
+    with leading_tso(url, tso.log.with_suffix(".2")):
         with pyomid.connect(url) as db:
             assert db.begin().start_ts > HBaseRestore(shop.cluster, shop.backup_name).manifest.newest_ts
             assert not db.status().tables_unconfirmed
-        second.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 
 import pyomid
 from certificates import make_certificates
@@ -34,10 +34,8 @@ def asking(url: str, cluster: Cluster, tmp_path: Path, shown: dict[str, str]) ->
     own = str(tmp_path / "server.pem"), str(tmp_path / "server.key")
     options = ("--tls-cert", own[0], "--tls-key", own[1], "--tls-client-ca", shown["tlsCa"])
     log = tmp_path / "tso.log"
-    with TsoProcess(url, log, options=(*options, "--token-file", shown["tokenFile"])) as process:
-        process.wait_until_leading()
+    with leading_tso(url, log, options=(*options, "--token-file", shown["tokenFile"])) as process:
         yield process
-        process.stop()
 
 
 def test_only_clients_with_certificate_and_token_are_served(

@@ -28,7 +28,7 @@ from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
-from pyomid.types import Cell, Column, ConflictLevel, RowWrite, TableInfo
+from pyomid.types import Cell, Column, ConflictLevel, RowWrite
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)
 
@@ -50,25 +50,21 @@ def test_a_server_exception_has_advice(class_name: str, message: str, kind: type
     assert error.message.startswith("writing 3 rows of t: ")
 
 
-def test_a_value_over_the_limit_is_refused_before_anything_is_sent(store: HBaseStore, table_name: str) -> None:
-    store.create_table(TableInfo(table_name, (b"f",)))
+def test_a_value_over_the_limit_is_refused_before_anything_is_sent(store: HBaseStore, bare_table: str) -> None:
     with pytest.raises(Misuse, match=str(LIMITS.value_bytes_max)):
-        store.write_cells(table_name, 50, [RowWrite(b"r", ((Column(b"f", b"q"), TOO_LARGE),))])
-    store.drop_table(table_name)
+        store.write_cells(bare_table, 50, [RowWrite(b"r", ((Column(b"f", b"q"), TOO_LARGE),))])
 
 
 def test_the_error_for_a_cell_over_the_limit_names_the_setting(
-    store: HBaseStore, cluster: Cluster, table_name: str
+    store: HBaseStore, cluster: Cluster, bare_table: str
 ) -> None:
     """The server may have a smaller limit than the one that is known here: both ways of writing tell it."""
-    store.create_table(TableInfo(table_name, (b"f",)))
     large = RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", 50, TOO_LARGE)]),), repeatable=False)
     with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
-        cluster.rows(table_name, [large])
+        cluster.rows(bare_table, [large])
     batch = batch_of([[Cell(b"r", b"f", b"q", 50, TOO_LARGE)], [Cell(b"s", b"f", b"q", 50, b"v")]])
     with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
-        cluster.run(put_batch_steps(cluster.operations, table_name, 50, batch, cluster.budget("writing a batch")))
-    store.drop_table(table_name)
+        cluster.run(put_batch_steps(cluster.operations, bare_table, 50, batch, cluster.budget("writing a batch")))
 
 
 def test_a_table_of_another_conflict_level_is_refused(database: Database, table: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables
+from hbase_processes import TsoProcess, confirm_tables, leading_tso
 
 import pyomid
 from frame_proxy import FrameProxy, Passed
@@ -28,10 +28,8 @@ SOURCES = Path(__file__).parent / "java"
 @pytest.fixture(scope="module")
 def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
     """As it must be run where Java clients call fence(): these seal within the epoch."""
-    with TsoProcess(f"{url}?othersSeal=true", tmp_path_factory.mktemp("tso") / "log", lease_s=20.0) as process:
-        process.wait_until_leading()
+    with leading_tso(f"{url}?othersSeal=true", tmp_path_factory.mktemp("tso") / "log", lease_s=20.0) as process:
         yield process
-        process.stop()
 
 
 @pytest.fixture(scope="module")

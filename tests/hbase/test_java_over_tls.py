@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 
 import pyomid
 from certificates import PASSWORD, make_certificates, make_java_stores
@@ -30,10 +30,8 @@ def certificates(hbase: HBaseServer, tmp_path_factory: pytest.TempPathFactory) -
 def tso(url: str, certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
     given = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem"}
     options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log", options=tuple(options)) as process:
-        process.wait_until_leading()
+    with leading_tso(url, tmp_path_factory.mktemp("tso") / "log", options=tuple(options)) as process:
         yield process
-        process.stop()
 
 
 def java_client(hbase: HBaseServer, trusting: Path, key_store: str) -> JavaClient:
@@ -46,11 +44,9 @@ def test_java_does_not_verify_host_names(hbase: HBaseServer, url: str, certifica
     """The TSO shows one that names no address of this machine. It leads alone: this test is the first of the file."""
     given = {"cert": "client.pem", "key": "client.key", "client-ca": "ca.pem"}
     options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
-    with TsoProcess(url, tmp_path / "log", options=tuple(options)) as process:
-        process.wait_until_leading()
+    with leading_tso(url, tmp_path / "log", options=tuple(options)):
         with java_client(hbase, certificates, str(certificates / "client.p12")) as java:
             assert java.begin("a") > 0
-        process.stop()
 
 
 def test_java_and_python_commit_over_tls_with_certificates(

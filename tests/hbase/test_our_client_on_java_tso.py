@@ -94,19 +94,6 @@ def test_tasks_share_a_connection_to_a_java_tso(url: str, hbase: HBaseServer, ja
     java.commit("reads")
 
 
-def test_conflicts_are_found(database: Database, java: JavaClient, table: str) -> None:
-    loser = database.begin()
-    java.begin("wins")
-    java.put("wins", table, b"r", b"f", b"q", b"java's")
-    java.commit("wins")
-    loser.table(table).put(b"r", {b"f:q": b"ours"})
-    with pytest.raises(ConflictError):
-        loser.commit()
-    assert database.drain(120.0)
-    with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {b"f:q": b"java's"}
-
-
 def test_features_that_need_our_tso_have_a_clear_error(database: Database) -> None:
     """Leases and branches: a distributed write; a distributed read works without."""
     with pytest.raises(OmidError, match=r"extension|Java|lease"):

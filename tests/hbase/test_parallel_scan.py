@@ -217,11 +217,6 @@ def rows_of(store: HBaseStore, table: str, between: Callable[[], None] = lambda:
     return rows
 
 
-def test_a_long_scan_has_several_calls_in_flight(store: HBaseStore, filled: str, calls_at_once: list[int]) -> None:
-    assert rows_of(store, filled) == ALL
-    assert max(calls_at_once) == CALLS_AHEAD
-
-
 def test_streams_continue_through_a_split(
     store: HBaseStore, cluster: Cluster, filled: str, calls_at_once: list[int]
 ) -> None:

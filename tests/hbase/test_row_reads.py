@@ -314,54 +314,48 @@ def committed(store: HBaseStore, table: str, version: int, write: RowWrite) -> N
     store.write_shadow_cells(table, [ShadowWrite(name, version + 1) for name in names])
 
 
-def test_a_point_read_fetches_few_of_many_versions(store: HBaseStore, table_name: str, answers: list[int]) -> None:
+def test_a_point_read_fetches_few_of_many_versions(store: HBaseStore, bare_table: str, answers: list[int]) -> None:
     """Sixty versions of nine megabytes, put into one answer, ended the region server."""
-    store.create_table(TableInfo(table_name, (F,)))
     for version in range(50, 1050, 50):
-        committed(store, table_name, version, RowWrite(b"r", ((Q, b"%04d" % version + bytes(MIB)),)))
+        committed(store, bare_table, version, RowWrite(b"r", ((Q, b"%04d" % version + bytes(MIB)),)))
     answers.clear()
     for reader in (301, 5000):
         bounds = ReadBounds(below=reader, committed_below=reader)
         for rows_read in ([b"r"], [b"r", b"s"]):
-            found = store.read_rows(table_name, rows_read, [Q], bounds=bounds)[0]
+            found = store.read_rows(bare_table, rows_read, [Q], bounds=bounds)[0]
             assert max(cell.version for cell in found) == (300 if reader == 301 else 1000)
             assert len(found) <= 3
     assert max(answers) < 4 * MIB
-    whole = store.read_rows(table_name, [b"r"])[0]
+    whole = store.read_rows(bare_table, [b"r"])[0]
     assert [cell.version for cell in sorted(whole, key=lambda each: each.version)] == list(range(50, 1050, 50))
     assert max(answers) < 4 * MIB, "all versions come in bounded answers, too"
-    store.drop_table(table_name)
 
 
-def test_a_version_deep_below_others_is_found(store: HBaseStore, table_name: str) -> None:
+def test_a_version_deep_below_others_is_found(store: HBaseStore, bare_table: str) -> None:
     """Nobody knows yet whether the newer ones are committed."""
-    store.create_table(TableInfo(table_name, (F,)))
-    committed(store, table_name, 50, RowWrite(b"r", ((Q, b"old"),)))
+    committed(store, bare_table, 50, RowWrite(b"r", ((Q, b"old"),)))
     for version in range(100, 2000, 50):
-        store.write_cells(table_name, version, [RowWrite(b"r", ((Q, b"%d" % version),))])
+        store.write_cells(bare_table, version, [RowWrite(b"r", ((Q, b"%d" % version),))])
     bounds = ReadBounds(below=5000, committed_below=5000)
     for rows_read in ([b"r"], [b"s", b"r"]):
-        found = store.read_rows(table_name, rows_read, bounds=bounds)[-1]
+        found = store.read_rows(bare_table, rows_read, bounds=bounds)[-1]
         assert visible_point(found, 5000) == {Q: b"old"}
         assert len(found) == 39
-    store.drop_table(table_name)
 
 
-def test_a_wide_row_comes_in_limited_replies(store: HBaseStore, table_name: str, answers: list[int]) -> None:
-    store.create_table(TableInfo(table_name, (F,)))
+def test_a_wide_row_comes_in_limited_replies(store: HBaseStore, bare_table: str, answers: list[int]) -> None:
     wide = tuple((Column(F, b"q%02d" % number), b"%02d" % number + bytes(MIB)) for number in range(12))
-    committed(store, table_name, 50, RowWrite(b"r", wide))
+    committed(store, bare_table, 50, RowWrite(b"r", wide))
     narrow = tuple((Column(F, b"q%04d" % number), b"v") for number in range(256))
-    committed(store, table_name, 50, RowWrite(b"s", narrow))
+    committed(store, bare_table, 50, RowWrite(b"s", narrow))
     answers.clear()
     bounds = ReadBounds(below=5000, committed_below=5000)
-    assert visible_point(store.read_rows(table_name, [b"r"], bounds=bounds)[0], 5000) == dict(wide)
+    assert visible_point(store.read_rows(bare_table, [b"r"], bounds=bounds)[0], 5000) == dict(wide)
     assert max(answers) < 4 * MIB
-    many = store.read_rows(table_name, [b"s", b"nothing", b"s"], bounds=bounds)
+    many = store.read_rows(bare_table, [b"s", b"nothing", b"s"], bounds=bounds)
     assert [visible_point(cells, 5000) for cells in many] == [dict(narrow), {}, dict(narrow)]
-    scanned = [list(batch.row_cells(row)) for batch in store.scan(table_name, KeyRange()) for row in range(batch.rows)]
+    scanned = [list(batch.row_cells(row)) for batch in store.scan(bare_table, KeyRange()) for row in range(batch.rows)]
     assert [visible_point(cells, 5000) for cells in scanned] == [dict(wide), dict(narrow)]
-    store.drop_table(table_name)
 
 
 def test_split_points_work_with_several_cells_in_the_first_row(store: HBaseStore, table_name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables
+from hbase_processes import confirm_tables, leading_tso
 from spark_frames import load
 from test_spark_jobs import (  # noqa: F401
     test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table,
@@ -60,13 +60,11 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
     """A database without tables, and a TSO with the terms of tests/spark; its tables go afterwards."""
     options = "leaseSeconds=120&commitRetrySeconds=10&maxTransactionAgeSeconds=2"
     found = f"omid+hbase://{hbase.quorum}/hbase?{options}"
-    with TsoProcess(found, tmp_path_factory.mktemp("tso") / "tso.log") as tso:
-        tso.wait_until_leading()
+    with leading_tso(found, tmp_path_factory.mktemp("tso") / "tso.log"):
         drop_all(found)
         yield found
         drop_all(found)
         close_connections()
-        tso.stop()
 
 
 @pytest.fixture(autouse=True)

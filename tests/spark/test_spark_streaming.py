@@ -6,10 +6,8 @@ import json
 import re
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,36 +88,6 @@ def test_what_a_batch_raises_ends_the_query_and_leaves_nothing(spark: SparkSessi
     failing.clear()
     run_until_nothing_is_left(spark, tmp_path, db.stream_sink(fail_once))
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
-
-
-def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSession, url: str) -> None:
-    """Both have begun before either commits."""
-    make_tables(spark, url)
-    batch = spark.createDataFrame([("both",)], "line string")
-    both_began = threading.Barrier(2, timeout=60)
-    first_try = threading.local()
-
-    def meet(tx: pyomid.spark.SparkTransaction, frame: DataFrame) -> None:
-        count(tx, frame)
-        if not hasattr(first_try, "is_over"):
-            first_try.is_over = True
-            both_began.wait()
-
-    with ThreadPoolExecutor(2) as drivers:
-        sinks = [pyomid.spark.connect(spark, url).stream_sink(meet, query_id="one query") for _ in range(2)]
-        for driver in [drivers.submit(sink, batch, 7) for sink in sinks]:
-            driver.result(120)
-    assert counted(spark, url) == ({"both": 1}, 1)
-
-
-@pytest.mark.long
-def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    make_tables(spark, url)
-    lines = put_files(tmp_path / "a", batches=2)
-    put_files(tmp_path / "b", batches=2)
-    for folder in ("a", "b", "a"):
-        run_until_nothing_is_left(spark, tmp_path / folder, pyomid.spark.connect(spark, url).stream_sink(count))
-    assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
 
 
 @pytest.mark.parametrize("query_id", [None, "put-back"])
