@@ -21,8 +21,6 @@ from pyomid.types import TABLES_UNCONFIRMED
 
 pytestmark = pytest.mark.long
 
-SOURCES = Path(__file__).parent / "java"
-
 
 @pytest.fixture
 def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> Iterator[str]:
@@ -30,7 +28,7 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
     port = hbase.ports.zookeeper
     with (
         JavaTso(tmp_path / "java", zookeeper_port=port, lease_s=2.0) as tso,
-        JavaClient(SOURCES, "127.0.0.1", port, tso.address) as java,
+        JavaClient(port, tso.address) as java,
     ):
         java.ask("create", table_name, "f")
         java.begin("whole")

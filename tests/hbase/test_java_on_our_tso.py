@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hbase_processes import TsoProcess, confirm_tables, leading_tso
@@ -21,8 +20,6 @@ from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, RowWrite
 from pyomid.wire.codec import decode_answer, decode_request
-
-SOURCES = Path(__file__).parent / "java"
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +38,7 @@ def database(url: str, tso: TsoProcess) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def java(hbase: HBaseServer, tso: TsoProcess) -> Iterator[JavaClient]:
-    port = hbase.ports.zookeeper
-    with JavaClient(SOURCES, "127.0.0.1", port, hbase.quorum, through_zookeeper=True) as client:
+    with JavaClient(hbase.ports.zookeeper) as client:
         yield client
 
 
@@ -154,7 +150,7 @@ def test_java_heals_what_a_dead_client_of_ours_committed(
 def test_a_java_transaction_that_died_before_its_commit_is_never_seen(
     java: JavaClient, hbase: HBaseServer, database: Database, table: str
 ) -> None:
-    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, hbase.quorum, through_zookeeper=True) as other:
+    with JavaClient(hbase.ports.zookeeper) as other:
         start_ts = other.begin("dies")
         other.put("dies", table, b"r", b"f", b"q", b"1")
         other.flush("dies")
@@ -192,7 +188,7 @@ def proxy(tso: TsoProcess) -> Iterator[FrameProxy]:
 @pytest.fixture(scope="module")
 def proxied(hbase: HBaseServer, proxy: FrameProxy) -> Iterator[JavaClient]:
     """A Java client whose frames we see and may keep from it."""
-    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, proxy.address) as client:
+    with JavaClient(hbase.ports.zookeeper, proxy.address) as client:
         yield client
 
 
@@ -332,8 +328,7 @@ def test_at_conflict_level_row_two_columns_of_a_row_conflict(
 ) -> None:
     """T9: two columns of one row conflict, because both sides name rows."""
     database.create_table(table_name, ["f"], "row")
-    port, quorum = hbase.ports.zookeeper, hbase.quorum
-    with JavaClient(SOURCES, "127.0.0.1", port, quorum, level="ROW", through_zookeeper=True) as java:
+    with JavaClient(hbase.ports.zookeeper, level="ROW") as java:
         transaction = database.begin()
         java.begin("wins")
         java.put("wins", table_name, b"r", b"f", b"p", b"java's")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hbase_processes import give_up_the_lease
@@ -19,8 +18,6 @@ from pyomid.errors import ConflictError, OmidError
 from pyomid.storage.hbase.coordination import find_tso
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
-
-SOURCES = Path(__file__).parent / "java"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +40,7 @@ def database(url: str, java_tso: JavaTso) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def java(hbase: HBaseServer, java_tso: JavaTso) -> Iterator[JavaClient]:
-    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, java_tso.address) as client:
+    with JavaClient(hbase.ports.zookeeper, java_tso.address) as client:
         yield client
 
 
