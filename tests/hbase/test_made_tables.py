@@ -8,7 +8,7 @@ import pytest
 
 from pyomid.cli import main
 from pyomid.client.database import Database
-from pyomid.errors import ConflictError, Misuse
+from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.hbase.cluster import Cluster
@@ -69,20 +69,3 @@ def test_a_table_in_a_namespace_works_like_any_other(
     assert database.verify(name).ok
     assert main(["tables", url, "drop", name, "--yes"]) == 0
     assert name not in OperatorsAdmin(own_cluster).tables()
-
-
-def test_the_conflict_level_changes_during_transactions(url: str, database: Database, table: str) -> None:
-    """Who began before aborts; from then on two columns of a row conflict."""
-    before = database.begin()
-    before.table(table).put(b"r", {b"f:a": b"v"})
-    assert main(["tables", url, "alter", table, "--conflict-level", "row"]) == 0
-    with pytest.raises(ConflictError):
-        before.commit()
-    first, second = database.begin(), database.begin()
-    first.table(table).put(b"r", {b"f:a": b"first"})
-    second.table(table).put(b"r", {b"f:b": b"second"})
-    first.commit()
-    with pytest.raises(ConflictError):
-        second.commit()
-    with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {b"f:a": b"first"}
