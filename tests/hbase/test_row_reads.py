@@ -13,13 +13,12 @@ from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 import pyomid.storage.hbase.rpc.connection as hbase_connection
 from portions import examples
 from pyomid.protocol.visibility import visible_point
-from pyomid.storage.hbase.codec.batches import BatchDecoder, cells_of
+from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
-from pyomid.storage.hbase.regions.locations import LocationCache, Region
+from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import (
     SCANS_FIRST,
     SCANS_MAX,
@@ -88,8 +87,7 @@ def test_a_limited_read_equals_a_read_of_the_whole_row(row: list[KeyValue], read
 def test_no_scan_has_a_key_longer_than_hbase_accepts() -> None:
     """The least key behind the longest row is one byte too long: the row itself is named, and left out or in."""
     longest = b"r" * 32_767
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, ImitatedRegions({}).regions())
+    operations = ImitatedRegions({}).operations()
     for key_range, expected in (
         (KeyRange(longest, longest + b"\0"), (longest, True, longest, True)),
         (KeyRange(longest + b"\0", None), (longest, False, b"", False)),
@@ -144,8 +142,7 @@ def test_each_row_comes_from_one_atomic_read(committed_below: int, monkeypatch: 
     monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
     for seed in range(400):
         world = Changing(seed)
-        operations = RegionOperations(LocationCache())
-        operations.cache.replace(TABLE, world.regions.regions())
+        operations = world.regions.operations()
         asked = world.chance.choices([*world.names, b"nothing"], k=world.chance.randint(1, 8))
         wanted = WantedCells(TABLE, (), ReadBounds(committed_below=committed_below))
         steps = read_rows_steps(operations, wanted, asked, lambda: Budget("read", 60.0))
@@ -167,8 +164,7 @@ def of_sizes(sizes: list[int], **more: Any) -> tuple[ImitatedRows, RegionOperati
     names = [b"r%04d" % number for number in range(len(sizes))]
     cells = {row: [KeyValue(row, F, b"q", 50, bytes(size))] for row, size in zip(names, sizes, strict=True)}
     regions = ImitatedRows({}, cells=cells, **more)
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
+    operations = regions.operations()
     return regions, operations, names
 
 
@@ -216,8 +212,8 @@ def test_a_row_of_many_replies_is_read_to_its_end() -> None:
             return super()._found(request, region)
 
     row = [KeyValue(b"r", F, b"q%d" % column, 50, bytes(MIB)) for column in range(9)]
-    regions, operations = Noting({}, cells={b"r": row}), RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
+    regions = Noting({}, cells={b"r": row})
+    operations = regions.operations()
     steps = read_rows_steps(operations, WantedCells(TABLE, (), ReadBounds()), [b"r"], lambda: Budget("read", 60.0))
     assert len(regions.drive(operations, steps)[0]) == 9
     assert [request.close_scanner for request in scans] == [True, False], "the second one stays open"
@@ -245,8 +241,7 @@ def test_absent_cells_are_the_missing_ones(data: st.DataObject) -> None:
         shadow = KeyValue(name.row, F, shadow_qualifier(name.qualifier), name.version, timestamp_bytes(200))
         cells.setdefault(name.row, []).append(shadow)
     regions = ImitatedRows({}, cells=cells, borders=[b"r1"], failures=0.1)
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
+    operations = regions.operations()
     steps = absent_cells_steps(operations, TABLE, asked, lambda: Budget("look", 60.0))
     assert set(regions.drive(operations, steps)) == set(asked) - there
     assert regions.answered_bytes_max < 1000
@@ -276,18 +271,10 @@ def test_a_scan_returns_its_last_row_wherever_a_reply_ends(counts_unwanted: bool
         }
         for size in range(1, 200, 7):
             regions = ImitatedRows({}, cells=cells, counts_unwanted=counts_unwanted, borders=[b"r03", b"r05"])
-            operations = RegionOperations(LocationCache())
-            operations.cache.replace(TABLE, regions.regions())
+            operations = regions.operations()
             for is_fresh in (False, True):
                 spec = ScanSpec(TABLE, KeyRange(), max_versions=9, bytes_per_call=size, is_fresh=is_fresh)
-                streams, decoder, found = ParallelScan(operations, spec), BatchDecoder(), dict[bytes, int]()
-                while (block := regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0)))) is not None:
-                    batch, settled = decoder.decode(block)
-                    if settled is not None:
-                        streams.received(settled)
-                    for row in range(0 if batch is None else batch.rows):
-                        assert batch is not None
-                        assert found.setdefault(batch.row_key(row), len(list(batch.row_cells(row))))
+                found = regions.scan(operations, spec)
                 assert found == {row: len(its) for row, its in cells.items()}, (count, size, is_fresh)
 
 
