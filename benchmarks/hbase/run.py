@@ -121,7 +121,7 @@ class Setting:
 
 def java_peer(zookeeper_port: int, tso: str) -> JavaClient:
     peers = Path(__file__).parent / "java"
-    return JavaClient(peers, "127.0.0.1", zookeeper_port, tso, main="org.apache.omid.transaction.Peer")
+    return JavaClient(zookeeper_port, tso, sources=peers, main="org.apache.omid.transaction.Peer")
 
 
 class OurTso(NamedTuple):

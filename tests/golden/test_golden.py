@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden_scripts import Script, ScriptFailed, Stage, load_scripts, parse, run
+from pyomid.client.tables.table import Table
 from pyomid.errors import Misuse
 from pyomid.testing.checker import Violation
 from stages import UrlStage, embedded_stage, memory_stage
@@ -72,12 +73,7 @@ def test_an_unexpected_success_fails() -> None:
 @pytest.mark.fast
 def test_a_script_cannot_agree_with_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the client shows a dirty read and the script expects it, the judge still objects."""
-    import stages
-
-    def dirty(self: stages.GoldenTransaction, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
-        return {b"f:v": b"1~T1.1"}
-
-    monkeypatch.setattr(stages.GoldenTransaction, "get", dirty)
+    monkeypatch.setattr(Table, "get", lambda *_: {b"f:v": b"1~T1.1"})
     text = "title t\ntable test\nT1 begin\nT1 put test 1 f:v = 1\nT2 begin\nT2 get test 1 -> f:v = 1\nT1 commit\n"
     with pytest.raises(Violation, match="dirty read"):
         run(parse("dirty", text), memory_stage())

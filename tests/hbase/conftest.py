@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 from java_needed import needs_java
 from led_tables import led_row
 
@@ -26,6 +26,7 @@ from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import TableInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +96,14 @@ def table_name() -> str:
     return f"t{os.getpid()}_{next(_table_numbers)}"
 
 
+@pytest.fixture
+def bare_table(store: HBaseStore, table_name: str) -> Iterator[str]:
+    """A table with family f that no catalog has, dropped afterwards."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    yield table_name
+    store.drop_table(table_name)
+
+
 @pytest.fixture(scope="session")
 def url(hbase: HBaseServer, cluster: Cluster) -> str:
     return f"omid+hbase://{hbase.quorum}/hbase"
@@ -117,10 +126,8 @@ def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseLeaderState]:
 @pytest.fixture(scope="module")
 def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
     """A leading TSO of the database, for the rest of a module: tests with TSOs of their own stand before."""
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "tso.log") as process:
-        process.wait_until_leading()
+    with leading_tso(url, tmp_path_factory.mktemp("tso") / "tso.log") as process:
         yield process
-        process.stop()
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from pyomid.client.database import Database
 from pyomid.client.foreign_tables import confirm
@@ -138,3 +141,12 @@ class TsoProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+@contextmanager
+def leading_tso(url: str, log: Path, **how: Any) -> Iterator[TsoProcess]:
+    """It leads when the block begins, and ends in order behind it."""
+    with TsoProcess(url, log, **how) as process:
+        process.wait_until_leading()
+        yield process
+        assert process.stop() == 0

@@ -70,33 +70,29 @@ def test_a_slow_adoption_skips_cells_of_later_transactions(
     database.drop_table(table_name)
 
 
-def test_cells_newer_than_every_timestamp_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
-    store.create_table(TableInfo(table_name, (b"f",)))
-    store.write_cells(table_name, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
+def test_cells_newer_than_every_timestamp_are_refused(database: Database, store: HBaseStore, bare_table: str) -> None:
+    store.write_cells(bare_table, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
     driver = Driver(database._core.deployment)
-    assert [*driver.run(check_range_steps(table_name, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
+    assert [*driver.run(check_range_steps(bare_table, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
     with pytest.raises(Misuse, match="world-time"):
-        driver.run(import_range_steps(table_name, KeyRange(), newest_ts=1_000_000))
-    store.drop_table(table_name)
+        driver.run(import_range_steps(bare_table, KeyRange(), newest_ts=1_000_000))
 
 
 def test_a_table_that_unregistered_transactions_wrote_is_refused(
-    database: Database, store: HBaseStore, table_name: str
+    database: Database, store: HBaseStore, bare_table: str
 ) -> None:
     """Told by the TSO's mark of the table, or by a shadow cell that is not the cell's own version."""
-    store.create_table(TableInfo(table_name, (b"f",)))
-    store.write_cells(table_name, 100, [RowWrite(b"r", ((Q, b"v"),))])
-    store.write_shadow_cells(table_name, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
-    newest_ts, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
+    store.write_cells(bare_table, 100, [RowWrite(b"r", ((Q, b"v"),))])
+    store.write_shadow_cells(bare_table, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
+    newest_ts, _ = import_timestamp(database._core.deployment, bare_table, [b"f"])
     with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
-        Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
+        Driver(database._core.deployment).run(import_range_steps(bare_table, KeyRange(), newest_ts))
     catalog = database._core.deployment.catalog
-    catalog.mark_unknown_table(table_id(table_name.encode()))
-    _, found = import_timestamp(database._core.deployment, table_name, [b"f"])
+    catalog.mark_unknown_table(table_id(bare_table.encode()))
+    _, found = import_timestamp(database._core.deployment, bare_table, [b"f"])
     with pytest.raises(Misuse, match="register"):
-        refuse(table_name, found)
+        refuse(bare_table, found)
     catalog.clear_unknown_table(*catalog.unknown_tables().popitem())
-    store.drop_table(table_name)
 
 
 def put_plainly(cluster: Cluster, table: str, *cells: KeyValue) -> None:
@@ -148,19 +144,17 @@ def test_an_adoption_reports_all_problems_at_once(
 
 
 def test_an_empty_value_without_qualifier_is_refused(
-    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, bare_table: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Omid's sign that the family was deleted, even under a later value."""
-    store.create_table(TableInfo(table_name, (b"f",)))
     bare = Column(b"f", b"")
     put_plainly(
-        cluster, table_name, KeyValue(b"a", *Q, 3, b"v"), KeyValue(b"a", *bare, 4, b""), KeyValue(b"a", *bare, 5, b"x")
+        cluster, bare_table, KeyValue(b"a", *Q, 3, b"v"), KeyValue(b"a", *bare, 4, b""), KeyValue(b"a", *bare, 5, b"x")
     )
-    assert main(["adopt", url, table_name, "f"]) == 1
+    assert main(["adopt", url, bare_table, "f"]) == 1
     said = capsys.readouterr().err
     assert "version 4 in column b'f:' (no qualifier)" in said
-    store.drop_table(table_name)
 
 
 def test_a_value_without_qualifier_is_adopted_and_hides_nothing(

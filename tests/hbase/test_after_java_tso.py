@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, give_up_the_lease
+from hbase_processes import give_up_the_lease, leading_tso
 
 import pyomid
 from java_omid import JavaClient, JavaTso
@@ -21,8 +21,6 @@ from pyomid.types import TABLES_UNCONFIRMED
 
 pytestmark = pytest.mark.long
 
-SOURCES = Path(__file__).parent / "java"
-
 
 @pytest.fixture
 def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> Iterator[str]:
@@ -30,7 +28,7 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
     port = hbase.ports.zookeeper
     with (
         JavaTso(tmp_path / "java", zookeeper_port=port, lease_s=2.0) as tso,
-        JavaClient(SOURCES, "127.0.0.1", port, tso.address) as java,
+        JavaClient(port, tso.address) as java,
     ):
         java.ask("create", table_name, "f")
         java.begin("whole")
@@ -41,10 +39,8 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
         java.commit("torn")
     give_up_the_lease(hbase.quorum)
     yield table_name
-    with TsoProcess(url, tmp_path / "last.log") as tso_of_ours, pyomid.connect(url) as database:
-        tso_of_ours.wait_until_leading()
+    with leading_tso(url, tmp_path / "last.log"), pyomid.connect(url) as database:
         database.drop_table(table_name)
-        tso_of_ours.stop()
 
 
 def sanitise(database: Database) -> Sanitized:
@@ -55,8 +51,7 @@ def sanitise(database: Database) -> Sanitized:
 def test_an_unregistered_table_keeps_its_commits(
     forgotten: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with TsoProcess(url, tmp_path / "tso.log") as tso, pyomid.connect(url) as database:
-        tso.wait_until_leading()
+    with leading_tso(url, tmp_path / "tso.log"), pyomid.connect(url) as database:
         with pytest.raises(Misuse, match="tables URL confirm"):
             sanitise(database)
         assert main(["tables", url, "discover"]) == 0
@@ -72,11 +67,8 @@ def test_an_unregistered_table_keeps_its_commits(
         assert forgotten in sanitise(database).held_back_by
         with database.begin() as tx:
             assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
-        tso.stop()
-    with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
-        tso.wait_until_leading()
+    with leading_tso(url, tmp_path / "again.log"), pyomid.connect(url) as database:
         assert TABLES_UNCONFIRMED not in database._core.deployment.catalog.unknown_tables(), "only ours led in between"
-        tso.stop()
 
 
 def test_forget_removes_the_mark_of_a_missing_table(

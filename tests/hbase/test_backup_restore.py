@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from hbase_processes import TsoProcess, forget_others
+from hbase_processes import TsoProcess, forget_others, leading_tso
 from test_hbase_cleaning import Cleaned
 
 import pyomid
@@ -111,11 +111,18 @@ class Shop:
     def back_up(self, db: Database | None = None) -> Backup:
         return (db or self.db).backup(self.backup_name)
 
+    def restore(self, names: dict[str, str] | list[str] | None, db: Database | None = None) -> list[str]:
+        into = db or self.databases[-1]
+        return restore(into._core.deployment, HBaseRestore(self.cluster, self.backup_name), names)
+
+    def snapshots(self) -> set[str]:
+        return {each for each in Admin(self.cluster).snapshots() if each.startswith(f"{self.backup_name}.")}
+
     def restored(self, db: Database | None = None) -> dict[str, Rows]:
         """The rows of each table, from the back-up, under other names."""
         db = db or self.databases[-1]
         names = {table: f"{table}_back" for table in self.tables}
-        assert restore(db._core.deployment, HBaseRestore(self.cluster, self.backup_name), names) == list(names.values())
+        assert self.restore(names, db) == list(names.values())
         with db.snapshot() as tx:
             found = {table: dict(tx.table(new).scan()) for table, new in names.items()}
         for new in names.values():
@@ -126,7 +133,7 @@ class Shop:
 
     def close(self) -> None:
         admin = Admin(self.cluster)
-        admin.delete_snapshots([each for each in admin.snapshots() if each.startswith(f"{self.backup_name}.")])
+        admin.delete_snapshots(list(self.snapshots()))
         indexes = [info.name for info in self.made.catalog.tables() if info.name.startswith(INDEX_TABLES)]
         for db in self.databases:
             db.drain(10)
@@ -217,15 +224,6 @@ def test_a_late_commit_of_a_dead_tso_is_in_the_backup_whole_or_not_at_all(shop: 
 
 
 @pytest.mark.long
-def test_a_backup_has_no_orphans_of_an_earlier_tso(shop: Shop) -> None:
-    shop.write(shop.made.tso.begin().start_ts, b"orphan", b"1")
-    db = shop.fail_over()
-    shop.put({b"a": b"1"}, db)
-    shop.back_up(db)
-    assert shop.restored(db) == dict.fromkeys(shop.tables, rows(a=b"1"))
-
-
-@pytest.mark.long
 def test_concurrent_transfers_are_in_the_backup_whole_or_not_at_all(shop: Shop) -> None:
     """Each moves an amount from one table to the other, while all is compacted."""
     accounts = [b"%c%d" % (97 + number, number) for number in range(20)]
@@ -287,7 +285,7 @@ def test_a_restore_keeps_expiry_and_brings_indexes(shop: Shop, table_name: str) 
         tx.table(expiring).put(b"young", {VALUE: b"1"})
     shop.back_up()
     names = {expiring: f"{expiring}_2", indexed: f"{indexed}_2"}
-    restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), names)
+    shop.restore(names)
     with shop.db.snapshot() as tx:
         assert dict(tx.table(f"{expiring}_2").scan()) == rows(young=b"1")
         found = tx.table(f"{indexed}_2", codec=dict).lookup("by_city", "Oslo")
@@ -316,13 +314,13 @@ def test_a_restore_over_existing_tables_changes_nothing(shop: Shop) -> None:
     shop.put({b"a": b"2"})
     one, other = shop.tables
     with pytest.raises(Misuse, match=rf"there is a table '{one}'.*nothing was restored.*--as OLD=NEW"):
-        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), None)
+        shop.restore(None)
     with pytest.raises(Misuse, match=rf"there is a table '{other}'"):
-        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_2", other: other})
+        shop.restore({one: f"{one}_2", other: other})
     assert shop.db._core.deployment.catalog.entry(f"{one}_2") is None
     shop.made.store.create_table(pyomid.TableInfo(f"{one}_3", (b"f",)))
     with pytest.raises(Misuse, match="that is not in the catalog"):
-        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), {one: f"{one}_3"})
+        shop.restore({one: f"{one}_3"})
     with shop.db.snapshot() as tx:
         assert dict(tx.table(one).scan()) == rows(a=b"2")
 
@@ -338,7 +336,7 @@ def test_unknown_backups_and_tables_are_refused(shop: Shop) -> None:
     with pytest.raises(Misuse, match=rf"has no backup 'other'.*{shop.backup_name}"):
         HBaseRestore(shop.cluster, "other")
     with pytest.raises(Misuse, match="the backup has no table 'nobody'"):
-        restore(shop.db._core.deployment, HBaseRestore(shop.cluster, shop.backup_name), ["nobody"])
+        shop.restore(["nobody"])
 
 
 def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
@@ -346,7 +344,7 @@ def test_a_backup_that_would_lack_a_table_is_refused(shop: Shop) -> None:
     shop.made.catalog.mark_unknown_table(number)
     with pytest.raises(Misuse, match=f"it would lack tables.*{number}.*discover"):
         shop.back_up()
-    assert not [each for each in Admin(shop.cluster).snapshots() if each.startswith(shop.backup_name)]
+    assert not shop.snapshots()
 
 
 def test_a_backup_whose_lease_was_lost_fails(shop: Shop) -> None:
@@ -361,7 +359,7 @@ def test_a_backup_whose_lease_was_lost_fails(shop: Shop) -> None:
 
     with meanwhile("hbase.backup.commits", lose), pytest.raises(pyomid.SnapshotTooOld, match="take the backup again"):
         shop.back_up()
-    assert not [each for each in Admin(shop.cluster).snapshots() if each.startswith(shop.backup_name)]
+    assert not shop.snapshots()
 
 
 def test_a_backup_fails_if_a_table_is_dropped_meanwhile(shop: Shop) -> None:
@@ -413,10 +411,7 @@ def test_a_backup_deletes_no_snapshot_of_an_operator(shop: Shop) -> None:
         admin.take_snapshot(name, shop.tables[0])
     try:
         made = shop.back_up()
-        assert {each for each in admin.snapshots() if each.startswith(f"{shop.backup_name}.")} == {
-            *made.snapshots,
-            *own,
-        }
+        assert shop.snapshots() == {*made.snapshots, *own}
     finally:
         admin.delete_snapshots(own)
 
@@ -437,9 +432,7 @@ def test_of_two_backups_of_one_name_the_later_one_completes(shop: Shop, point: s
 
     with meanwhile(point, later), pytest.raises(pyomid.ConflictError, match=r"another backup .* began"):
         shop.back_up()
-    assert {each for each in Admin(shop.cluster).snapshots() if each.startswith(f"{shop.backup_name}.")} == set(
-        made[0].snapshots
-    )
+    assert shop.snapshots() == set(made[0].snapshots)
     assert shop.restored() == dict.fromkeys(shop.tables, rows(a=b"2"))
 
 
@@ -536,9 +529,7 @@ def test_init_lets_timestamps_begin_above_a_backup(
     for said in ("start above", "are above"):
         assert main(["init", url, "--above-backup", shop.backup_name, "--conflict-level", "any"]) == 0
         assert said in capsys.readouterr().out
-    with TsoProcess(url, tso.log.with_suffix(".2")) as second:
-        second.wait_until_leading()
+    with leading_tso(url, tso.log.with_suffix(".2")):
         with pyomid.connect(url) as db:
             assert db.begin().start_ts > HBaseRestore(shop.cluster, shop.backup_name).manifest.newest_ts
             assert not db.status().tables_unconfirmed
-        second.stop()

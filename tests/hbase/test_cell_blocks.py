@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.codec.batches import BatchDecoder, ColumnNumbers, ScanBlock, batch_of_writes, cells_of
+from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock, batch_of_writes, cells_of
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
 from pyomid.storage.hbase.codec.layout import LEGACY_TOMBSTONE, SHADOW_SUFFIX, shadow_qualifier, timestamp_bytes
 from pyomid.types import Cell, Column, RowWrite
@@ -122,17 +122,6 @@ def test_the_table_of_columns_grows() -> None:
     again, _ = decoder.decode(block_of(key_values))
     assert again is not None
     assert again.columns == [Column(b"f", b"%06d" % index) for index in range(5000)]
-
-
-def test_columns_are_found_again_after_growth() -> None:
-    numbers = ColumnNumbers(columns=2, name_bytes=64)
-    decoder = BatchDecoder()
-    decoder._columns = numbers
-    key_values = [KeyValue(b"r%03d" % row, b"f", b"q%d" % (row % 7), 50, b"v") for row in range(100)]
-    batch, _ = decoder.decode(block_of(key_values))
-    assert batch is not None
-    assert len(set(batch.columns)) == len(batch.columns) == 7
-    assert batch_rows(batch) == point_rows(key_values)
 
 
 def test_adjacent_cells_of_one_commit_share_a_record() -> None:

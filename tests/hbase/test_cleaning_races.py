@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables, with_options
+from hbase_processes import confirm_tables, leading_tso, with_options
 
 import pyomid
 from pyomid.client.database import Database
@@ -40,12 +40,10 @@ def database(url: str, tmp_path: Path) -> Iterator[Database]:
     """A TSO whose W moves within seconds."""
     # A lease that an earlier test left behind would hold W back for its whole term.
     options = f"maxTransactionAgeSeconds={AGE_S}&leaseSeconds=5"
-    with TsoProcess(with_options(url, options), tmp_path / "tso.log") as tso:
-        tso.wait_until_leading()
+    with leading_tso(with_options(url, options), tmp_path / "tso.log"):
         with pyomid.connect(url) as opened:
             confirm_tables(opened)
             yield opened
-        tso.stop()
 
 
 class Writer:

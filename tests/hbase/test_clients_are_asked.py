@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 
 import pyomid
+from certificates import make_certificates
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.storage.hbase.cluster import Cluster
 
 
 @pytest.fixture
 def shown(tmp_path: Path) -> dict[str, str]:
-    """Options of a client that shows all: a certificate that is its own authority, of the server and the client."""
-    certificate, key, token = tmp_path / "both.pem", tmp_path / "both.key", tmp_path / "token"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-         "2", "-subj", "/CN=both", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key),
-         "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    """Options of a client that shows all."""
+    made, token = make_certificates(tmp_path), tmp_path / "token"
     token.write_text("a secret\n")
-    return {"tlsCa": str(certificate), "tlsCert": str(certificate), "tlsKey": str(key), "tokenFile": str(token)}
+    files = {
+        "tlsCa": made / "ca.pem",
+        "tlsCert": made / "client.pem",
+        "tlsKey": made / "client.key",
+        "tokenFile": token,
+    }
+    return {name: str(file) for name, file in files.items()}
 
 
 @pytest.fixture
 def asking(url: str, cluster: Cluster, tmp_path: Path, shown: dict[str, str]) -> Iterator[TsoProcess]:
-    options = ("--tls-cert", shown["tlsCert"], "--tls-key", shown["tlsKey"], "--tls-client-ca", shown["tlsCa"])
+    own = str(tmp_path / "server.pem"), str(tmp_path / "server.key")
+    options = ("--tls-cert", own[0], "--tls-key", own[1], "--tls-client-ca", shown["tlsCa"])
     log = tmp_path / "tso.log"
-    with TsoProcess(url, log, options=(*options, "--token-file", shown["tokenFile"])) as process:
-        process.wait_until_leading()
+    with leading_tso(url, log, options=(*options, "--token-file", shown["tokenFile"])) as process:
         yield process
-        process.stop()
 
 
 def test_only_clients_with_certificate_and_token_are_served(

@@ -21,14 +21,11 @@ from test_interrupts import EchoServer as EchoServer
 from certificates import make_certificates
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase import cluster as client_module
-from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection
 from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions import steps as steps_module
-from pyomid.storage.hbase.regions.locations import LocationCache
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.steps import Budget, Pause, SentCall, Start, Steps, ask_steps
@@ -316,25 +313,15 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Poisoned:
 
 
 def read_rows(world: Poisoned) -> int:
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, world.regions())
+    operations = world.operations()
     wanted = WantedCells(TABLE, (), ReadBounds())
     steps = read_rows_steps(operations, wanted, [b"a", b"b", b"c"], lambda: Budget("reading three rows", 60.0))
     return sum(len(cells) for cells in world.drive(operations, steps))
 
 
 def scan(world: Poisoned, *, is_fresh: bool) -> int:
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, world.regions())
     spec = ScanSpec(TABLE, KeyRange(), max_versions=9, bytes_per_call=200, is_fresh=is_fresh)
-    lanes, decoder, found = ParallelScan(operations, spec), BatchDecoder(), 0
-    while (block := world.drive(operations, lanes.fetch_steps(Budget("a scan", 60.0)))) is not None:
-        batch, received = decoder.decode(block)
-        if received is not None:
-            lanes.received(received)
-        if batch is not None:
-            found += sum(len(list(batch.row_cells(row))) for row in range(batch.rows))
-    return found
+    return sum(world.scan(world.operations(), spec).values())
 
 
 READS: dict[str, Callable[[Poisoned], int]] = {

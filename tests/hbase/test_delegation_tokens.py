@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from on_loop import run_on_loop
+from many_messages import check_puts_are_read, check_puts_are_read_on_a_loop, protections
 
 from kdc import Kdc
-from kerberized import (
-    kerberized_hbase,
-    kerberos_options,
-    opened,
-    url_by_keytab,
-)
+from kerberized import kerberized_hbase, kerberos_options, opened, url_by_keytab
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.deployment import HBaseOptions, task_tokens, token_keeper
 from pyomid.storage.hbase.kerberos import KerberosOptions
-from pyomid.storage.hbase.loop_client import LoopClient
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
-from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
+from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.sasl import Protection
 from pyomid.types import TaskToken
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
-VALUE = bytes(range(256)) * 400
 PROTECTIONS = [Protection.AUTHENTICATION, Protection.INTEGRITY]
 
 
@@ -58,46 +48,20 @@ def by_token(secured: HBaseServer, token: TaskToken, protection: Protection | No
     return opened(secured, HBaseOptions(kerberos=kerberos, token=lambda: token), deadline_s=30.0)
 
 
-def mutations(first: int) -> list[RowMutation]:
-    rows = [b"%04d" % number for number in range(first, first + 20)]
-    return [RowMutation(row, (puts([KeyValue(row, b"f", b"q", 5, VALUE)]),)) for row in rows]
-
-
 @pytest.mark.parametrize("protection", PROTECTIONS)
 def test_a_token_suffices_to_put_and_read(secured: HBaseServer, token: TaskToken, protection: Protection) -> None:
     cluster = by_token(secured, token, protection)
-    written = mutations(100 * protection.value)  # two megabytes: many messages
-    cluster.rows("t", written)
-    found = cluster.rows("t", [RowGet(each.row) for each in written])
-    layers = [connection._layer for connection in cluster._connections.values()]
+    check_puts_are_read(cluster, "t", 100 * protection.value)
+    assert protections(cluster) == {protection}
+    check_puts_are_read_on_a_loop(cluster, "t", 1000 * protection.value)
     cluster.close()
-    assert [cells[0].value for cells in found if isinstance(cells, list)] == [VALUE] * 20
-    assert {layer.protection if layer else Protection.AUTHENTICATION for layer in layers} == {protection}
-
-
-@pytest.mark.parametrize("protection", PROTECTIONS)
-def test_asyncio_does_the_same(secured: HBaseServer, token: TaskToken, protection: Protection) -> None:
-    blocking = by_token(secured, token, protection)
-
-    async def work() -> list[bytes]:
-        client, budget = LoopClient(blocking), blocking.budget("twenty rows")
-        written = mutations(1000 * protection.value)
-        rows = partial(blocking.operations.rows_steps, "t", budget=budget)
-        await asyncio.gather(*(run_on_loop(client, rows([each])) for each in written))
-        found = await run_on_loop(client, rows([RowGet(each.row) for each in written]))
-        client.close()
-        return [cells[0].value for cells in found if isinstance(cells, list)]
-
-    assert asyncio.run(work()) == [VALUE] * 20
-    blocking.close()
 
 
 def test_the_strongest_common_protection_is_integrity(secured: HBaseServer, token: TaskToken) -> None:
     cluster = by_token(secured, token)
     assert cluster.rows("t", [RowGet(b"no row")]) == [[]]
-    layers = [connection._layer for connection in cluster._connections.values()]
+    assert Protection.INTEGRITY in protections(cluster)
     cluster.close()
-    assert {layer.protection for layer in layers if layer} == {Protection.INTEGRITY}
 
 
 def test_a_token_names_its_user_and_the_master_accepts_it(secured: HBaseServer, token: TaskToken) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import outcomes_of
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
@@ -104,22 +101,6 @@ def test_the_preamble_names_user_and_service() -> None:
     header = ConnectionHeader.FromString(sent[10:])
     assert int.from_bytes(sent[6:10], "big") == len(sent) - 10
     assert (header.service_name, header.user_info.effective_user) == ("ClientService", "someone")
-
-
-def test_a_damaged_reply_raises_corruption_or_decodes() -> None:
-    outcomes = outcomes_of(lambda chance: decode_reply(memoryview(broken_reply(chance))), Corruption)
-    assert outcomes["survived"] > 0, outcomes
-    assert outcomes["refused"] > 100, outcomes
-
-
-def broken_reply(chance: random.Random) -> bytearray:
-    message = chance.randbytes(chance.randrange(200))
-    frame = bytearray(reply_frame(chance.randrange(1 << 31), message, b"cells" * 3)[4:])
-    for _ in range(chance.randint(1, 6)):
-        frame[chance.randrange(len(frame))] = chance.randrange(256)
-    if chance.random() < 0.3:
-        del frame[chance.randrange(len(frame)) :]
-    return frame
 
 
 def test_a_frame_over_the_limit_is_refused() -> None:

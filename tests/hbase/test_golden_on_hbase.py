@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ SCRIPTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def leader(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log") as process:
-        process.wait_until_leading()
-        yield process
-        process.stop()
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -31,5 +22,5 @@ def leader(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoPr
         for number, script in enumerate(SCRIPTS)
     ],
 )
-def test_script(script: Script, url: str, leader: TsoProcess) -> None:
+def test_script(script: Script, url: str, tso: TsoProcess) -> None:
     run(script, UrlStage(url))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pyomid.cells import batch_of
@@ -27,7 +28,7 @@ from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
-from pyomid.types import Cell, Column, ConflictLevel, RowWrite, TableInfo
+from pyomid.types import Cell, Column, ConflictLevel, RowWrite
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)
 
@@ -49,25 +50,21 @@ def test_a_server_exception_has_advice(class_name: str, message: str, kind: type
     assert error.message.startswith("writing 3 rows of t: ")
 
 
-def test_a_value_over_the_limit_is_refused_before_anything_is_sent(store: HBaseStore, table_name: str) -> None:
-    store.create_table(TableInfo(table_name, (b"f",)))
+def test_a_value_over_the_limit_is_refused_before_anything_is_sent(store: HBaseStore, bare_table: str) -> None:
     with pytest.raises(Misuse, match=str(LIMITS.value_bytes_max)):
-        store.write_cells(table_name, 50, [RowWrite(b"r", ((Column(b"f", b"q"), TOO_LARGE),))])
-    store.drop_table(table_name)
+        store.write_cells(bare_table, 50, [RowWrite(b"r", ((Column(b"f", b"q"), TOO_LARGE),))])
 
 
 def test_the_error_for_a_cell_over_the_limit_names_the_setting(
-    store: HBaseStore, cluster: Cluster, table_name: str
+    store: HBaseStore, cluster: Cluster, bare_table: str
 ) -> None:
     """The server may have a smaller limit than the one that is known here: both ways of writing tell it."""
-    store.create_table(TableInfo(table_name, (b"f",)))
     large = RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", 50, TOO_LARGE)]),), repeatable=False)
     with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
-        cluster.rows(table_name, [large])
+        cluster.rows(bare_table, [large])
     batch = batch_of([[Cell(b"r", b"f", b"q", 50, TOO_LARGE)], [Cell(b"s", b"f", b"q", 50, b"v")]])
     with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
-        cluster.run(put_batch_steps(cluster.operations, table_name, 50, batch, cluster.budget("writing a batch")))
-    store.drop_table(table_name)
+        cluster.run(put_batch_steps(cluster.operations, bare_table, 50, batch, cluster.budget("writing a batch")))
 
 
 def test_a_table_of_another_conflict_level_is_refused(database: Database, table: str) -> None:
@@ -98,8 +95,13 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
 @pytest.mark.parametrize(
     ("coprocessor", "flags"), [(COPROCESSOR, {COMPACTION_ATTRIBUTE: b"true"}), (PHOENIX_COPROCESSOR, {})]
 )
-def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
-    database: Database, cluster: Cluster, table_name: str, coprocessor: str, flags: dict[bytes, bytes]
+def test_leases_and_cleaning_are_refused_on_a_table_with_omid_s_coprocessor(
+    database: Database,
+    cluster: Cluster,
+    store: HBaseStore,
+    table_name: str,
+    coprocessor: str,
+    flags: dict[bytes, bytes],
 ) -> None:
     family = FamilyDescriptor(b"f", attributes=flags)
     attributes = {b"coprocessor$1": b"|%s|1001|" % coprocessor.encode()}
@@ -107,6 +109,9 @@ def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
     database.create_table(table_name, ["f"])
     with pytest.raises(Misuse, match="coprocessor"), database.begin(lease=True) as tx:
         tx.table(table_name)
+    nothing = np.array([], dtype=np.int64)
+    with pytest.raises(Misuse, match="coprocessor"):
+        store.clean_batch(table_name, batch_of([[Cell(b"r", b"f", b"q", 50, b"v")]]), nothing, nothing)
     with database.begin() as tx:
         tx.table(table_name).put(b"r", {b"f:q": b"v"})
     database.drop_table(table_name)

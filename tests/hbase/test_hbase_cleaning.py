@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from test_ports import empty_table
 
 from conformance import put_entry
-from pyomid.cells import batch_of
 from pyomid.client.drive import Driver
 from pyomid.config import Settings
-from pyomid.errors import Misuse
 from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
@@ -24,17 +21,13 @@ from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
-    COMPACTION_ATTRIBUTE,
-    COPROCESSOR,
     META_FAMILY,
-    PHOENIX_COPROCESSOR,
     WATERMARK_FAMILY,
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
+from pyomid.types import Column, CommitRequest, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
 
 AGE_S = 600.0
@@ -147,18 +140,3 @@ def test_branches_of_a_decided_commit_replace_seals(cleaned: Cleaned, table_name
     assert reply.committed
     assert cleaned.commits.lookup([start_ts, *branches]) == [reply.commit_ts] * 4
     assert not cleaned.commits.seal(branches[1]).placed
-
-
-@pytest.mark.parametrize(
-    ("coprocessor", "flags"), [(COPROCESSOR, {COMPACTION_ATTRIBUTE: b"true"}), (PHOENIX_COPROCESSOR, {})]
-)
-def test_compaction_is_refused_where_omid_s_coprocessor_is_at_work(
-    cluster: Cluster, store: HBaseStore, table_name: str, coprocessor: str, flags: dict[bytes, bytes]
-) -> None:
-    family = FamilyDescriptor(b"f", attributes=flags)
-    attributes = {b"coprocessor$1": b"|%s|1001|" % coprocessor.encode()}
-    OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
-    nothing = np.array([], dtype=np.int64)
-    with pytest.raises(Misuse, match="coprocessor"):
-        store.clean_batch(table_name, batch_of([[Cell(b"r", b"f", b"q", 50, b"v")]]), nothing, nothing)
-    store.drop_table(table_name)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, with_options
+from hbase_processes import leading_tso, with_options
 
 import pyomid
 
@@ -21,10 +21,8 @@ def test_history_survives_a_failover(url: str, tmp_path: Path, table_name: str) 
     @contextmanager
     def tso(options: str = "") -> Iterator[None]:
         served = with_options(url, f"maxTransactionAgeSeconds=1{options}")
-        with TsoProcess(served, tmp_path / "tso.log") as process:
-            process.wait_until_leading()
+        with leading_tso(served, tmp_path / "tso.log"):
             yield
-            process.stop()
 
     try:
         with tso("&retention=1h"), pyomid.connect(url) as db:

@@ -1,21 +1,19 @@
-"""Ctrl-C at each line in turn: no other thread waits for ever, no partial frame is left, and the next call works."""
+"""Ctrl-C at each place in turn: no other thread waits for ever, no partial frame is left, and the next call works."""
 
 from __future__ import annotations
 
 import asyncio
-import dis
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 from on_loop import answer_of, opened_on_loop
 
+from interrupts import Interrupter, every_place
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase import cluster, group_commit, loop_client
 from pyomid.storage.hbase.group_commit import GroupCommit
@@ -45,6 +43,8 @@ class EchoServer:
         self.calls = 0
         self.unanswered = b""
         """A parameter whose call gets no answer, and holds no other one back."""
+        self.together = 1
+        """So many answers leave at once."""
         self.answers = threading.Event()
         self.answers.set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -69,6 +69,7 @@ class EchoServer:
         stream = opened.makefile("rb")
         stream.read(6)
         stream.read(struct.unpack(">I", stream.read(4))[0])
+        held: list[bytes] = []
         while len(size := stream.read(4)) == 4:
             frame = stream.read(struct.unpack(">I", size)[0])
             if len(frame) < struct.unpack(">I", size)[0]:
@@ -87,9 +88,12 @@ class EchoServer:
             self.calls += 1
             if parameter == self.unanswered:
                 continue
-            self.answers.wait(DEADLINE_S)
             encoded = delimited(ResponseHeader(call_id=header.call_id).SerializeToString()) + delimited(parameter)
-            opened.sendall(struct.pack(">I", len(encoded)) + encoded)
+            held.append(struct.pack(">I", len(encoded)) + encoded)
+            if len(held) == self.together:
+                self.answers.wait(DEADLINE_S)
+                opened.sendall(b"".join(held))
+                held.clear()
 
 
 @pytest.fixture
@@ -97,67 +101,6 @@ def server() -> Iterator[EchoServer]:
     made = EchoServer()
     yield made
     made.close()
-
-
-class Interrupts:
-    """`KeyboardInterrupt` at the n-th line that the calling thread runs of some modules.
-
-    Not where a `with` ends: there an interrupt comes before the block's last call or behind `__exit__`.
-    """
-
-    def __init__(self, nth: int, *modules: Any) -> None:
-        self._left = nth
-        self._files = {module.__file__ for module in modules}
-        self._inside: set[tuple[int, int]] = set()
-        self.happened = False
-
-    def __enter__(self) -> Interrupts:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in self._files:
-            return None
-        if event == "line" and not self.happened and not self._ends_with(frame):
-            self._left -= 1
-            if self._left == 0:
-                self.happened = True
-                raise KeyboardInterrupt
-        return self._trace
-
-    def _ends_with(self, frame: FrameType) -> bool:
-        if frame.f_lineno not in with_lines(frame.f_code):
-            return False
-        place = id(frame), frame.f_lineno
-        if place in self._inside:
-            self._inside.remove(place)
-            return True
-        self._inside.add(place)
-        return False
-
-
-_with_lines: dict[CodeType, set[int]] = {}
-
-
-def with_lines(code: CodeType) -> set[int]:
-    if code not in _with_lines:
-        names = {"BEFORE_WITH", "LOAD_SPECIAL"}
-        found = {
-            each.positions.lineno for each in dis.get_instructions(code) if each.opname in names and each.positions
-        }
-        _with_lines[code] = {line for line in found if line is not None}
-    return _with_lines[code]
-
-
-def every_line(body: Callable[[int], bool]) -> int:
-    """Calls `body` with 1, 2, … until it says that nothing was interrupted any more."""
-    nth = 1
-    while body(nth):
-        nth += 1
-    return nth
 
 
 def opened(server: EchoServer) -> Connection:
@@ -199,42 +142,33 @@ class Asker(threading.Thread):
 def test_an_interrupted_call_leaves_no_partial_frame(server: EchoServer, cells: bytes) -> None:
     """The rest of it would be taken from the next call of whichever thread comes."""
 
-    def interrupted_at(nth: int) -> bool:
+    def scene(interrupter: Interrupter) -> None:
         line = opened(server)
-        interrupts = Interrupts(nth, connection)
-        try:
-            with interrupts:
-                assert asked(line, b"mine", cells) == b"call mine"
-        except KeyboardInterrupt:
-            pass
+        answer, error = interrupter.outcome(lambda: asked(line, b"mine", cells))
+        assert error is interrupter.error or answer == b"call mine"
         check_usable(line, server)
-        return interrupts.happened
 
-    assert every_line(interrupted_at) > 30
+    assert every_place((connection,), KeyboardInterrupt, scene) > 30
 
 
 def test_threads_beside_an_interrupted_reader_get_their_replies(server: EchoServer) -> None:
-    def interrupted_at(nth: int) -> bool:
+    def scene(interrupter: Interrupter) -> None:
         line = opened(server)
         server.answers.clear()
+        server.together = 2
         first = line.start(Call(CLIENT, "Echo", b"call mine"), timeout_s=DEADLINE_S)
         other = Asker(line)
-        interrupts = Interrupts(nth, connection)
         reads = threading.Timer(0.0, lambda: (other.start(), _until(lambda: _waits(line, other)), server.answers.set()))
         reads.start()
-        try:
-            with interrupts:
-                line.finish(first, timeout_s=DEADLINE_S)
-        except KeyboardInterrupt:
-            pass
+        interrupter.outcome(lambda: line.finish(first, timeout_s=DEADLINE_S))
         reads.join(DEADLINE_S)
         other.join(DEADLINE_S / 2)
-        assert not other.is_alive(), f"nobody reads for it after an interrupt at line {nth}"
+        assert not other.is_alive(), "nobody reads for it"
         assert other.outcome == b"call other" or isinstance(other.outcome, ConnectionLost)
+        server.together = 1
         check_usable(line, server)
-        return interrupts.happened
 
-    assert every_line(interrupted_at) > 20
+    assert every_place((connection,), KeyboardInterrupt, scene) > 10
 
 
 def _waits(line: Connection, other: Asker) -> bool:
@@ -245,7 +179,7 @@ def _waits(line: Connection, other: Asker) -> bool:
     )
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def _until(holds: Callable[[], object]) -> None:
     pause = threading.Event()
     for _ in range(200):
         if holds():
@@ -278,14 +212,9 @@ def test_an_interrupted_wait_keeps_the_connection_open(server: EchoServer) -> No
 
 
 def test_an_interrupted_loop_call_leaves_no_partial_frame(server: EchoServer) -> None:
-    async def interrupted_at(nth: int) -> bool:
+    async def body(interrupter: Interrupter) -> None:
         line = await opened_on_loop(server.address, SimpleHandshake("tester"))
-        interrupts = Interrupts(nth, loop_client, connection, asyncio.selector_events)
-        try:
-            with interrupts:
-                line.start(Call(CLIENT, "Echo", b"call mine", LARGE), timeout_s=DEADLINE_S)
-        except KeyboardInterrupt:
-            pass
+        interrupter.outcome(lambda: line.start(Call(CLIENT, "Echo", b"call mine", LARGE), timeout_s=DEADLINE_S))
         if line.is_lost:
             line = await opened_on_loop(server.address, SimpleHandshake("tester"))
         answer = await answer_of(
@@ -294,21 +223,15 @@ def test_an_interrupted_loop_call_leaves_no_partial_frame(server: EchoServer) ->
         assert bytes(answer.message) == b"call next"  # type: ignore[union-attr]
         assert server.broken == []
         line.close()
-        return interrupts.happened
 
-    async def at_every_line() -> int:
-        nth = 1
-        while await interrupted_at(nth):
-            nth += 1
-        return nth
-
-    assert asyncio.run(at_every_line()) > 10
+    modules = loop_client, connection, asyncio.selector_events
+    assert every_place(modules, KeyboardInterrupt, lambda interrupter: asyncio.run(body(interrupter))) > 10
 
 
 def test_writers_beside_an_interrupted_leader_finish() -> None:
     """Theirs went with its call, or it had the turn to send for them."""
 
-    def interrupted_at(nth: int) -> bool:
+    def scene(interrupter: Interrupter) -> None:
         came, answers = threading.Semaphore(0), threading.Semaphore(0)
 
         def send(requests: Any) -> Any:
@@ -328,33 +251,27 @@ def test_writers_beside_an_interrupted_leader_finish() -> None:
         first = threading.Thread(target=write, args=(b"first",), daemon=True)
         first.start()
         assert came.acquire(timeout=DEADLINE_S)
-        interrupts = Interrupts(nth, group_commit)
         behind = threading.Thread(target=write, args=(b"behind",), daemon=True)
 
         def let() -> None:
-            _until(lambda: len(gatherer._waiting) >= 1 or interrupts.happened)
+            _until(lambda: len(gatherer._waiting) >= 1 or interrupter.hit)
             behind.start()
-            _until(lambda: len(gatherer._waiting) >= 2 or interrupts.happened)
+            _until(lambda: len(gatherer._waiting) >= 2 or interrupter.hit)
             for _ in range(3):
                 answers.release()
 
         lets = threading.Thread(target=let, daemon=True)
         lets.start()
-        try:
-            with interrupts:
-                gatherer.write([RowMutation(b"mine", ())])
-        except KeyboardInterrupt:
-            pass
+        interrupter.outcome(lambda: gatherer.write([RowMutation(b"mine", ())]))
         for each in (lets, first, behind):
             each.join(DEADLINE_S)
-            assert not each.is_alive(), f"it waits for ever after an interrupt at line {nth}"
+            assert not each.is_alive(), "it waits for ever"
         assert len(outcomes) == 2
         assert not gatherer._state.locked()
         answers.release()
         assert gatherer.write([RowMutation(b"next", ())]) == [True]
-        return interrupts.happened
 
-    assert every_line(interrupted_at) > 20
+    assert every_place((group_commit,), KeyboardInterrupt, scene) > 20
 
 
 def test_a_cluster_is_usable_after_an_interrupt(server: EchoServer) -> None:
@@ -368,14 +285,9 @@ def test_a_cluster_is_usable_after_an_interrupt(server: EchoServer) -> None:
         budget = client.budget("echo", DEADLINE_S)
         return client.run(ask_steps(server.address, Call(CLIENT, "Echo", b"call " + name, LARGE), budget))
 
-    def interrupted_at(nth: int) -> bool:
+    def scene(interrupter: Interrupter) -> None:
         client = cluster.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
-        interrupts = Interrupts(nth, cluster, connection)
-        try:
-            with interrupts:
-                once(client, b"mine")
-        except KeyboardInterrupt:
-            pass
+        interrupter.outcome(lambda: once(client, b"mine"))
         assert not any(attempt.lock.locked() for attempt in client._attempts.values())
         answer = once(client, b"next")
         while isinstance(answer, ConnectionLost):
@@ -383,6 +295,5 @@ def test_a_cluster_is_usable_after_an_interrupt(server: EchoServer) -> None:
         assert bytes(answer.message) == b"call next"  # type: ignore[attr-defined]
         assert server.broken == []
         client.close()
-        return interrupts.happened
 
-    assert every_line(interrupted_at) > 50
+    assert every_place((cluster, connection), KeyboardInterrupt, scene) > 50

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables
+from hbase_processes import TsoProcess, confirm_tables, leading_tso
 
 import pyomid
 from frame_proxy import FrameProxy, Passed
@@ -19,20 +18,15 @@ from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.sanitize import sanitize_steps
-from pyomid.storage.hbase.codec.layout import shadow_qualifier
-from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, KeyRange, RowWrite
+from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, RowWrite
 from pyomid.wire.codec import decode_answer, decode_request
-
-SOURCES = Path(__file__).parent / "java"
 
 
 @pytest.fixture(scope="module")
 def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
     """As it must be run where Java clients call fence(): these seal within the epoch."""
-    with TsoProcess(f"{url}?othersSeal=true", tmp_path_factory.mktemp("tso") / "log", lease_s=20.0) as process:
-        process.wait_until_leading()
+    with leading_tso(f"{url}?othersSeal=true", tmp_path_factory.mktemp("tso") / "log", lease_s=20.0) as process:
         yield process
-        process.stop()
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +38,12 @@ def database(url: str, tso: TsoProcess) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def java(hbase: HBaseServer, tso: TsoProcess) -> Iterator[JavaClient]:
-    port = hbase.ports.zookeeper
-    with JavaClient(SOURCES, "127.0.0.1", port, hbase.quorum, through_zookeeper=True) as client:
+    with JavaClient(hbase.ports.zookeeper) as client:
         yield client
 
 
 def cells_of(database: Database, table: str, row: bytes) -> set[Cell]:
     return set(database._core.deployment.store.read_rows(table, [row])[0])
-
-
-def test_shadow_cells_have_one_name(java: JavaClient) -> None:
-    for qualifier in (b"q", b"\x00", b"a\xc2", b"x" * 200):
-        assert bytes.fromhex(java.ask("shadow", qualifier.hex())) == shadow_qualifier(qualifier)
 
 
 def test_we_read_each_cell_that_java_commits(java: JavaClient, database: Database, table: str) -> None:
@@ -162,7 +150,7 @@ def test_java_heals_what_a_dead_client_of_ours_committed(
 def test_a_java_transaction_that_died_before_its_commit_is_never_seen(
     java: JavaClient, hbase: HBaseServer, database: Database, table: str
 ) -> None:
-    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, hbase.quorum, through_zookeeper=True) as other:
+    with JavaClient(hbase.ports.zookeeper) as other:
         start_ts = other.begin("dies")
         other.put("dies", table, b"r", b"f", b"q", b"1")
         other.flush("dies")
@@ -200,7 +188,7 @@ def proxy(tso: TsoProcess) -> Iterator[FrameProxy]:
 @pytest.fixture(scope="module")
 def proxied(hbase: HBaseServer, proxy: FrameProxy) -> Iterator[JavaClient]:
     """A Java client whose frames we see and may keep from it."""
-    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, proxy.address) as client:
+    with JavaClient(hbase.ports.zookeeper, proxy.address) as client:
         yield client
 
 
@@ -340,8 +328,7 @@ def test_at_conflict_level_row_two_columns_of_a_row_conflict(
 ) -> None:
     """T9: two columns of one row conflict, because both sides name rows."""
     database.create_table(table_name, ["f"], "row")
-    port, quorum = hbase.ports.zookeeper, hbase.quorum
-    with JavaClient(SOURCES, "127.0.0.1", port, quorum, level="ROW", through_zookeeper=True) as java:
+    with JavaClient(hbase.ports.zookeeper, level="ROW") as java:
         transaction = database.begin()
         java.begin("wins")
         java.put("wins", table_name, b"r", b"f", b"p", b"java's")
@@ -375,16 +362,3 @@ def test_an_unregistered_java_table_stops_the_sanitizer(java: JavaClient, databa
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:q": b"1"}
     database.drop_table(table_name)
-
-
-def test_java_finds_commit_entries_of_ours_and_we_find_java_s(java: JavaClient, database: Database, table: str) -> None:
-    """The same nine bytes of row and the same varint: entries of both kinds lie side by side until completed."""
-    starts = {}
-    for name in ("a", "b"):
-        starts[java.begin(name, dying=True)] = name
-        java.put(name, table, name.encode(), b"f", b"q", b"1")
-    commits = {start: java.commit(name) for start, name in starts.items()}
-    entries = dict(database._core.deployment.commit_table.entries())
-    assert commits.items() <= entries.items()
-    batches = database._core.deployment.store.scan(table, KeyRange(), [Column(b"f", b"q")])
-    assert {cell.version for batch in batches for cell in batch.all_cells()} == starts.keys()

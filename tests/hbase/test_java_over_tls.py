@@ -6,20 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 
 import pyomid
 from certificates import PASSWORD, make_certificates, make_java_stores
 from java_omid import JavaClient, JavaError
 from pyomid.cli.hbase import HBaseServer
-from pyomid.errors import ConflictError, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.tls import trusting
+from pyomid.errors import ConflictError
 
 pytestmark = pytest.mark.long
-
-SOURCES = Path(__file__).parent / "java"
 
 
 @pytest.fixture(scope="module")
@@ -29,43 +24,37 @@ def certificates(hbase: HBaseServer, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
+def showing(certificates: Path, name: str) -> tuple[str, ...]:
+    """Options of a TSO that shows this certificate, and asks for those of clients."""
+    given = {"cert": f"{name}.pem", "key": f"{name}.key", "client-ca": "ca.pem"}
+    return tuple(text for option, file in given.items() for text in (f"--tls-{option}", str(certificates / file)))
+
+
 @pytest.fixture(scope="module")
 def tso(url: str, certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
-    given = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem"}
-    options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log", options=tuple(options)) as process:
-        process.wait_until_leading()
+    log = tmp_path_factory.mktemp("tso") / "log"
+    with leading_tso(url, log, options=showing(certificates, "server")) as process:
         yield process
-        process.stop()
 
 
 def java_client(hbase: HBaseServer, trusting: Path, key_store: str) -> JavaClient:
     stores = str(trusting / "trust.p12"), key_store, PASSWORD
-    port = hbase.ports.zookeeper
-    return JavaClient(SOURCES, "127.0.0.1", port, hbase.quorum, through_zookeeper=True, stores=stores)
+    return JavaClient(hbase.ports.zookeeper, stores=stores)
 
 
 def test_java_does_not_verify_host_names(hbase: HBaseServer, url: str, certificates: Path, tmp_path: Path) -> None:
     """The TSO shows one that names no address of this machine. It leads alone: this test is the first of the file."""
-    given = {"cert": "client.pem", "key": "client.key", "client-ca": "ca.pem"}
-    options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
-    with TsoProcess(url, tmp_path / "log", options=tuple(options)) as process:
-        process.wait_until_leading()
+    with leading_tso(url, tmp_path / "log", options=showing(certificates, "client")):
         with java_client(hbase, certificates, str(certificates / "client.p12")) as java:
             assert java.begin("a") > 0
-        process.stop()
 
 
 def test_java_and_python_commit_over_tls_with_certificates(
     url: str, hbase: HBaseServer, tso: TsoProcess, certificates: Path, table_name: str
 ) -> None:
     """What one commits the other reads, and the first of two committers wins, as without TLS."""
-    own = {
-        "tlsCa": certificates / "ca.pem",
-        "tlsCert": certificates / "client.pem",
-        "tlsKey": certificates / "client.key",
-    }
-    shown = {name: str(path) for name, path in own.items()}
+    files = {"tlsCa": "ca.pem", "tlsCert": "client.pem", "tlsKey": "client.key"}
+    shown = {name: str(certificates / file) for name, file in files.items()}
     with (
         pyomid.connect(url, **shown) as database,
         java_client(hbase, certificates, str(certificates / "client.p12")) as java,
@@ -106,10 +95,3 @@ def test_java_begins_nothing_with_a_tso_of_another_authority(
     make_java_stores(others)
     with pytest.raises(JavaError), java_client(hbase, others, str(certificates / "client.p12")) as java:
         java.begin("a")
-
-
-def test_an_hbase_without_tls_has_a_clear_error_at_once(hbase: HBaseServer, certificates: Path) -> None:
-    by_tls = Cluster(ZooKeeper(hbase.quorum), tls=trusting(str(certificates / "ca.pem")))
-    with pytest.raises(Unavailable, match=r"the HBase server .* does not speak TLS at this port"):
-        by_tls.regions("t")
-    by_tls.close()

@@ -3,47 +3,32 @@ choose."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Final
 
 import pytest
 from hbase_processes import TsoProcess
 from kazoo.exceptions import NoAuthError
 from kazoo.security import CREATOR_ALL_ACL, make_acl
-from on_loop import run_on_loop
+from many_messages import check_puts_are_read, check_puts_are_read_on_a_loop, protections
 
 import pyomid
 from kdc import REALM, Kdc
-from kerberized import (
-    ALICE,
-    SERVERS,
-    ZOOKEEPER,
-    kerberos_options,
-    opened,
-    url_by_keytab,
-    url_by_ticket,
-)
+from kerberized import ALICE, SERVERS, ZOOKEEPER, kerberos_options, opened, url_by_keytab, url_by_ticket
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.deployment import HBaseOptions
 from pyomid.storage.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
-from pyomid.storage.hbase.loop_client import LoopClient
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
+from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.sasl import Protection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]
-
-VALUE: Final = bytes(range(256)) * 400
 
 
 @pytest.fixture(scope="module")
@@ -54,40 +39,15 @@ def table(kdc: Kdc, secured: HBaseServer) -> Iterator[str]:
     cluster.close()
 
 
-def mutations(first: int) -> list[RowMutation]:
-    rows = [b"%04d" % number for number in range(first, first + 20)]
-    return [RowMutation(row, (puts([KeyValue(row, b"f", b"q", 5, VALUE)]),)) for row in rows]
-
-
 @pytest.mark.parametrize("protection", Protection)
 def test_puts_are_readable_under_each_protection(
     secured: HBaseServer, table: str, kdc: Kdc, protection: Protection
 ) -> None:
     cluster = opened(secured, kerberos_options(kdc, protection))
-    written = mutations(100 * protection.value)  # two megabytes: many tokens
-    cluster.rows(table, written)
-    found = cluster.rows(table, [RowGet(each.row) for each in written])
-    layers = [connection._layer for connection in cluster._connections.values()]
+    check_puts_are_read(cluster, table, 100 * protection.value)
+    assert protections(cluster) == {protection}
+    check_puts_are_read_on_a_loop(cluster, table, 1000 * protection.value)
     cluster.close()
-    assert [cells[0].value for cells in found if isinstance(cells, list)] == [VALUE] * 20
-    assert {layer.protection if layer else Protection.AUTHENTICATION for layer in layers} == {protection}
-
-
-@pytest.mark.parametrize("protection", [Protection.AUTHENTICATION, Protection.PRIVACY])
-def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, protection: Protection) -> None:
-    blocking = opened(secured, kerberos_options(kdc, protection))
-
-    async def work() -> list[bytes]:
-        client, budget = LoopClient(blocking), blocking.budget("twenty rows")
-        written = mutations(1000 * protection.value)
-        rows = partial(blocking.operations.rows_steps, table, budget=budget)
-        await asyncio.gather(*(run_on_loop(client, rows([each])) for each in written))
-        found = await run_on_loop(client, rows([RowGet(each.row) for each in written]))
-        client.close()
-        return [cells[0].value for cells in found if isinstance(cells, list)]
-
-    assert asyncio.run(work()) == [VALUE] * 20
-    blocking.close()
 
 
 def test_zookeeper_authenticates_its_client(secured: HBaseServer, kdc: Kdc) -> None:

@@ -17,11 +17,8 @@ from pyomid.client.database import Database
 from pyomid.errors import Deposed, OmidError
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import DOUBT_EXIT_CODE
-from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.coordination import LeaderLease, find_tso
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.types import LeaderStateChanges
 
 LEASE_S = 6.0
 DEADLINE_S = 120.0
@@ -205,15 +202,6 @@ class TestLease:
         assert lost.wait(120.0)
         new.release()
 
-    def test_the_lease_counts_from_before_the_write(self, hbase: HBaseServer, namespace: str) -> None:
-        leader = self.candidate(hbase, namespace, period_s=30.0)
-        began_s = boot_clock()
-        until_s = leader.acquire(threading.Event())
-        assert until_s is not None
-        assert until_s <= boot_clock() + 30.0
-        assert began_s < until_s < boot_clock() + 30.0
-        leader.release()
-
     def test_an_older_epoch_is_never_announced_over_a_newer(self, hbase: HBaseServer, namespace: str) -> None:
         leader = self.candidate(hbase, namespace, period_s=30.0)
         leader.acquire(threading.Event())
@@ -221,24 +209,6 @@ class TestLease:
         with pytest.raises(Deposed):
             leader.announce(150)
         leader.release()
-
-
-def test_a_late_write_of_the_old_leader_is_refused_by_the_leader_state(
-    cluster: Cluster, table_name: str, hbase: HBaseServer
-) -> None:
-    """T5 at its smallest: the new epoch first, then everything the old one still sends fails whole."""
-    from test_ports import empty_table
-
-    from pyomid.storage.hbase.codec.layout import META_FAMILY
-
-    table = empty_table(cluster, table_name, META_FAMILY)
-    old, new = HBaseLeaderState(cluster, table=table), HBaseLeaderState(cluster, table=table)
-    assert old.take_over(expected=0, epoch=50, ceiling=0)
-    assert new.take_over(expected=50, epoch=100, ceiling=0)
-    with pytest.raises(Deposed):
-        old.update(50, LeaderStateChanges(leases_added=(70,), watermark=60))
-    assert new.read().leases == frozenset()
-    assert new.read_watermarks() == (0, 0)
 
 
 def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso: TsoProcess, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 """Entries, then W and H, in one call where one server has both (decision 0027): H is never older than the entries (R4).
+And a flush, then the epoch.
 
 A writer moves H and, when that is durable, puts entries whose commit timestamp says how far H was. Whoever reads the
 entries first finds an H that is at least as high; whoever reads H first does not.
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from led_tables import EPOCH, commits_of
 
@@ -19,11 +21,13 @@ from pyomid.ports import Deployment
 from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import commit_row
+from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_of_value, commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import ROW, HBaseLeaderState
+from pyomid.storage.hbase.regions.commit_entries import CommitCalls
 from pyomid.storage.hbase.regions.operations import MULTI_ROWS_MAX
 from pyomid.storage.hbase.rpc.frames import Address
+from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
 from region_admin import OperatorsAdmin
@@ -99,6 +103,22 @@ def test_entries_marks_and_watermarks_come_together(table: HBaseCommitTable, row
 def test_the_watermarks_are_read_after_the_entries(table: HBaseCommitTable, row: HBaseLeaderState) -> None:
     """The law stands on this: a server takes the region actions of one call in their order."""
     check_no_h_is_older_than_the_entries(in_one_call(table), table, row)
+
+
+def test_the_read_after_a_flush_sees_its_puts(own_cluster: Cluster, row: HBaseLeaderState) -> None:
+    """So does this one, of puts and what is read behind them: here the last of the entries."""
+    commits = commits_of(row)
+    for round_ in range(300):
+        starts = [50 + 50 * (16 * round_ + index) for index in range(16)]
+        entries = np.array([(start, start + 7) for start in starts], dtype=np.int64)
+        last = starts[round_ % 16]
+        get = RowGet(commit_row(last), ((COMMIT_FAMILY, (COMMIT_QUALIFIER,)),))
+        flush = CommitCalls(commits, get, commits, get).put_steps(
+            own_cluster.operations, entries, own_cluster.budget("a flush")
+        )
+        found = own_cluster.run(flush)
+        assert found is not None
+        assert [commit_of_value(last, cell.value) for cell in found] == [last + 7]
 
 
 def test_separate_calls_read_the_watermarks_after_the_entries(

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
-from hbase_processes import TsoProcess
 
 from pyomid.cli import main
 from pyomid.client.database import Database
-from pyomid.errors import ConflictError, Misuse
+from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from region_admin import OperatorsAdmin
-
-
-@pytest.fixture(scope="module")
-def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
-    """One for all of these."""
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log") as process:
-        process.wait_until_leading()
-        yield process
-        process.stop()
 
 
 def test_split_keys_say_where_regions_begin(url: str, database: Database, store: HBaseStore, table_name: str) -> None:
@@ -80,20 +69,3 @@ def test_a_table_in_a_namespace_works_like_any_other(
     assert database.verify(name).ok
     assert main(["tables", url, "drop", name, "--yes"]) == 0
     assert name not in OperatorsAdmin(own_cluster).tables()
-
-
-def test_the_conflict_level_changes_during_transactions(url: str, database: Database, table: str) -> None:
-    """Who began before aborts; from then on two columns of a row conflict."""
-    before = database.begin()
-    before.table(table).put(b"r", {b"f:a": b"v"})
-    assert main(["tables", url, "alter", table, "--conflict-level", "row"]) == 0
-    with pytest.raises(ConflictError):
-        before.commit()
-    first, second = database.begin(), database.begin()
-    first.table(table).put(b"r", {b"f:a": b"first"})
-    second.table(table).put(b"r", {b"f:b": b"second"})
-    first.commit()
-    with pytest.raises(ConflictError):
-        second.commit()
-    with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {b"f:a": b"first"}

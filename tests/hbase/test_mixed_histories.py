@@ -31,7 +31,6 @@ from pyomid.types import Cell, KeyRange
 
 pytestmark = pytest.mark.timeout(900)
 
-SOURCES = Path(__file__).parent / "java"
 WORKER = Path(__file__).with_name("mixed_clients.py")
 SUPPORT = Path(__file__).parents[1] / "support"
 LEASE_S = 6.0
@@ -149,7 +148,7 @@ class JavaWorker(threading.Thread):
 
     def run(self) -> None:
         crowd, name = self._crowd, self.name
-        self._java = JavaClient(SOURCES, "127.0.0.1", crowd.zookeeper_port, crowd.quorum, through_zookeeper=True)
+        self._java = JavaClient(crowd.zookeeper_port)
         seed = crowd.seed_of(name)
         Workload(JavaSide(self._java, seed), crowd.recorder(name), name, seed).run_until(crowd.stop.exists)
 
@@ -247,11 +246,7 @@ def _check_told(database: Database, txn: Transaction, cell: Cell) -> None:
 
 def compare_sides(crowd: Crowd, database: Database) -> None:
     """Both read the same last state; and what they read is healed by the one or the other."""
-    quorum, port = crowd.quorum, crowd.zookeeper_port
-    with (
-        JavaClient(SOURCES, "127.0.0.1", port, quorum, through_zookeeper=True) as java,
-        database.begin() as tx,
-    ):
+    with JavaClient(crowd.zookeeper_port) as java, database.begin() as tx:
         java.begin("last")
         for table in TABLES:
             seen_by_java = java.scan("last", table)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 
 import pyomid
 from portions import first
@@ -87,11 +87,10 @@ def test_a_tso_resumes_when_its_region_is_back(
 ) -> None:
     options = ("--store-retry", str(FOR_EVER_S))
     with (
-        TsoProcess(url, tmp_path / "log", options=options) as tso,
+        leading_tso(url, tmp_path / "log", options=options) as tso,
         pyomid.connect(url, requestSeconds=FOR_EVER_S, commitRetrySeconds=FOR_EVER_S) as database,
         ThreadPoolExecutor(1) as threads,
     ):
-        tso.wait_until_leading()
         database.create_table(table_name, ["f"])
         put(database, table_name)
         with offline(cluster, table) as regions:
@@ -104,7 +103,6 @@ def test_a_tso_resumes_when_its_region_is_back(
         committed.result()
         assert get(database, table_name) == V2
         database.drop_table(table_name)
-        assert tso.stop() == 0
 
 
 @pytest.mark.long
@@ -125,12 +123,10 @@ def test_a_leader_whose_region_stays_offline_exits_with_an_error(
                 committed = threads.submit(put, database, table_name)
                 assert one.process.wait() == DOUBT_EXIT_CODE
                 assert any(encoded_name(each).decode() in one.log.read_text() for each in regions)
-            with TsoProcess(url, tmp_path / "two.log", lease_s=6.0) as two:
-                two.wait_until_leading()
+            with leading_tso(url, tmp_path / "two.log", lease_s=6.0):
                 is_committed = committed.exception() is None
                 assert get(database, table_name) == (V2 if is_committed else V1)
                 database.drop_table(table_name)
-                assert two.stop() == 0
 
 
 @pytest.mark.parametrize("work", first(1, WORKS))

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, leading_tso
 from held_line import HeldLine
 
 import pyomid
@@ -122,11 +122,9 @@ class Scene:
     def another_leads(self) -> Iterator[TsoProcess]:
         """Whoever waited takes over, once the old one's lease has run out."""
         epoch = self.writer._core.deployment.leader_state.read().epoch
-        with TsoProcess(self.url, self.folder / "new.log", lease_s=LEASE_S) as new:
-            new.wait_until_leading()
+        with leading_tso(self.url, self.folder / "new.log", lease_s=LEASE_S) as new:
             assert self.writer._core.deployment.leader_state.read().epoch > epoch
             yield new
-            assert new.stop() == 0
 
     def wake_the_old_one(self) -> None:
         """It sends what it held back, finds itself deposed, and ends as one in doubt does."""
@@ -353,17 +351,14 @@ sys.exit(main())
 def test_timestamps_increase_although_the_clock_was_set_back(url: str, tmp_path: Path, table_name: str) -> None:
     """T3: in world-time mode the wall clock is a floor; after a restart an hour earlier nothing is handed out twice."""
     world_time = ("--timestamps", "world-time")
-    with TsoProcess(url, tmp_path / "one.log", options=world_time) as one:
-        one.wait_until_leading()
+    with leading_tso(url, tmp_path / "one.log", options=world_time):
         with pyomid.connect(url) as database:
             database.create_table(table_name, ["f"])
             with database.begin() as tx:
                 tx.table(table_name).put(b"r", {b"f:q": b"before"})
-        assert one.stop() == 0
     assert tx.commit_ts is not None
     assert tx.commit_ts > datetime.now().timestamp() * 1e9 - 3600e9 / 2, "not world time"
-    with TsoProcess(url, tmp_path / "two.log", options=world_time, python=("-c", AN_HOUR_BACK)) as two:
-        two.wait_until_leading()
+    with leading_tso(url, tmp_path / "two.log", options=world_time, python=("-c", AN_HOUR_BACK)):
         with pyomid.connect(url) as database:
             with database.begin() as after:
                 assert after.start_ts > tx.commit_ts
@@ -372,7 +367,6 @@ def test_timestamps_increase_although_the_clock_was_set_back(url: str, tmp_path:
             with database.begin() as last:
                 assert last.table(table_name).get(b"r") == {b"f:q": b"after"}
             database.drop_table(table_name)
-        assert two.stop() == 0
     assert _last_time(tmp_path / "two.log") < datetime.now() - timedelta(minutes=50), "its clock was not set back"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hbase_processes import give_up_the_lease
@@ -19,8 +18,6 @@ from pyomid.errors import ConflictError, OmidError
 from pyomid.storage.hbase.coordination import find_tso
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
-
-SOURCES = Path(__file__).parent / "java"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +40,7 @@ def database(url: str, java_tso: JavaTso) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def java(hbase: HBaseServer, java_tso: JavaTso) -> Iterator[JavaClient]:
-    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, java_tso.address) as client:
+    with JavaClient(hbase.ports.zookeeper, java_tso.address) as client:
         yield client
 
 
@@ -92,19 +89,6 @@ def test_tasks_share_a_connection_to_a_java_tso(url: str, hbase: HBaseServer, ja
     java.begin("reads")
     assert java.get("reads", table, b"0007") == rows[b"0007"]
     java.commit("reads")
-
-
-def test_conflicts_are_found(database: Database, java: JavaClient, table: str) -> None:
-    loser = database.begin()
-    java.begin("wins")
-    java.put("wins", table, b"r", b"f", b"q", b"java's")
-    java.commit("wins")
-    loser.table(table).put(b"r", {b"f:q": b"ours"})
-    with pytest.raises(ConflictError):
-        loser.commit()
-    assert database.drain(120.0)
-    with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {b"f:q": b"java's"}
 
 
 def test_features_that_need_our_tso_have_a_clear_error(database: Database) -> None:

@@ -120,18 +120,16 @@ def test_a_standby_survives_a_store_failure_of_its_leader(
 
 @pytest.mark.long
 def test_a_disabled_table_has_a_clear_error_at_once(
-    hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str, caplog: pytest.LogCaptureFixture
+    hbase: HBaseServer, store: HBaseStore, cluster: Cluster, bare_table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.create_table(TableInfo(table_name, (b"f",)))
-    OperatorsAdmin(cluster).disable_table(table_name)
+    OperatorsAdmin(cluster).disable_table(bare_table)
     patient = Cluster(ZooKeeper(hbase.quorum), deadline_s=FOR_EVER_S)
-    with caplog.at_level(logging.WARNING), pytest.raises(Unavailable, match=f"{table_name} is disabled: enable it"):
-        patient.rows(table_name, [RowGet(b"r")])
-    assert re.search(rf"rows of {table_name}: waiting for \d+ s \(limit 3600 s\)", caplog.text)
-    with pytest.raises(Unavailable, match=f"{table_name} is disabled: enable it"):
-        patient.start_of_last_rows(table_name, KeyRange(), 3)
+    with caplog.at_level(logging.WARNING), pytest.raises(Unavailable, match=f"{bare_table} is disabled: enable it"):
+        patient.rows(bare_table, [RowGet(b"r")])
+    assert re.search(rf"rows of {bare_table}: waiting for \d+ s \(limit 3600 s\)", caplog.text)
+    with pytest.raises(Unavailable, match=f"{bare_table} is disabled: enable it"):
+        patient.start_of_last_rows(bare_table, KeyRange(), 3)
     patient.close()
-    store.drop_table(table_name)
 
 
 def test_a_table_dropped_during_a_wait_is_unknown(

@@ -18,7 +18,7 @@ from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, meta_region
+from pyomid.storage.hbase.regions.locations import META_TABLE, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, KeyScale, ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
@@ -107,9 +107,8 @@ def test_a_scan_returns_every_row_once_in_order_despite_region_changes(
 ) -> None:
     ordered = sorted(set(names))
     regions = ImitatedRegions(dict.fromkeys(ordered, b"v" * 10), chance=chance, failures=failures)
-    operations = RegionOperations(LocationCache())
+    operations = regions.operations()
     operations.cache.put(META_TABLE, [meta_region(SERVER)])
-    operations.cache.replace(TABLE, regions.regions())
 
     def splits_and_merges() -> None:
         if chance.random() < 0.2:
@@ -127,9 +126,7 @@ def test_a_scan_returns_every_row_once_in_order_despite_region_changes(
 
 def settled_regions(names: list[bytes]) -> tuple[ImitatedRegions, RegionOperations]:
     regions = ImitatedRegions(dict.fromkeys(names, b"v" * 10))
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
-    return regions, operations
+    return regions, regions.operations()
 
 
 def test_a_scan_of_evenly_spread_rows_runs_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,11 +212,6 @@ def rows_of(store: HBaseStore, table: str, between: Callable[[], None] = lambda:
         if number == at:
             between()
     return rows
-
-
-def test_a_long_scan_has_several_calls_in_flight(store: HBaseStore, filled: str, calls_at_once: list[int]) -> None:
-    assert rows_of(store, filled) == ALL
-    assert max(calls_at_once) == CALLS_AHEAD
 
 
 def test_streams_continue_through_a_split(

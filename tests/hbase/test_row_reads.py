@@ -13,13 +13,12 @@ from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 import pyomid.storage.hbase.rpc.connection as hbase_connection
 from portions import examples
 from pyomid.protocol.visibility import visible_point
-from pyomid.storage.hbase.codec.batches import BatchDecoder, cells_of
+from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
-from pyomid.storage.hbase.regions.locations import LocationCache, Region
+from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import (
     SCANS_FIRST,
     SCANS_MAX,
@@ -88,8 +87,7 @@ def test_a_limited_read_equals_a_read_of_the_whole_row(row: list[KeyValue], read
 def test_no_scan_has_a_key_longer_than_hbase_accepts() -> None:
     """The least key behind the longest row is one byte too long: the row itself is named, and left out or in."""
     longest = b"r" * 32_767
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, ImitatedRegions({}).regions())
+    operations = ImitatedRegions({}).operations()
     for key_range, expected in (
         (KeyRange(longest, longest + b"\0"), (longest, True, longest, True)),
         (KeyRange(longest + b"\0", None), (longest, False, b"", False)),
@@ -144,8 +142,7 @@ def test_each_row_comes_from_one_atomic_read(committed_below: int, monkeypatch: 
     monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
     for seed in range(400):
         world = Changing(seed)
-        operations = RegionOperations(LocationCache())
-        operations.cache.replace(TABLE, world.regions.regions())
+        operations = world.regions.operations()
         asked = world.chance.choices([*world.names, b"nothing"], k=world.chance.randint(1, 8))
         wanted = WantedCells(TABLE, (), ReadBounds(committed_below=committed_below))
         steps = read_rows_steps(operations, wanted, asked, lambda: Budget("read", 60.0))
@@ -167,8 +164,7 @@ def of_sizes(sizes: list[int], **more: Any) -> tuple[ImitatedRows, RegionOperati
     names = [b"r%04d" % number for number in range(len(sizes))]
     cells = {row: [KeyValue(row, F, b"q", 50, bytes(size))] for row, size in zip(names, sizes, strict=True)}
     regions = ImitatedRows({}, cells=cells, **more)
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
+    operations = regions.operations()
     return regions, operations, names
 
 
@@ -216,8 +212,8 @@ def test_a_row_of_many_replies_is_read_to_its_end() -> None:
             return super()._found(request, region)
 
     row = [KeyValue(b"r", F, b"q%d" % column, 50, bytes(MIB)) for column in range(9)]
-    regions, operations = Noting({}, cells={b"r": row}), RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
+    regions = Noting({}, cells={b"r": row})
+    operations = regions.operations()
     steps = read_rows_steps(operations, WantedCells(TABLE, (), ReadBounds()), [b"r"], lambda: Budget("read", 60.0))
     assert len(regions.drive(operations, steps)[0]) == 9
     assert [request.close_scanner for request in scans] == [True, False], "the second one stays open"
@@ -245,8 +241,7 @@ def test_absent_cells_are_the_missing_ones(data: st.DataObject) -> None:
         shadow = KeyValue(name.row, F, shadow_qualifier(name.qualifier), name.version, timestamp_bytes(200))
         cells.setdefault(name.row, []).append(shadow)
     regions = ImitatedRows({}, cells=cells, borders=[b"r1"], failures=0.1)
-    operations = RegionOperations(LocationCache())
-    operations.cache.replace(TABLE, regions.regions())
+    operations = regions.operations()
     steps = absent_cells_steps(operations, TABLE, asked, lambda: Budget("look", 60.0))
     assert set(regions.drive(operations, steps)) == set(asked) - there
     assert regions.answered_bytes_max < 1000
@@ -276,18 +271,10 @@ def test_a_scan_returns_its_last_row_wherever_a_reply_ends(counts_unwanted: bool
         }
         for size in range(1, 200, 7):
             regions = ImitatedRows({}, cells=cells, counts_unwanted=counts_unwanted, borders=[b"r03", b"r05"])
-            operations = RegionOperations(LocationCache())
-            operations.cache.replace(TABLE, regions.regions())
+            operations = regions.operations()
             for is_fresh in (False, True):
                 spec = ScanSpec(TABLE, KeyRange(), max_versions=9, bytes_per_call=size, is_fresh=is_fresh)
-                streams, decoder, found = ParallelScan(operations, spec), BatchDecoder(), dict[bytes, int]()
-                while (block := regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0)))) is not None:
-                    batch, settled = decoder.decode(block)
-                    if settled is not None:
-                        streams.received(settled)
-                    for row in range(0 if batch is None else batch.rows):
-                        assert batch is not None
-                        assert found.setdefault(batch.row_key(row), len(list(batch.row_cells(row))))
+                found = regions.scan(operations, spec)
                 assert found == {row: len(its) for row, its in cells.items()}, (count, size, is_fresh)
 
 
@@ -314,54 +301,48 @@ def committed(store: HBaseStore, table: str, version: int, write: RowWrite) -> N
     store.write_shadow_cells(table, [ShadowWrite(name, version + 1) for name in names])
 
 
-def test_a_point_read_fetches_few_of_many_versions(store: HBaseStore, table_name: str, answers: list[int]) -> None:
+def test_a_point_read_fetches_few_of_many_versions(store: HBaseStore, bare_table: str, answers: list[int]) -> None:
     """Sixty versions of nine megabytes, put into one answer, ended the region server."""
-    store.create_table(TableInfo(table_name, (F,)))
     for version in range(50, 1050, 50):
-        committed(store, table_name, version, RowWrite(b"r", ((Q, b"%04d" % version + bytes(MIB)),)))
+        committed(store, bare_table, version, RowWrite(b"r", ((Q, b"%04d" % version + bytes(MIB)),)))
     answers.clear()
     for reader in (301, 5000):
         bounds = ReadBounds(below=reader, committed_below=reader)
         for rows_read in ([b"r"], [b"r", b"s"]):
-            found = store.read_rows(table_name, rows_read, [Q], bounds=bounds)[0]
+            found = store.read_rows(bare_table, rows_read, [Q], bounds=bounds)[0]
             assert max(cell.version for cell in found) == (300 if reader == 301 else 1000)
             assert len(found) <= 3
     assert max(answers) < 4 * MIB
-    whole = store.read_rows(table_name, [b"r"])[0]
+    whole = store.read_rows(bare_table, [b"r"])[0]
     assert [cell.version for cell in sorted(whole, key=lambda each: each.version)] == list(range(50, 1050, 50))
     assert max(answers) < 4 * MIB, "all versions come in bounded answers, too"
-    store.drop_table(table_name)
 
 
-def test_a_version_deep_below_others_is_found(store: HBaseStore, table_name: str) -> None:
+def test_a_version_deep_below_others_is_found(store: HBaseStore, bare_table: str) -> None:
     """Nobody knows yet whether the newer ones are committed."""
-    store.create_table(TableInfo(table_name, (F,)))
-    committed(store, table_name, 50, RowWrite(b"r", ((Q, b"old"),)))
+    committed(store, bare_table, 50, RowWrite(b"r", ((Q, b"old"),)))
     for version in range(100, 2000, 50):
-        store.write_cells(table_name, version, [RowWrite(b"r", ((Q, b"%d" % version),))])
+        store.write_cells(bare_table, version, [RowWrite(b"r", ((Q, b"%d" % version),))])
     bounds = ReadBounds(below=5000, committed_below=5000)
     for rows_read in ([b"r"], [b"s", b"r"]):
-        found = store.read_rows(table_name, rows_read, bounds=bounds)[-1]
+        found = store.read_rows(bare_table, rows_read, bounds=bounds)[-1]
         assert visible_point(found, 5000) == {Q: b"old"}
         assert len(found) == 39
-    store.drop_table(table_name)
 
 
-def test_a_wide_row_comes_in_limited_replies(store: HBaseStore, table_name: str, answers: list[int]) -> None:
-    store.create_table(TableInfo(table_name, (F,)))
+def test_a_wide_row_comes_in_limited_replies(store: HBaseStore, bare_table: str, answers: list[int]) -> None:
     wide = tuple((Column(F, b"q%02d" % number), b"%02d" % number + bytes(MIB)) for number in range(12))
-    committed(store, table_name, 50, RowWrite(b"r", wide))
+    committed(store, bare_table, 50, RowWrite(b"r", wide))
     narrow = tuple((Column(F, b"q%04d" % number), b"v") for number in range(256))
-    committed(store, table_name, 50, RowWrite(b"s", narrow))
+    committed(store, bare_table, 50, RowWrite(b"s", narrow))
     answers.clear()
     bounds = ReadBounds(below=5000, committed_below=5000)
-    assert visible_point(store.read_rows(table_name, [b"r"], bounds=bounds)[0], 5000) == dict(wide)
+    assert visible_point(store.read_rows(bare_table, [b"r"], bounds=bounds)[0], 5000) == dict(wide)
     assert max(answers) < 4 * MIB
-    many = store.read_rows(table_name, [b"s", b"nothing", b"s"], bounds=bounds)
+    many = store.read_rows(bare_table, [b"s", b"nothing", b"s"], bounds=bounds)
     assert [visible_point(cells, 5000) for cells in many] == [dict(narrow), {}, dict(narrow)]
-    scanned = [list(batch.row_cells(row)) for batch in store.scan(table_name, KeyRange()) for row in range(batch.rows)]
+    scanned = [list(batch.row_cells(row)) for batch in store.scan(bare_table, KeyRange()) for row in range(batch.rows)]
     assert [visible_point(cells, 5000) for cells in scanned] == [dict(wide), dict(narrow)]
-    store.drop_table(table_name)
 
 
 def test_split_points_work_with_several_cells_in_the_first_row(store: HBaseStore, table_name: str) -> None:

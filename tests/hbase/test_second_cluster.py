@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import leading_tso
 from java_needed import needs_java
 
 import pyomid
@@ -63,8 +63,7 @@ def test_a_backup_is_restored_in_another_cluster(
     """Under its own name, and under one of a namespace; what committed behind it is not there. An id stays taken."""
     first, second = servers
     assert main(["init", url_of(first), "--commit-table-regions", "2"]) == 0
-    with TsoProcess(url_of(first), tmp_path / "first.log") as tso:
-        tso.wait_until_leading()
+    with leading_tso(url_of(first), tmp_path / "first.log"):
         with pyomid.connect(url_of(first)) as db:
             for table in ("orders", "stock"):
                 db.create_table(table, ["f"], split_keys=[b"0250"])
@@ -76,7 +75,6 @@ def test_a_backup_is_restored_in_another_cluster(
             taken = db.backup("monday")
             with db.begin() as tx:
                 tx.table("orders").put(b"later", {b"f:q": b"v"})
-        assert tso.stop() == 0
     for snapshot in taken.snapshots:
         export(snapshot, first, second)
     first.kill()
@@ -86,8 +84,7 @@ def test_a_backup_is_restored_in_another_cluster(
     cluster = Cluster(ZooKeeper(second.quorum))
     OperatorsAdmin(cluster).create_namespace("shop")
     cluster.close()
-    with TsoProcess(there, tmp_path / "second.log") as tso:
-        tso.wait_until_leading()
+    with leading_tso(there, tmp_path / "second.log"):
         names = ["--as", "orders=shop:orders", "--table", "stock", "--table", "PYOMID_MARKERS"]
         assert main(["restore", "monday", there, *names]) == 0
         with pyomid.connect(there) as db:
@@ -100,4 +97,3 @@ def test_a_backup_is_restored_in_another_cluster(
                 tx.table("shop:orders").put(b"new", {b"f:q": b"v"})
             db.compact()
             assert db.verify().ok
-        assert tso.stop() == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import leading_tso
 from java_needed import needs_java
 
 import pyomid.aio
@@ -123,8 +123,7 @@ def test_transactions_run_and_a_table_is_adopted_over_tls(secured: Secured, tmp_
         async with await pyomid.aio.connect(secured.url) as database, database.begin() as tx:
             await (await tx.table("t")).put(b"loop", {b"f:q": b"v"})
 
-    with TsoProcess(secured.url, tmp_path / "log", options=("--timestamps", "world-time")) as tso:
-        tso.wait_until_leading()
+    with leading_tso(secured.url, tmp_path / "log", options=("--timestamps", "world-time")):
         with pyomid.connect(secured.url) as database:
             database.create_table("t", ["f"])
 
@@ -144,7 +143,6 @@ def test_transactions_run_and_a_table_is_adopted_over_tls(secured: Secured, tmp_
             assert main(["adopt", secured.url, "old", "f"]) == 0
             with database.begin() as tx:
                 assert tx.table("old").get(b"r") == {b"f:q": b"v"}
-        assert tso.stop() == 0
 
 
 @pytest.mark.parametrize(

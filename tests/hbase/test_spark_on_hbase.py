@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hbase_processes import TsoProcess, confirm_tables
+from hbase_processes import confirm_tables, leading_tso
+from spark_frames import load
 from test_spark_jobs import (  # noqa: F401
     test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table,
 )
 from test_spark_source import (  # noqa: F401
-    load,
     test_a_plain_append_that_lost_fails_and_leaves_no_row,
     test_a_row_key_of_one_text_column_bounds_a_read_by_text,
     test_all_partitions_and_actions_of_one_load_share_its_snapshot,
@@ -27,10 +27,6 @@ from test_spark_transactions import (  # noqa: F401
     test_an_overwrite_and_its_rollback,
     test_of_two_runs_under_one_id_at_the_same_time_one_commits,
     test_two_pipelines_that_add_to_one_total_both_count,
-)
-from test_spark_verification import (  # noqa: F401
-    test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by_compaction,
-    test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_passed_it,
 )
 
 import pyomid
@@ -64,13 +60,11 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
     """A database without tables, and a TSO with the terms of tests/spark; its tables go afterwards."""
     options = "leaseSeconds=120&commitRetrySeconds=10&maxTransactionAgeSeconds=2"
     found = f"omid+hbase://{hbase.quorum}/hbase?{options}"
-    with TsoProcess(found, tmp_path_factory.mktemp("tso") / "tso.log") as tso:
-        tso.wait_until_leading()
+    with leading_tso(found, tmp_path_factory.mktemp("tso") / "tso.log"):
         drop_all(found)
         yield found
         drop_all(found)
         close_connections()
-        tso.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import leading_tso
 from java_needed import needs_java
 
 import pyomid.aio
@@ -40,10 +40,8 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     try:
         made = f"omid+hbase://{server.quorum}/hbase"
         assert main(["init", made, "--commit-table-regions", "4"]) == 0
-        with TsoProcess(made, folder / "tso.log", options=("--timestamps", "world-time")) as tso:
-            tso.wait_until_leading()
+        with leading_tso(made, folder / "tso.log", options=("--timestamps", "world-time")):
             yield made
-            assert tso.stop() == 0
     finally:
         server.kill()
 

@@ -59,35 +59,31 @@ def test_begun_writes_are_stored_once_they_have_ended(store: HBaseStore, table_n
     store.drop_table(table_name)
 
 
-def test_shadow_cells_of_batches_exist_only_beside_data_cells(store: HBaseStore, table_name: str) -> None:
+def test_shadow_cells_of_batches_exist_only_beside_data_cells(store: HBaseStore, bare_table: str) -> None:
     """The store of this test knows no W, so each cell is looked at, as if a compactor might have been there."""
-    store.create_table(TableInfo(table_name, (b"f",)))
     batch = batch_of_rows({key(number): {Column(b"f", b"q"): b"v"} for number in range(30)})
-    store.write_batch(table_name, 50, batch)
-    store.delete_versions(table_name, [name for name in CellNames([batch], 50) if name.row < key(10)])
-    store.write_shadow_batches(table_name, 50, [batch], 150)
-    store.write_batch(table_name, 100, batch)
-    shown = {(cell.row, cell.version): cell.commit_ts for cell in stored(store, table_name)}
+    store.write_batch(bare_table, 50, batch)
+    store.delete_versions(bare_table, [name for name in CellNames([batch], 50) if name.row < key(10)])
+    store.write_shadow_batches(bare_table, 50, [batch], 150)
+    store.write_batch(bare_table, 100, batch)
+    shown = {(cell.row, cell.version): cell.commit_ts for cell in stored(store, bare_table)}
     assert {row for row, version in shown if version == 50} == {key(number) for number in range(10, 30)}
-    scan = store._cluster.scan(ScanSpec(table_name, KeyRange(), max_versions=ALL_VERSIONS))
+    scan = store._cluster.scan(ScanSpec(bare_table, KeyRange(), max_versions=ALL_VERSIONS))
     blocks = b"".join(bytes(block.cells) for block in iter(scan.fetch, None))
     assert blocks.count((150).to_bytes(8, "big")) == 20
-    store.drop_table(table_name)
 
 
 def test_rows_of_a_region_that_split_meanwhile_are_resent(
-    store: HBaseStore, cluster: Cluster, hbase: HBaseServer, table_name: str
+    store: HBaseStore, cluster: Cluster, hbase: HBaseServer, bare_table: str
 ) -> None:
-    store.create_table(TableInfo(table_name, (b"f",)))
     batch = batch_of_rows({key(number): {Column(b"f", b"q"): b"v"} for number in range(ROWS)})
     late = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
     late_store = HBaseStore(late)
-    late_store.write_batch(table_name, 50, batch)  # From now on it knows one region.
-    OperatorsAdmin(cluster).split(table_name, key(ROWS // 2))
-    late_store.end_writes([late_store.begin_write(table_name, 100, batch)])
-    assert [cell.row for cell in stored(store, table_name) if cell.version == 100] == [key(n) for n in range(ROWS)]
+    late_store.write_batch(bare_table, 50, batch)  # From now on it knows one region.
+    OperatorsAdmin(cluster).split(bare_table, key(ROWS // 2))
+    late_store.end_writes([late_store.begin_write(bare_table, 100, batch)])
+    assert [cell.row for cell in stored(store, bare_table) if cell.version == 100] == [key(n) for n in range(ROWS)]
     late.close()
-    store.drop_table(table_name)
 
 
 def test_a_lost_connection_makes_the_transaction_rollback_only(database: Database, table: str) -> None:

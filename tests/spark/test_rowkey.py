@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import date, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -104,10 +104,3 @@ def test_a_text_without_ending_is_corruption(key: bytes) -> None:
 def test_nested_types_have_no_place_in_a_key() -> None:
     with pytest.raises(MisuseType, match="cannot be part of a row key"):
         layout_of(('{"type":"array","elementType":"long","containsNull":true}', False))
-
-
-def test_dates_before_1970_come_first() -> None:
-    layout = layout_of(("date", False))
-    assert layout.encode([date(1969, 12, 31)]) < layout.encode([date(1970, 1, 1)])
-    stamps = layout_of(("timestamp_ntz", True))
-    assert stamps.encode([datetime(1969, 1, 1)]) > stamps.encode([datetime(2013, 1, 1)])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import types as t
+from spark_frames import load
 
 import pyomid
 import pyomid.spark
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def load(spark: SparkSession, url: str, table: str) -> DataFrame:
-    return spark.read.format("omid").option("url", url).option("table", table).load()
 
 
 def made(spark: SparkSession, url: str, table: str) -> DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
+from spark_frames import KEY, change_stock_of_a, make_stock, stock_frame, stock_of
 
 import pyomid
 import pyomid.spark
@@ -17,37 +18,9 @@ from pyomid.spark.source.read_task import WRITES
 from pyomid.types import NO_KEYS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-DDL = "item string, shop int, count long, note string"
-KEY = ["item", "shop"]
-
-Row = tuple[Any, ...]
-
-STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, "old"), ("d", 2, 0, None))
-
-
-def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
-    return spark.createDataFrame(list(rows), ddl).coalesce(1)
-
-
-def made(spark: SparkSession, url: str, table: str, *rows: Row, level: str | None = None) -> None:
-    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
-        tx.write(frame(spark, *rows), table, row_key=KEY)
-
-
-def content(spark: SparkSession, url: str, table: str) -> list[Row]:
-    loaded = spark.read.format("omid").options(url=url, table=table, numPartitions=1).load()
-    return [tuple(row) for row in loaded.collect()]
-
-
-def other_write(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
-    kind = "long" if column == "count" else "string"
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)
-
 
 # Stale reads
 
@@ -55,13 +28,13 @@ def other_write(spark: SparkSession, url: str, table: str, column: str, value: A
 def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, url: str) -> None:
     """Two calls, read then write, would lose what was committed in between; whichever session read, in whatever job."""
     db = pyomid.spark.connect(spark, url)
-    made(spark, url, "stale", *STOCK)
+    make_stock(spark, url, "stale")
     another = spark.newSession()
     pyomid.spark.connect(another, url)
     read, elsewhere = (each.read.format("omid").options(url=url, table="stale").load() for each in (spark, another))
-    beside = frame(spark, ("a", 1, "x"), ddl="item string, shop int, more string")
+    beside = stock_frame(spark, ("a", 1, "x"), ddl="item string, shop int, more string")
     added = read.groupBy("item", "shop").agg(f.sum("count").alias("count"))
-    other_write(spark, url, "stale", "count", 99)
+    change_stock_of_a(spark, url, "stale", "count", 99)
     writes: list[Callable[[SparkTransaction], object]] = [
         lambda tx: tx.write(added, "stale"),
         lambda tx: tx.write(beside.join(f.broadcast(read), KEY).drop("more"), "stale"),
@@ -72,12 +45,12 @@ def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, 
         with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
             with db.transaction() as tx:
                 write(tx)
-    assert content(spark, url, "stale")[0] == ("a", 1, 99, None)
+    assert stock_of(spark, url, "stale")[0] == ("a", 1, 99, None)
     with db.transaction() as tx:
         tx.write(tx.read("stale").where("count = 99").withColumn("note", f.lit("own snapshot")), "stale")
         tx.write(read, "other", row_key=KEY)
         tx.write(read.where("item = 'a'"), "stale", stale_read="allow")
-    assert content(spark, url, "stale")[0] == ("a", 1, 10, None)
+    assert stock_of(spark, url, "stale")[0] == ("a", 1, 10, None)
     assert spark.sparkContext.getLocalProperty(WRITES) is None
 
 
@@ -143,7 +116,7 @@ def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
     spark: SparkSession, url: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, table = pyomid.spark.connect(spark, url), f"ranges_{level}"
-    made(spark, url, table, *STOCK, level=level)
+    make_stock(spark, url, table, level=level)
     with db.transaction() as tx:
         info = pyomid_table(url, table)
         assert {where: allowed_keys(spark, info, where)[1] for where in BY_KEYS} == BY_KEYS
@@ -152,10 +125,10 @@ def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
             patched.setattr(SparkTransaction, "reports", None)  # no frame is computed
             assert tx.delete(table, where="item >= 'b' and item < 'd'").rows == 2
             assert tx.delete(table, where="item >= 'b' and item < 'd'").rows == 0
-    assert [row[0] for row in content(spark, url, table)] == ["a", "d"]
+    assert [row[0] for row in stock_of(spark, url, table)] == ["a", "d"]
     late = db.transaction()
     late.delete(table, where=None)
-    other_write(spark, url, table, "note", "new in a column without a value")
+    change_stock_of_a(spark, url, table, "note", "new in a column without a value")
     with pytest.raises(ConflictError):
         late.commit()
 
@@ -241,6 +214,6 @@ def test_the_option_where_gives_what_a_filter_gives(
 
 def test_the_option_where_is_refused_by_a_write(spark: SparkSession, url: str, ranged: None) -> None:
     """An overwrite of the rows that it names is what other formats take it for."""
-    rows = frame(spark, ("a", 1, 1, None))
+    rows = stock_frame(spark, ("a", 1, 1, None))
     with pytest.raises(Exception, match="where is for reads and does not choose rows to replace"):
         rows.write.format("omid").options(url=url, table="ranged", where="item = 'a'").mode("overwrite").save()

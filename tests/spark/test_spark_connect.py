@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_frames import load
 from spark_sessions import REMOTE
 
 import pyomid.spark
@@ -17,17 +18,13 @@ from pyomid.spark.sessions import check_same_machine, is_connect, parallelism
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.connect,
     pytest.mark.skipif(REMOTE not in os.environ, reason=f"over Spark Connect only, which {REMOTE} names"),
 ]
-
-
-def load(spark: SparkSession, url: str) -> DataFrame:
-    return spark.read.format("omid").options(url=url, table="t").load()
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +40,7 @@ def test_the_servers_parallelism_is_known(spark: SparkSession) -> None:
 
 def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
-    stale = load(spark, url)
+    stale = load(spark, url, "t")
     writes: list[Callable[[SparkTransaction], object]] = [
         lambda tx: tx.write(stale, "t"),
         lambda tx: tx.merge(stale, "t", on="id").whenMatched().updateAll().merge(),
@@ -56,7 +53,7 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
     with db.transaction() as tx:
         tx.write(tx.read("t").selectExpr("id", "twice + 1 AS twice"), "t")
         tx.write(stale.where("id = 0"), "t", stale_read="allow")
-    assert sorted(row["twice"] for row in load(spark, url).collect()) == [0, 3, 5, 7, 9]
+    assert sorted(row["twice"] for row in load(spark, url, "t").collect()) == [0, 3, 5, 7, 9]
     assert not spark.getTags()
 
 

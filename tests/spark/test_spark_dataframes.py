@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as f
+from spark_frames import load, rows
 
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
-from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType, TransactionEnded, UnknownTable
-from pyomid.spark import RunState
+from pyomid.errors import Misuse, MisuseType, TransactionEnded
 from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import HERE_ROWS_MAX
 
@@ -42,28 +41,9 @@ def frame(spark: SparkSession, *rows: tuple[Any, ...], ddl: str = DDL) -> DataFr
     return spark.createDataFrame(list(rows), ddl)
 
 
-def load(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame:
-    return spark.read.format("omid").option("url", url).option("table", table).options(**options).load()
-
-
-def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in frame.collect()), key=repr)
-
-
 def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], **how: Any) -> None:
     with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(frame(spark, *content), table, row_key=["name"], **how)
-
-
-@pytest.mark.connect
-def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
-    ddl, full = f"id long, {TYPES}", (1, *FULL)
-    empty = (2, *[None] * 16)
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(frame(spark, full, empty, ddl=ddl), "types", row_key=["id"])
-    loaded = load(spark, url, "types")
-    assert loaded.schema.simpleString() == frame(spark, full, ddl=ddl).schema.simpleString()
-    assert rows(loaded) == rows(frame(spark, full, empty, ddl=ddl))
 
 
 @pytest.mark.connect
@@ -86,6 +66,7 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
             assert is_connect(spark) or (by_driver.branches, by_tasks.branches) == (1, 2)
             assert (by_driver.rows, by_driver.cells, by_driver.bytes) == (30, by_tasks.cells, by_tasks.bytes)
         assert repr(rows(load(spark, url, "here"))) == repr(rows(load(spark, url, "tasks"))) == repr(rows(here))
+        assert load(spark, url, "here").schema.simpleString() == made.schema.simpleString()
         with db.transaction() as tx:
             deleted = tx.delete(here.limit(5).toArrow(), "here")
             assert deleted.rows == 5
@@ -321,13 +302,6 @@ def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, u
     assert load(spark, url, "keys", rowPrefix="EWR", columns="delay").columns == ["delay"]
 
 
-def test_a_plain_write_under_an_id_happens_once(spark: SparkSession, url: str) -> None:
-    for count in (1, 2):
-        writer = frame(spark, ("a", count, None)).write.format("omid").option("url", url).option("table", "once")
-        writer.option("rowKey", "name").option("transactionId", "plain-once").mode("append").save()
-    assert rows(load(spark, url, "once")) == [("a", 1, None)]
-
-
 @pytest.mark.connect
 def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
@@ -348,87 +322,6 @@ def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: Sp
         assert load(spark, url, "left").count() == 1
         assert tx.read("left").count() == 2
     assert load(spark, url, "left").count() == load(spark, url, "right").count() == 2
-
-
-def test_a_snapshot_is_one_for_all_reads_and_partitions(spark: SparkSession, url: str) -> None:
-    write(spark, url, "snapshot", *[(f"{n:03}", 1, None) for n in range(100)])
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        before = tx.read("snapshot", partitions=4)
-        write(spark, url, "snapshot", *[(f"{n:03}", 7, None) for n in range(0, 100, 2)])
-        assert before.agg(f.sum("count")).first()[0] == 100
-        assert tx.read("snapshot").agg(f.sum("count")).first()[0] == 100
-    assert load(spark, url, "snapshot").agg(f.sum("count")).first()[0] == 50 * 7 + 50
-    loaded = load(spark, url, "snapshot", _snapshotVersion=str(tx.start_ts))
-    assert loaded.agg(f.sum("count")).first()[0] == 100
-
-
-def test_one_frame_used_twice_keeps_both_its_filters(spark: SparkSession, url: str) -> None:
-    write(spark, url, "twice", *[(f"{n}", n, None) for n in range(20)])
-    d = load(spark, url, "twice")
-    both = d.where("count < 5").unionByName(d.where("count >= 15"))
-    assert sorted(row["count"] for row in both.collect()) == [*range(5), *range(15, 20)]
-    joined = d.where("count < 5").alias("a").join(d.alias("b"), f.col("a.count") + 1 == f.col("b.count"))
-    assert joined.count() == 5
-
-
-def test_overwriting_in_a_transaction_from_the_table_itself(spark: SparkSession, url: str) -> None:
-    write(spark, url, "self", *[(f"{n}", n, None) for n in range(10)])
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        kept = tx.read("self").where("count >= 5").withColumn("count", f.col("count") * 10)
-        tx.write(kept, "self", mode="overwrite")
-        assert tx.read("self").count() == 5
-    assert sorted(row["count"] for row in load(spark, url, "self").collect()) == [50, 60, 70, 80, 90]
-
-
-def test_deleting_by_keys(spark: SparkSession, url: str) -> None:
-    write(spark, url, "deleted", *[(f"{n}", n, None) for n in range(10)])
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        assert tx.delete(tx.read("deleted").where("count < 4"), "deleted").rows == 4
-        assert tx.read("deleted").count() == 6
-    assert load(spark, url, "deleted").count() == 6
-
-
-@pytest.mark.parametrize("level", ["row", "cell", "table"])
-def test_of_two_transactions_on_one_row_the_second_to_commit_runs_again(
-    spark: SparkSession, url: str, level: str
-) -> None:
-    db = pyomid.spark.connect(spark, url)
-    table = f"conflict_{level}"
-    with db.transaction(conflict_level=level) as tx:
-        tx.write(frame(spark, ("total", 0, None)), table, row_key=["name"])
-    tries: list[int] = []
-
-    def add(tx: pyomid.spark.SparkTransaction) -> None:
-        tries.append(tx.start_ts)
-        new = tx.read(table).withColumn("count", f.col("count") + 1)
-        if len(tries) == 1:
-            db.run(add_ten, conflict_level=level)
-        tx.write(new, table)
-
-    def add_ten(tx: pyomid.spark.SparkTransaction) -> None:
-        tx.write(tx.read(table).withColumn("count", f.col("count") + 10), table)
-
-    conflicts: list[ConflictError] = []
-    db.run(add, conflict_level=level, on_conflict=conflicts.append)
-    assert len(tries) == 2
-    assert len(conflicts) == 1
-    assert rows(load(spark, url, table)) == [("total", 11, None)]
-
-
-def test_a_transaction_id_commits_once_and_says_so(spark: SparkSession, url: str) -> None:
-    db = pyomid.spark.connect(spark, url)
-
-    def put(tx: pyomid.spark.SparkTransaction) -> int:
-        return tx.write(frame(spark, ("a", 1, None)), "ids", row_key=["name"]).rows
-
-    assert db.look_up_run("an-id").state is RunState.ABSENT
-    assert db.run(put, transaction_id="an-id") == 1
-    done = db.run(put, transaction_id="an-id")
-    assert isinstance(done, pyomid.AlreadyDone)
-    with pytest.raises(AlreadyCommitted, match="an-id"):
-        db.transaction(transaction_id="an-id")
-    found = db.look_up_run("an-id")
-    assert (found.state, found.start_ts) == (RunState.COMMITTED, done.start_ts)
 
 
 def test_merging_a_schema_adds_columns_and_nulls_may_keep_what_was_there(spark: SparkSession, url: str) -> None:
@@ -456,28 +349,6 @@ def test_temporary_views_keep_their_options(spark: SparkSession, url: str) -> No
     write(spark, url, "viewed", ("a", 1, None))
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING omid OPTIONS (url '{url}', table 'viewed')")
     assert spark.sql("SELECT sum(count) FROM v").first()[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"tabel": "t"}, "unknown option 'tabel'; did you mean table"),
-        ({}, "option table is missing"),
-        ({"table": "nowhere"}, "there is no table 'nowhere'"),
-        ({"table": "bad", "columns": "cuont"}, "no column 'cuont'; did you mean 'count'"),
-        ({"table": "bad", "batchRows": "many"}, "batchRows='many' is not a whole number"),
-        ({"table": "bad", "_snapshotVersion": "9000000000000000000"}, "was never issued"),
-    ],
-)
-def test_a_bad_read_is_refused_and_names_the_value(
-    spark: SparkSession, url: str, options: dict[str, str], words: str
-) -> None:
-    write(spark, url, "bad", ("a", 1, None))
-    with pytest.raises(Exception, match="OMID") as raised:
-        spark.read.format("omid").option("url", url).options(**options).load().count()
-    found = pyomid.spark.original_error(raised.value)
-    assert isinstance(found, Misuse)
-    assert words in str(found)
 
 
 @pytest.fixture(scope="module")
@@ -510,14 +381,6 @@ def test_a_bad_write_is_refused_and_nothing_is_lost(
         tx.write(frame(spark, *content, ddl=ddl), strict, **how)
 
 
-def test_types_that_cannot_be_stored_are_refused_by_name(spark: SparkSession, url: str) -> None:
-    for type_name in ("interval year to month", "void"):
-        wrong = spark.sql(f"SELECT 'a' AS name, cast(null AS {type_name}) AS v")
-        with pytest.raises(MisuseType, match=f"column 'v': Spark type '{type_name}'"):
-            with pyomid.spark.connect(spark, url).transaction() as tx:
-                tx.write(wrong, "refused", row_key=["name"])
-
-
 def test_duplicates_across_partitions_are_found_or_the_last_wins(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     many = spark.range(0, 100, numPartitions=4).selectExpr("concat('k', id % 60) AS name", "id AS count")
@@ -526,28 +389,3 @@ def test_duplicates_across_partitions_are_found_or_the_last_wins(spark: SparkSes
     with db.transaction() as tx:
         tx.write(many, "dup", row_key=["name"], duplicates="last")
     assert load(spark, url, "dup").count() == 60
-
-
-def test_the_ends_of_a_transaction_are_final(spark: SparkSession, url: str) -> None:
-    db = pyomid.spark.connect(spark, url)
-    write(spark, url, "ended", ("a", 1, None))
-    tx = db.transaction()
-    tx.mark_rollback_only("the program said so")
-    with pytest.raises(TransactionEnded, match="the program said so"):
-        tx.commit()
-    tx.rollback()
-    for use in (lambda: tx.read("ended"), tx.commit, lambda: tx.write(frame(spark, ("b", 1, None)), "ended")):
-        with pytest.raises(TransactionEnded, match="rolled back"):
-            use()
-    with db.transaction() as other, pytest.raises(UnknownTable, match="did you mean 'ended'"):
-        other.read("endet")
-
-
-def test_a_failed_write_leaves_the_transaction_rollback_only(spark: SparkSession, url: str) -> None:
-    write(spark, url, "doomed", ("a", 1, None))
-    tx = pyomid.spark.connect(spark, url).transaction()
-    with pytest.raises(Misuse, match="is null"):
-        tx.write(frame(spark, (None, 1, None)), "doomed")
-    with pytest.raises(TransactionEnded, match="rollback-only"):
-        tx.commit()
-    tx.rollback()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import spark_drivers
 from spark_drivers import LEDGER, TOTALS, Run
+from spark_frames import load
 from spark_sessions import run_driver, small_batches
 
 import pyomid
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 DDL = "key string, value long"
-
-
-def load(spark: SparkSession, url: str, table: str) -> DataFrame:
-    return spark.read.format("omid").option("url", url).option("table", table).load()
 
 
 def contents(spark: SparkSession, url: str, table: str) -> list[tuple[Any, ...]]:
@@ -170,6 +167,17 @@ def test_a_source_that_gives_other_rows_at_each_attempt_leaves_those_of_one_atte
 def halves() -> tuple[set[str], set[str]]:
     keys = [key for key, _ in TWENTY]
     return set(keys[:10]), set(keys[10:])
+
+
+def test_a_job_that_fails_for_good_leaves_nothing_visible(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    with db.transaction() as tx:
+        tx.write(spark.range(1).selectExpr("id", "0L AS v"), "failed", row_key=["id"])
+    bad = spark.range(0, 100, numPartitions=2).selectExpr("id", "CASE WHEN id = 99 THEN 1 DIV 0 ELSE 7 END AS v")
+    with pytest.raises(Exception, match=r"(?i)divi"):
+        bad.write.format("omid").option("url", url).option("table", "failed").mode("append").save()
+    with db.transaction() as tx:
+        assert [tuple(row) for row in tx.read("failed").collect()] == [(0, 0)]
 
 
 # Behind the answer (S2)

@@ -189,20 +189,6 @@ def test_names_with_dots_are_written_read_and_deleted_by(spark: SparkSession, ur
         assert [tuple(row) for row in tx.read("dotted").collect()] == [("b", 3)]
 
 
-def test_columns_that_differ_by_case_only_are_two_columns(spark: SparkSession, url: str) -> None:
-    """Where Spark is told that they are."""
-    spark.conf.set("spark.sql.caseSensitive", "true")
-    try:
-        frame = spark.createDataFrame([("a", 1, 2)], "k string, n int, m int").toDF("k", "n", "N")
-        with pyomid.spark.connect(spark, url).transaction() as tx:
-            tx.write(frame, "cased", row_key="k")
-            tx.delete(frame.toDF("k", "K", "other"), "cased")
-            tx.write(frame, "cased")
-            assert [tuple(row) for row in tx.read("cased").collect()] == [("a", 1, 2)]
-    finally:
-        spark.conf.unset("spark.sql.caseSensitive")
-
-
 def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     write(wide(spark, 2), url, "alone")
@@ -240,11 +226,6 @@ def test_an_error_of_a_task_is_one_sentence_without_frames_of_the_jvm(spark: Spa
     assert "JVM" not in shown
     assert "org.apache" not in shown
     assert shown.count("is null") == 1
-
-
-def test_a_write_without_a_mode_is_told_which_there_are(spark: SparkSession, url: str) -> None:
-    with pytest.raises(Exception, match='Please use either the "Append" or "Overwrite" mode instead'):
-        wide(spark, 3).write.format("omid").option("url", url).option("table", "nowhere").option("rowKey", "k").save()
 
 
 def test_a_table_of_sparks_own_catalog_is_refused_with_the_way(spark: SparkSession, url: str) -> None:

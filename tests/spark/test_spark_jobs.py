@@ -12,8 +12,8 @@ import pyomid.spark
 from pyomid.client.upkeep.jobs import Partition
 from pyomid.spark.connections import connection
 from pyomid.spark.maintenance import partitions_for
-from pyomid.types import CellVersion, ShadowWrite
-from waiting import let_compactions_count, until_w_passes
+from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite, ShadowWrite
+from waiting import let_compactions_count, until, until_w_passes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,22 +80,27 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
         assert word in str(result)
 
 
-def test_a_shadow_cell_that_says_otherwise_and_half_a_commit_are_found(spark: SparkSession, url: str) -> None:
-    db = pyomid.spark.connect(spark, url)
-    conn = connection(url)
+def test_half_a_commit_and_a_wrong_shadow_cell_are_found(spark: SparkSession, url: str) -> None:
+    db, parts = pyomid.spark.connect(spark, url), connection(url).deployment
     with pyomid.connect(url) as client:
         client.create_table("broken", families=["f"])
         with client.begin() as tx:
             for row in (b"a", b"b", b"c"):
                 tx.table("broken").put(row, {b"f:x": b"1"})
+        assert client.drain(30)
     start, commit = tx.start_ts, tx.commit_ts
     assert commit is not None
+    until(lambda: parts.commit_table.lookup([start]) == [NOT_FOUND], "the commit-table entry stays")
     assert db.verify(["broken"]).ok
-    wrong = ShadowWrite(CellVersion(b"c", b"f", b"x", start), commit + 50)
-    conn.deployment.store.write_shadow_cells("broken", [wrong])
+    parts.store.delete_versions("broken", [CellVersion(b"b", b"f", b"x", start)])
+    assert db.verify(["broken"]).ok, "a cell that is gone says nothing"
+    parts.store.write_cells("broken", start, [RowWrite(b"b", ((Column(b"f", b"x"), b"9"),))])
     found = db.verify(["broken"])
-    assert not found.ok
-    assert f"start {start}: two shadow timestamps, {commit} and {commit + 50}" in found.violations
+    assert (found.ok, found.torn_starts, found.tables[0].torn) == (False, [start], 1)
+    assert f"torn commits: {start}" in str(found)
+    parts.store.write_shadow_cells("broken", [ShadowWrite(CellVersion(b"c", b"f", b"x", start), commit + 50)])
+    told = f"start {start}: two shadow timestamps, {commit} and {commit + 50}"
+    assert told in db.verify(["broken"]).violations
 
 
 def test_a_table_dropped_before_its_tasks_is_passed_over(

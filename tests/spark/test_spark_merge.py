@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
+from spark_frames import KEY, STOCK, change_stock_of_a, make_stock, stock_frame, stock_of
 
 import pyomid
 import pyomid.spark
@@ -17,27 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-DDL = "item string, shop int, count long, note string"
-KEY = ["item", "shop"]
-
-Row = tuple[Any, ...]
-
-STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, "old"), ("d", 2, 0, None))
-
-
-def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
-    return spark.createDataFrame(list(rows), ddl).coalesce(1)
-
-
-def made(spark: SparkSession, url: str, table: str, *rows: Row, level: str | None = None) -> None:
-    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
-        tx.write(frame(spark, *rows), table, row_key=KEY)
-
-
-def content(spark: SparkSession, url: str, table: str) -> list[Row]:
-    loaded = spark.read.format("omid").options(url=url, table=table, numPartitions=1).load()
-    return [tuple(row) for row in loaded.collect()]
 
 
 @pytest.fixture(params=["by_key", "by_scan"])
@@ -51,8 +31,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.connect
 def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url: str, way: str) -> None:
     table = f"clauses_{way}"
-    made(spark, url, table, *STOCK)
-    source = frame(spark, ("a", 1, 5, "s"), ("b", 1, 0, "s"), ("c", 2, 1, None), ("e", 1, 7, "s"), ("f", 1, -1, "s"))
+    make_stock(spark, url, table)
+    source = stock_frame(
+        spark, ("a", 1, 5, "s"), ("b", 1, 0, "s"), ("c", 2, 1, None), ("e", 1, 7, "s"), ("f", 1, -1, "s")
+    )
     with pyomid.spark.connect(spark, url).transaction() as tx:
         done = (
             tx.merge(source.repartition(2), table, on=["shop", "item"])
@@ -69,14 +51,14 @@ def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url
         expected = [("a", 1, 15, "s"), ("c", 2, 30, None), ("d", 2, 0, None), ("e", 1, 1, None)]
         assert sorted(map(tuple, tx.read(table).collect())) == expected
     assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
-    assert content(spark, url, table) == expected
+    assert stock_of(spark, url, table) == expected
 
 
 def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) -> None:
-    made(spark, url, "lacks", *STOCK)
+    make_stock(spark, url, "lacks")
     with pyomid.spark.connect(spark, url).transaction() as tx:
         done = (
-            tx.merge(frame(spark, ("a", 1, 1, "x"), ("z", 9, 9, "x")), "lacks", on=KEY)
+            tx.merge(stock_frame(spark, ("a", 1, 1, "x"), ("z", 9, 9, "x")), "lacks", on=KEY)
             .whenMatched()
             .updateAll()
             .whenNotMatched()
@@ -88,7 +70,7 @@ def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) ->
             .merge()
         )
     assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
-    assert content(spark, url, "lacks") == [
+    assert stock_of(spark, url, "lacks") == [
         ("a", 1, 1, "x"),
         ("b", 1, 20, "old"),
         ("c", 2, 31, "old"),
@@ -98,23 +80,23 @@ def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) ->
 
 def test_a_merge_sees_and_hides_what_its_transaction_wrote(spark: SparkSession, url: str, way: str) -> None:
     table = f"own_{way}"
-    made(spark, url, table, *STOCK)
+    make_stock(spark, url, table)
     with pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(frame(spark, ("n", 1, 1, None)), table)
+        tx.write(stock_frame(spark, ("n", 1, 1, None)), table)
         tx.delete(table, where="item = 'a'")
-        again = tx.merge(frame(spark, ("a", 1, 2, "n"), ("n", 1, 2, "n")), table, on=KEY)
+        again = tx.merge(stock_frame(spark, ("a", 1, 2, "n"), ("n", 1, 2, "n")), table, on=KEY)
         done = again.whenMatched().updateAll().whenNotMatched().insertAll().merge()
         assert (done.updated, done.inserted) == (1, 1)
         assert tx.delete(table, where="count = 2").rows == 2
-    assert content(spark, url, table) == [row for row in STOCK if row[0] != "a"]
+    assert stock_of(spark, url, table) == [row for row in STOCK if row[0] != "a"]
 
 
 @pytest.mark.connect
 def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: str, way: str) -> None:
     db = pyomid.spark.connect(spark, url)
     table = f"twice_{way}"
-    made(spark, url, table, *STOCK)
-    twice = frame(spark, ("a", 1, 1, "x"), ("a", 1, 2, "x"))
+    make_stock(spark, url, table)
+    twice = stock_frame(spark, ("a", 1, 1, "x"), ("a", 1, 2, "x"))
     for source in (twice, twice.repartition(2, "count")):
         with pytest.raises(Misuse, match=r"the merge is ambiguous: several rows of the source .* item='a', shop=1"):
             with db.transaction() as tx:
@@ -123,8 +105,8 @@ def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: s
                 ).delete().whenMatched().updateAll().merge()
     with db.transaction() as tx:
         assert tx.merge(twice, table, on=KEY).whenMatched("source.count = 2").updateAll().merge().updated == 1
-    assert content(spark, url, table)[0] == ("a", 1, 2, "x")
-    new = frame(spark, ("q", 1, 1, "x"), ("q", 1, 2, "x"))
+    assert stock_of(spark, url, table)[0] == ("a", 1, 2, "x")
+    new = stock_frame(spark, ("q", 1, 1, "x"), ("q", 1, 2, "x"))
     with pytest.raises(Misuse, match="ambiguous"), db.transaction() as tx:
         tx.merge(new, table, on=KEY).whenNotMatched().insertAll().merge()
 
@@ -132,22 +114,22 @@ def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: s
 def test_other_columns_than_the_key_may_match(spark: SparkSession, url: str) -> None:
     """A null matches nothing; an insert never replaces a row that is there under its key."""
     db = pyomid.spark.connect(spark, url)
-    made(spark, url, "notes", *STOCK)
+    make_stock(spark, url, "notes")
     source = spark.createDataFrame([("old", 5), (None, 6)], "note string, more long")
     with db.transaction() as tx:
         sums = tx.merge(source, "notes", on="note").whenMatched().update({"count": "target.count + source.more"})
         assert sums.merge().updated == 2
-    assert [row[2] for row in content(spark, url, "notes")] == [10, 25, 35, 0]
+    assert [row[2] for row in stock_of(spark, url, "notes")] == [10, 25, 35, 0]
     with pytest.raises(Misuse, match="inserts the row item='a', shop=1, which exists in table 'notes'"):
         with db.transaction() as tx:
-            tx.merge(frame(spark, ("a", 1, 1, "other")), "notes", on="note").whenNotMatched().insertAll().merge()
+            tx.merge(stock_frame(spark, ("a", 1, 1, "other")), "notes", on="note").whenNotMatched().insertAll().merge()
 
 
 def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, way: str) -> None:
     """Columns with dots, named like the merge's own, and different by case only; the keys -0.0 and NaN."""
     ddl = "`k.1` double, t0 string, T0 string, action string, source string"
     table = f"names_{way}"
-    first = frame(spark, (0.0, "a", "b", "c", "d"), (float("nan"), "a", "b", "c", "d"), ddl=ddl)
+    first = stock_frame(spark, (0.0, "a", "b", "c", "d"), (float("nan"), "a", "b", "c", "d"), ddl=ddl)
     with pyomid.spark.connect(spark, url).transaction() as tx:
         spark.conf.set("spark.sql.caseSensitive", "true")
         try:
@@ -156,7 +138,7 @@ def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, wa
             spark.conf.unset("spark.sql.caseSensitive")
         rows = [(-0.0, "e", "f", "g", "h"), (float("nan"), "e", "f", "g", "h"), (1.0, "e", "f", "g", "h")]
         done = (
-            tx.merge(frame(spark, *rows, ddl=ddl), table, on="k.1")
+            tx.merge(stock_frame(spark, *rows, ddl=ddl), table, on="k.1")
             .whenMatched()
             .updateAll()
             .whenNotMatched()
@@ -168,12 +150,6 @@ def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, wa
 
 
 # Conflicts
-
-
-def other_write(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
-    kind = "long" if column == "count" else "string"
-    with pyomid.spark.connect(spark, url).transaction() as tx:
-        tx.write(frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)
 
 
 Change = Callable[[SparkTransaction, str, "DataFrame"], object]
@@ -194,32 +170,32 @@ CHANGES: dict[str, Change] = {
 def test_what_was_read_of_a_changed_row_conflicts(spark: SparkSession, url: str, level: str, change: str) -> None:
     """At level cell too, where the change itself writes another column than the one that it went by."""
     table = f"read_{change}_{level}"
-    made(spark, url, table, *STOCK, level=level)
+    make_stock(spark, url, table, level=level)
     tx = pyomid.spark.connect(spark, url).transaction()
-    CHANGES[change](tx, table, frame(spark, ("a", 1, 1, None)))
-    other_write(spark, url, table, "note", "changed")
+    CHANGES[change](tx, table, stock_frame(spark, ("a", 1, 1, None)))
+    change_stock_of_a(spark, url, table, "note", "changed")
     with pytest.raises(ConflictError, match="item='a', shop=1"):
         tx.commit()
-    assert content(spark, url, table)[0] == ("a", 1, 10, "changed")
+    assert stock_of(spark, url, table)[0] == ("a", 1, 10, "changed")
 
 
 @pytest.mark.parametrize("level", ["row", "cell"])
 def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url: str, level: str) -> None:
     """At level cell too, where each sets another column."""
     table = f"inserts_{level}"
-    made(spark, url, table, *STOCK, level=level)
+    make_stock(spark, url, table, level=level)
 
     def inserted(column: str, value: str) -> SparkTransaction:
         tx = pyomid.spark.connect(spark, url).transaction()
         values = {"item": "source.item", "shop": "source.shop", column: value}
-        tx.merge(frame(spark, ("n", 1, 1, "x")), table, on=KEY).whenNotMatched().insert(values).merge()
+        tx.merge(stock_frame(spark, ("n", 1, 1, "x")), table, on=KEY).whenNotMatched().insert(values).merge()
         return tx
 
     one, two = inserted("count", "source.count"), inserted("note", "source.note")
     one.commit()
     with pytest.raises(ConflictError):
         two.commit()
-    assert content(spark, url, table)[-1] == ("n", 1, 1, None)
+    assert stock_of(spark, url, table)[-1] == ("n", 1, 1, None)
 
 
 # Misuse
@@ -228,9 +204,9 @@ def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url:
 @pytest.fixture(scope="module")
 def refused(spark: SparkSession, url: str) -> Iterator[None]:
     """The table of the changes that are refused; none of them changes it."""
-    made(spark, url, "refused", *STOCK)
+    make_stock(spark, url, "refused")
     yield
-    assert content(spark, url, "refused") == list(STOCK)
+    assert stock_of(spark, url, "refused") == list(STOCK)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +239,7 @@ def test_a_merge_that_cannot_be_is_refused(
 ) -> None:
     with pyomid.spark.connect(spark, url).transaction() as tx:
         with pytest.raises(Misuse, match=words):
-            clauses(tx.merge(frame(spark, ("a", 1, 1, "x")), "refused", on=KEY)).merge()
+            clauses(tx.merge(stock_frame(spark, ("a", 1, 1, "x")), "refused", on=KEY)).merge()
     assert tx.commit_ts is None
 
 
@@ -288,4 +264,4 @@ def test_a_merge_that_cannot_be_is_refused(
 )
 def test_a_change_that_cannot_be_is_refused(spark: SparkSession, url: str, refused: None, use: Any, words: str) -> None:
     with pytest.raises(Misuse, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
-        use(tx, frame(spark, ("a", 1, 1, "x")))
+        use(tx, stock_frame(spark, ("a", 1, 1, "x")))

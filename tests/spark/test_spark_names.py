@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spark_frames import load, rows
 
 import pyomid
 import pyomid.spark
@@ -13,24 +14,16 @@ from pyomid.errors import Misuse, MisuseType
 from pyomid.types import RowKeyPart
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 COMMA = "one, two"
 
 
-def load(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame:
-    return spark.read.format("omid").options(url=url, table=table, **options).load()
-
-
 def write(spark: SparkSession, url: str, table: str, select: str, **how: Any) -> None:
     with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(spark.sql(select), table, **how)
-
-
-def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, frame.collect()))
 
 
 @pytest.fixture(scope="module")

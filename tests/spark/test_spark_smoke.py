@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_frames import load
 from spark_sessions import REMOTE
 from streaming_driver import patiently
 
@@ -32,10 +33,6 @@ def written(spark: SparkSession, url: str, table: str) -> DataFrame:
     frame = spark.sql(ROWS)
     frame.write.format("omid").option("url", url).option("table", table).option("rowKey", "id").mode("append").save()
     return frame
-
-
-def load(spark: SparkSession, url: str, table: str) -> DataFrame:
-    return spark.read.format("omid").option("url", url).option("table", table).load()
 
 
 def test_what_was_written_is_read(spark: SparkSession, url: str) -> None:

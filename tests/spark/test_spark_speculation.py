@@ -7,16 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as f
 from spark_sessions import run_driver
-from test_spark_attempts import check_each_partition_is_one_attempt
 
 import pyomid.spark
 from spark_cluster import standalone_cluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+ROWS = 500
+
+
+def check_each_partition_is_one_attempt(stored: DataFrame) -> None:
+    found = stored.groupBy(f.expr(f"id div {ROWS}").alias("p")).agg(
+        f.count("*").alias("n"), f.countDistinct("attempt").alias("attempts")
+    )
+    assert sorted((row["p"], row["n"], row["attempts"]) for row in found.collect()) == [
+        (partition, ROWS, 1) for partition in range(3)
+    ]
 
 
 @pytest.fixture

@@ -6,10 +6,8 @@ import json
 import re
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,67 +88,6 @@ def test_what_a_batch_raises_ends_the_query_and_leaves_nothing(spark: SparkSessi
     failing.clear()
     run_until_nothing_is_left(spark, tmp_path, db.stream_sink(fail_once))
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
-
-
-def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSession, url: str) -> None:
-    """Both have begun before either commits."""
-    make_tables(spark, url)
-    batch = spark.createDataFrame([("both",)], "line string")
-    both_began = threading.Barrier(2, timeout=60)
-    first_try = threading.local()
-
-    def meet(tx: pyomid.spark.SparkTransaction, frame: DataFrame) -> None:
-        count(tx, frame)
-        if not hasattr(first_try, "is_over"):
-            first_try.is_over = True
-            both_began.wait()
-
-    with ThreadPoolExecutor(2) as drivers:
-        sinks = [pyomid.spark.connect(spark, url).stream_sink(meet, query_id="one query") for _ in range(2)]
-        for driver in [drivers.submit(sink, batch, 7) for sink in sinks]:
-            driver.result(120)
-    assert counted(spark, url) == ({"both": 1}, 1)
-
-
-@pytest.mark.long
-def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    make_tables(spark, url)
-    lines = put_files(tmp_path / "a", batches=2)
-    put_files(tmp_path / "b", batches=2)
-    for folder in ("a", "b", "a"):
-        run_until_nothing_is_left(spark, tmp_path / folder, pyomid.spark.connect(spark, url).stream_sink(count))
-    assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
-
-
-@pytest.mark.long
-def test_a_query_id_belongs_to_one_checkpoint(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    """Another one under it, with other data, would lose its first batches in silence."""
-    db = pyomid.spark.connect(spark, url)
-    make_tables(spark, url)
-    former, later, last = tmp_path / "former", tmp_path / "later", tmp_path / "last"
-    lines = put_files(former, batches=2)
-    for folder in (later, last):
-        put_files(folder, batches=3)
-    sink = db.stream_sink(count, query_id="mine")
-    for _ in range(2):
-        run_until_nothing_is_left(spark, former, sink)
-    with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of") as refused:
-        run_until_nothing_is_left(spark, later, sink)
-    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
-    (adopted,) = re.findall(r"adopt_checkpoint='([0-9a-f-]{36})'", str(refused.value))
-    adopting = db.stream_sink(count, query_id="mine", adopt_checkpoint=adopted)
-    for _ in range(2):
-        run_until_nothing_is_left(spark, later, adopting)
-    seen, total = counted(spark, url)
-    assert set(seen.values()) == {1}
-    assert total == len(seen) == 3 * len(lines) // 2, "the third batch alone is new"
-    (former / "in" / "2.txt").write_text("late\n")
-    for folder, used in ((former, sink), (last, adopting)):
-        with pytest.raises(Exception, match="query_id 'mine' belongs to the checkpoint of"):
-            run_until_nothing_is_left(spark, folder, used)
-    assert counted(spark, url) == (seen, total)
-    run_until_nothing_is_left(spark, last, db.stream_sink(count, query_id="another"))
-    assert counted(spark, url)[1] == 2 * total
 
 
 @pytest.mark.parametrize("query_id", [None, "put-back"])

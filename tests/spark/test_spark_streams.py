@@ -153,23 +153,6 @@ def test_a_running_stream_tells_what_is_new_until_a_column_is_widened(
     assert sorted([*UPDATED, *LATER]) == told(spark.table(queries[-1].name))
 
 
-@pytest.mark.long
-def test_a_checkpoint_of_another_table_is_refused(
-    spark: SparkSession, url: str, database: Database, tmp_path: Path
-) -> None:
-    """Under another name, or made anew under its own."""
-    make(spark, url, "other")
-    run(spark, url, tmp_path)
-    with pytest.raises(Exception, match="belongs to table 'accounts', not 'other'"):
-        run(spark, url, tmp_path, table="other")
-    database.drop_table(TABLE)
-    with pytest.raises(Exception, match=f"no table '{TABLE}'"):
-        run(spark, url, tmp_path)
-    make(spark, url, TABLE)
-    with pytest.raises(Exception, match="was dropped and created again"):
-        run(spark, url, tmp_path)
-
-
 def test_a_query_whose_table_is_dropped_says_so(spark: SparkSession, url: str, database: Database) -> None:
     make(spark, url, "short")
     changes = spark.readStream.format("omid").options(url=url, table="short", readChangeFeed="true").load()
@@ -313,19 +296,3 @@ def test_a_written_stream_refuses_an_id_of_its_own(spark: SparkSession, url: str
     put_files(tmp_path, batches=1)
     with pytest.raises(Exception, match="transactionId is not for streams"):
         copy(spark, url, tmp_path, transactionId="mine").awaitTermination(60)
-
-
-@pytest.mark.long
-def test_a_written_stream_delivers_a_batch_to_a_table_made_anew(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    """It was counted for the table that was dropped, and Spark does not know that it was done."""
-    make_tables(spark, url)
-    put_files(tmp_path, batches=1)
-    copy(spark, url, tmp_path).awaitTermination()
-    (tmp_path / "in" / "1.txt").write_text("new\n")
-    copy(spark, url, tmp_path).awaitTermination()
-    for note in (tmp_path / "checkpoint" / "commits").glob("*1*"):  # and its checksum
-        note.unlink()
-    with pyomid.connect(url) as database:
-        database.drop_table(SEEN)
-    copy(spark, url, tmp_path).awaitTermination()
-    assert copied(spark, url) == ["new"]

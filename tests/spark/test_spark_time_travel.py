@@ -159,13 +159,6 @@ def test_a_version_out_of_a_frame_of_pandas_is_one(spark: SparkSession, kept_url
     assert rows_of(db.read("t", at=np.int64(written))) == expected
 
 
-def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str, written: int) -> None:
-    with pyomid.connect(kept_url) as db:
-        db.create_table("later", families=["f"])
-    with pytest.raises(UnknownTable, match="there was no table"):
-        pyomid.spark.connect(spark, kept_url).read("later", at=written)
-
-
 def test_e1_what_expired_is_gone_by_the_frames_snapshot(spark: SparkSession, kept_url: str) -> None:
     db = pyomid.spark.connect(spark, kept_url)
     old, new = [(number, "old") for number in range(50)], [(number, "new") for number in range(40, 60)]

@@ -14,9 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import pyomid
 from pyomid.client.session.lease_keeper import Lease
-from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.oracle.status_oracle import PART_COST
 from pyomid.protocol.reading import Snapshot
@@ -24,8 +22,7 @@ from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
 from pyomid.spark.connections import Connection, connection
-from pyomid.spark.frame_schema import WriteOptions, check_level, prepared_table, table_or_none
-from pyomid.spark.held_start import HeldStart, Keeper
+from pyomid.spark.frame_schema import WriteOptions, prepared_table, table_or_none
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, outcome_of
 from pyomid.spark.source import write_task
@@ -46,7 +43,7 @@ from pyomid.spark.source.write_task import (
     reported_by_task,
     write_rows,
 )
-from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
+from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -144,27 +141,6 @@ def test_named_branches_are_seen_by_later_snapshots_only_and_forgotten_ones_by_n
     assert rows_at(conn, info, begin(conn)) == [("a", 1, None), ("b", None, "")]
 
 
-def test_an_upsert_replaces_the_row_and_a_row_of_nulls_exists(conn: Connection) -> None:
-    info = table(conn)
-    put(conn, info, ("a", 1, "x"), ("b", 2, "y"))
-    put(conn, info, ("a", None, None))
-    assert rows_at(conn, info, begin(conn)) == [("a", None, None), ("b", 2, "y")]
-
-
-@pytest.mark.parametrize("level", [None, TABLE_LEVEL])
-def test_of_two_writers_of_one_row_the_later_commit_fails(conn: Connection, level: str | None) -> None:
-    info = table(conn)
-    one, other = begin(conn), begin(conn)
-    reports = {
-        begun: written(conn, plan_for(conn, info, begun, level), frame(info, ("a", begun.start_ts, None)))
-        for begun in (one, other)
-    }
-    commit(conn, one, {info: [reports[one]]}, level=level, transaction_id=None)
-    with pytest.raises(ConflictError):
-        commit(conn, other, {info: [reports[other]]}, level=level, transaction_id=None)
-    assert rows_at(conn, info, begin(conn)) == [("a", one.start_ts, None)]
-
-
 @pytest.mark.parametrize("level", [None, TABLE_LEVEL])
 def test_of_two_runs_under_one_id_at_most_one_commits(conn: Connection, level: str | None) -> None:
     info, other_table = table(conn), table(conn, "u")
@@ -189,51 +165,6 @@ def test_runs_under_other_ids_do_not_disturb_a_table_level_commit(conn: Connecti
     commit(conn, quick, {}, level=None, transaction_id="quick")
     put(conn, other_table, ("x", 1, None))
     assert commit(conn, begun, {info: [report]}, level=TABLE_LEVEL, transaction_id="slow")
-
-
-def test_a_deleted_row_is_gone_with_its_marker_and_may_come_back(conn: Connection) -> None:
-    info = table(conn)
-    put(conn, info, ("a", None, None), ("b", 2, "y"), ("c", 3, None))
-    begun = begin(conn)
-    plan = plan_for(conn, info, begun)
-    read = ReadPlan(
-        conn.task_url,
-        info.name,
-        plan.schema,
-        (),
-        Snapshot(begun.start_ts, begun.epoch),
-        10,
-        HeldStart(begun, Keeper.OWN),
-    )
-    keys = frame(info, ("a", None, None), ("c", None, None), ("none", None, None)).select(["name"])
-    report = delete_rows(plan, read, [keys])
-    assert report is not None
-    assert report.rows == 2
-    commit(conn, begun, {info: [report]}, level=None, transaction_id=None)
-    assert rows_at(conn, info, begin(conn)) == [("b", 2, "y")]
-    put(conn, info, ("a", None, None))
-    assert rows_at(conn, info, begin(conn)) == [("a", None, None), ("b", 2, "y")]
-
-
-def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
-    info = table(conn)
-    put(conn, info, ("a", 1, None), ("b", 2, None))
-    begun = begin(conn)
-    plan = plan_for(conn, info, begun)
-    read = ReadPlan(
-        conn.task_url,
-        info.name,
-        plan.schema,
-        (),
-        Snapshot(begun.start_ts, begun.epoch),
-        10,
-        HeldStart(begun, Keeper.OWN),
-    )
-    deleted = delete_range(plan, read, KeyRange())
-    assert deleted is not None
-    new = written(conn, plan, frame(info, ("b", 3, None)))
-    commit(conn, begun, {info: [deleted, new]}, level=None, transaction_id=None)
-    assert rows_at(conn, info, begin(conn)) == [("b", 3, None)]
 
 
 @pytest.mark.usefixtures("batches_alone")
@@ -362,23 +293,6 @@ def test_a_range_is_divided_without_gap_or_overlap(conn: Connection) -> None:
     assert all(one.stop == other.start for one, other in itertools.pairwise(parts))
 
 
-def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connection) -> None:
-    with pyomid.connect(conn.url) as db:
-        db.create_table("plain", families=["f"])
-        with db.begin() as tx:
-            tx.table("plain").put(b"alice", {b"f:balance": b"100"})
-    info = create_table(conn.deployment, "plain", ["f"], if_not_exists=True)
-    columns = (
-        ColumnSchema("who", "string", None),
-        ColumnSchema("balance", "string", pyomid.types.Column(b"f", b"balance")),
-    )
-    schema = TableSchema(columns, (RowKeyPart("who"),))
-    begun = begin(conn)
-    plan = ReadPlan(conn.task_url, info.name, schema, ("who", "balance"), Snapshot(begun.start_ts, begun.epoch), 9)
-    batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
-    assert [row for batch in batches for row in batch.to_pylist()] == [{"who": "alice", "balance": "100"}]
-
-
 # Levels
 
 
@@ -406,13 +320,6 @@ def write(transaction: LargeTransaction, info: TableInfo, *batches: pa.RecordBat
     assert report is not None
     transaction.note(plan, [report])
     return report
-
-
-def test_a_table_that_a_frame_makes_conflicts_by_row() -> None:
-    conn, info = small()
-    assert info.conflict_level.value == "row"
-    assert table(conn, "cells", "cell").conflict_level.value == "cell"
-    assert table(conn, "claimed", TABLE_LEVEL).conflict_level.value == "row"
 
 
 @pytest.mark.parametrize("transaction_id", [None, "load"])
@@ -561,15 +468,6 @@ def test_loads_beside_point_writers_of_other_rows_commit() -> None:
     with pytest.raises(ConflictError):
         write(lost, info, many(info, 1, first=1050))
     assert len(rows_at(conn, info, begin(conn))) == 202
-
-
-def test_two_conflict_levels_on_one_table_are_refused(conn: Connection) -> None:
-    info = table(conn, level="row")
-    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"):
-        check_level(info, "cell")
-    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"):
-        table(conn, level="cell")
-    assert table(conn, level=TABLE_LEVEL) == table(conn, level="auto") == info
 
 
 def test_a_table_stays_when_the_load_that_made_it_rolls_back(conn: Connection) -> None:

@@ -18,7 +18,6 @@ from pyomid.storage.hbase.zookeeper import ZooKeeper
 _CONTROLLER: Final = "org.apache.hadoop.hbase.security.access.AccessController"
 _RIGHTS_TABLE: Final = "hbase:acl"
 GLOBAL: Final = _RIGHTS_TABLE
-DEFAULT_NAMESPACE: Final = "@default"
 
 
 def guarded_server(folder: Path) -> HBaseServer:

@@ -33,8 +33,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+import pyomid
 from pyomid.errors import (
     ConflictError,
     Misuse,
@@ -46,6 +47,9 @@ from pyomid.errors import (
 )
 from pyomid.testing import checker
 from pyomid.testing.history import Item, Outcome, Recorder, Transaction, Write
+
+if TYPE_CHECKING:
+    from stages import GoldenClient
 
 FAMILY: Final = "f"
 
@@ -131,50 +135,16 @@ _CLOCK_VERBS: Final = frozenset({"time", "compact", "sanitize", "dies", "table"}
 # ---------------------------------------------------------------- the interface of a stage
 
 
-class ClientTransaction(Protocol):
-    """One open transaction, as golden scripts use the public client."""
-
-    @property
-    def start_ts(self) -> int: ...
-    @property
-    def commit_ts(self) -> int | None: ...
-    def get(self, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]: ...
-    def scan(
-        self, table: str, start: bytes, stop: bytes | None, limit: int | None
-    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
-    def put(self, table: str, row: bytes, column: bytes, value: bytes, *, conflict: bool = True) -> None: ...
-    def delete(self, table: str, row: bytes, column: bytes | None) -> None: ...
-    def claim(self, table: str, row: bytes, column: bytes | None) -> None: ...
-    def flush(self) -> None: ...
-    def save(self) -> Callable[[], None]:
-        """Set a savepoint; return a function that rolls back to it."""
-
-    def doom(self) -> None: ...
-    def commit(self) -> None: ...
-    def rollback(self) -> None: ...
-
-
 class ClientDied(SystemExit):
     """Raised at a session's crash point; nothing of the session runs afterwards. It ends a background thread
     silently."""
-
-
-class Client(Protocol):
-    """One session's connection."""
-
-    def begin(self, *, lease: bool = False) -> ClientTransaction: ...
-
-    def die_at(self, point: str, action: Callable[[], None]) -> None:
-        """Run `action` up to the crash point `point`, where the client ends as if killed."""
-
-    def close(self) -> None: ...
 
 
 class Stage(Protocol):
     """One empty database and its maintenance. Every script gets a new one."""
 
     def create_table(self, name: str, family: str, level: str) -> None: ...
-    def connect(self) -> Client: ...
+    def connect(self) -> GoldenClient: ...
 
     def settle(self) -> None:
         """Finish all completions and heals of live clients."""
@@ -220,8 +190,8 @@ def run(script: Script, stage: Stage) -> checker.Verdict:
 
 @dataclass(slots=True)
 class _Session:
-    client: Client
-    transaction: ClientTransaction | None = None
+    client: GoldenClient
+    transaction: pyomid.Transaction | None = None
     record: Transaction | None = None
     go_back: Callable[[], None] | None = None
     open_scan: Iterator[tuple[bytes, dict[bytes, bytes]]] | None = None
@@ -321,7 +291,7 @@ class _Play:
             case ("scan", table, *rest):
                 return self._scan(transaction, record, table, rest)
             case ("open", table):
-                session.open_scan = transaction.scan(table, b"", None, None)
+                session.open_scan = transaction.table(table).scan()
             case ("next" | "rest" as verb,) if session.open_scan is not None:
                 return _shown_rows(islice(session.open_scan, 1 if verb == "next" else None))
             case ("put", table, row, column, "=", value, *unchecked):
@@ -329,17 +299,17 @@ class _Play:
             case ("delete", table, row, *column):
                 self._delete(transaction, record, table, row, column[0] if column else None)
             case ("claim", table, row, *column):
-                transaction.claim(table, row.encode(), column[0].encode() if column else None)
+                transaction.claim(table, [row.encode()], [each.encode() for each in column] or None)
             case ("flush",):
                 transaction.flush()
             case ("save",):
-                session.go_back, session.kept = transaction.save(), len(record.operations)
+                session.go_back, session.kept = transaction.savepoint().rollback, len(record.operations)
             case ("back",) if session.go_back is not None:
                 session.go_back()
                 since = record.operations[session.kept :]
                 record.operations[session.kept :] = [each for each in since if not isinstance(each, Write)]
             case ("doom",):
-                transaction.doom()
+                transaction.mark_rollback_only()
             case ("commit" | "rollback" as verb, *death):
                 self._end(session, transaction, record, verb, death[2] if death else None)
             case _:
@@ -349,13 +319,13 @@ class _Play:
     def _begin(self, name: str, session: _Session, *, lease: bool) -> None:
         session.count += 1
         session.record = self.recorder.begin_called(name if session.count == 1 else f"{name}'{session.count}")
-        session.transaction = session.client.begin(lease=lease)
+        session.transaction = session.client.database.begin(lease=lease)
         self.recorder.begin_answered(session.record, session.transaction.start_ts)
 
     def _get(
-        self, transaction: ClientTransaction, record: Transaction, table: str, row: str, column: str | None
+        self, transaction: pyomid.Transaction, record: Transaction, table: str, row: str, column: str | None
     ) -> str:
-        found = transaction.get(table, row.encode(), column.encode() if column else None)
+        found = transaction.table(table).get(row.encode(), [column.encode()] if column else None)
         for name in {column} if column else {*map(bytes.decode, found), *self._known_columns(table, row)}:
             value = found.get(name.encode())
             self.recorder.read(record, Item(table, row, name), value.decode() if value is not None else None)
@@ -369,11 +339,11 @@ class _Play:
             if write.item[:2] == (table, row)
         }
 
-    def _scan(self, transaction: ClientTransaction, record: Transaction, table: str, rest: list[str]) -> str:
+    def _scan(self, transaction: pyomid.Transaction, record: Transaction, table: str, rest: list[str]) -> str:
         options = _scan_options(rest)
         start, stop = options.get("from", ""), options.get("to")
         limit = int(options["limit"]) if "limit" in options else None
-        rows = list(transaction.scan(table, start.encode(), stop.encode() if stop else None, limit))
+        rows = list(transaction.table(table).scan(start.encode(), stop.encode() if stop else None, limit=limit))
         if limit is not None and len(rows) == limit:
             stop = rows[-1][0].decode() + "\0"
         found = [
@@ -386,23 +356,24 @@ class _Play:
         return _shown_rows((row, cells) for row, cells in rows if _matches(cells, wanted))
 
     def _put(
-        self, name: str, transaction: ClientTransaction, record: Transaction, item: Item, value: str, *, conflict: bool
+        self, name: str, transaction: pyomid.Transaction, record: Transaction, item: Item, value: str, *, conflict: bool
     ) -> None:
         """Put the value with a tag, so that the history can distinguish two writes of equal values."""
         self.writes += 1
         tagged = f"{value}~{name}.{self.writes}"
-        transaction.put(item.table, item.row.encode(), item.column.encode(), tagged.encode(), conflict=conflict)
+        cells = {item.column.encode(): tagged.encode()}
+        transaction.table(item.table).put(item.row.encode(), cells, conflict=conflict)
         self.recorder.write(record, item, tagged)
 
     def _delete(
-        self, transaction: ClientTransaction, record: Transaction, table: str, row: str, column: str | None
+        self, transaction: pyomid.Transaction, record: Transaction, table: str, row: str, column: str | None
     ) -> None:
-        transaction.delete(table, row.encode(), column.encode() if column else None)
+        transaction.table(table).delete(row.encode(), [column.encode()] if column else None)
         for name in {column} if column else self._known_columns(table, row):
             self.recorder.write(record, Item(table, row, name), None)
 
     def _end(
-        self, session: _Session, transaction: ClientTransaction, record: Transaction, verb: str, point: str | None
+        self, session: _Session, transaction: pyomid.Transaction, record: Transaction, verb: str, point: str | None
     ) -> None:
         action = transaction.commit if verb == "commit" else transaction.rollback
         if verb == "commit" and record.commit_called is None:

@@ -1,6 +1,6 @@
 """Apache Omid's own TSO and clients as processes beside us: for interop tests and as peers in benchmarks.
 
-with JavaTso(folder, zookeeper_port=…) as tso, JavaClient(sources, "127.0.0.1", zookeeper_port, tso.address) as java:
+with JavaTso(folder, zookeeper_port=…) as tso, JavaClient(zookeeper_port, tso.address) as java:
     java.ask("begin", "t1")
 """
 
@@ -20,6 +20,7 @@ from pyomid.cli.hbase import class_path, java, join
 from pyomid.errors import Unavailable
 
 _START_S_MAX: Final = 180.0
+_SOURCES: Final = Path(__file__).parents[1] / "hbase" / "java"
 
 _MEMORY_MODULES: Final = """\
 commitTableStoreModule: !!org.apache.omid.tso.InMemoryCommitTableStorageModule [ ]
@@ -181,20 +182,18 @@ def make_omid_tables(folder: Path, zookeeper_port: int, *, regions: int = 16) ->
 
 
 class JavaClient:
-    """A Java Omid application driven line by line (its source is handed in, and compiled once).
+    """A Java Omid application driven line by line (its source is compiled once).
 
-    `address`: a TSO's host:port, or the quorum where `through_zookeeper`.
+    `tso`: its host:port; without it the client finds the one that leads in ZooKeeper.
     """
 
     def __init__(
         self,
-        sources: Path,
-        zookeeper: str,
         zookeeper_port: int,
-        address: str,
+        tso: str = "",
         *,
         level: str = "CELL",
-        through_zookeeper: bool = False,
+        sources: Path = _SOURCES,
         main: str = "org.apache.omid.transaction.OmidClient",
         stores: tuple[str, str, str] | None = None,
     ) -> None:
@@ -210,8 +209,8 @@ class JavaClient:
         )
         if stores is not None:
             self.ask("trust", *stores)
-        kind = "HA" if through_zookeeper else "DIRECT"
-        self.ask("open", zookeeper, str(zookeeper_port), kind, address, level)
+        kind, address = ("DIRECT", tso) if tso else ("HA", f"127.0.0.1:{zookeeper_port}")
+        self.ask("open", "127.0.0.1", str(zookeeper_port), kind, address, level)
 
     @property
     def pid(self) -> int:

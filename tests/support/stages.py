@@ -7,19 +7,17 @@ the scripts that need no such clock on any URL, with a real TSO.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyomid
-from golden_scripts import Client, ClientDied, Stage
+from golden_scripts import ClientDied, Stage
 from pyomid import crashpoints
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver
-from pyomid.client.tables.table import Table
-from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
 from pyomid.errors import Unavailable
 from pyomid.oracle.machine import TsoSettings
@@ -74,66 +72,11 @@ class Life:
         raise ClientDied
 
 
-class GoldenTransaction:
-    """A `golden.ClientTransaction` over the public client."""
-
-    def __init__(self, transaction: Transaction, names: Mapping[str, str]) -> None:
-        self._transaction, self._names = transaction, names
-
-    def _table(self, name: str) -> Table:
-        return self._transaction.table(self._names.get(name, name))
-
-    @property
-    def start_ts(self) -> int:
-        return self._transaction.start_ts
-
-    @property
-    def commit_ts(self) -> int | None:
-        return self._transaction.commit_ts
-
-    def get(self, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
-        return self._table(table).get(row, [column] if column else None)
-
-    def scan(
-        self, table: str, start: bytes, stop: bytes | None, limit: int | None
-    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        return self._table(table).scan(start, stop, limit=limit)
-
-    def put(self, table: str, row: bytes, column: bytes, value: bytes, *, conflict: bool = True) -> None:
-        self._table(table).put(row, {column: value}, conflict=conflict)
-
-    def delete(self, table: str, row: bytes, column: bytes | None) -> None:
-        self._table(table).delete(row, [column] if column else None)
-
-    def claim(self, table: str, row: bytes, column: bytes | None) -> None:
-        self._transaction.claim(self._names.get(table, table), [row], [column] if column else None)
-
-    def flush(self) -> None:
-        self._transaction.flush()
-
-    def save(self) -> Callable[[], None]:
-        return self._transaction.savepoint().rollback
-
-    def doom(self) -> None:
-        self._transaction.mark_rollback_only()
-
-    def commit(self) -> None:
-        self._transaction.commit()
-
-    def rollback(self) -> None:
-        self._transaction.rollback()
-
-
 class GoldenClient:
-    """A `golden.Client` over one connection."""
+    """One session's connection."""
 
-    def __init__(
-        self, database: Database, life: Life, settle_others: Callable[[], None], names: Mapping[str, str]
-    ) -> None:
-        self.database, self.life, self._settle_others, self._names = database, life, settle_others, names
-
-    def begin(self, *, lease: bool = False) -> GoldenTransaction:
-        return GoldenTransaction(self.database.begin(lease=lease), self._names)
+    def __init__(self, database: Database, life: Life, settle_others: Callable[[], None]) -> None:
+        self.database, self.life, self._settle_others = database, life, settle_others
 
     def die_at(self, point: str, action: Callable[[], None]) -> None:
         """Run `action` up to the crash point, which raises in whichever thread of the client reaches it."""
@@ -197,9 +140,9 @@ class LocalStage:
     def create_table(self, name: str, family: str, level: str) -> None:
         self._admin.create_table(name, [family], level)
 
-    def connect(self) -> Client:
+    def connect(self) -> GoldenClient:
         life = Life()
-        client = GoldenClient(Database(self._mortal(life)), life, self.settle, {})
+        client = GoldenClient(Database(self._mortal(life)), life, self.settle)
         self._clients.append(client)
         return client
 
@@ -276,26 +219,20 @@ def embedded_stage(folder: Path) -> Stage:
 
 
 class UrlStage:
-    """A stage over any URL, with its real TSO: for scripts in which no time passes and no client dies.
+    """A stage over any URL, with its real TSO: for scripts in which no time passes and no client dies."""
 
-    `keep_tables`: empty a script's tables at its end and reuse them, because creating a table is expensive there; then
-    `cells` also counts cells of earlier scripts.
-    """
-
-    def __init__(self, url: str, *, keep_tables: bool = False, **options: Any) -> None:
-        self._admin = pyomid.connect(url, **options)
-        self._url, self._options, self._keep_tables = url, options, keep_tables
+    def __init__(self, url: str) -> None:
+        self._admin = pyomid.connect(url)
+        self._url = url
         self._clients: list[GoldenClient] = []
-        self._names: dict[str, str] = {}
-        """Table names in the script → table names in the database."""
+        self._tables: list[str] = []
 
     def create_table(self, name: str, family: str, level: str) -> None:
-        self._names[name] = f"golden_{name}_{level}"
-        self._admin.create_table(self._names[name], [family], level, if_not_exists=self._keep_tables)
+        self._tables.append(name)
+        self._admin.create_table(name, [family], level)
 
-    def connect(self) -> Client:
-        database = pyomid.connect(self._url, **self._options)
-        client = GoldenClient(database, Life(), self.settle, self._names)
+    def connect(self) -> GoldenClient:
+        client = GoldenClient(pyomid.connect(self._url), Life(), self.settle)
         self._clients.append(client)
         return client
 
@@ -305,7 +242,7 @@ class UrlStage:
 
     def count_cells(self, table: str) -> tuple[int, int]:
         store = self._admin._core.deployment.store
-        cells = [cell for batch in store.scan(self._names[table], KeyRange()) for cell in batch.all_cells()]
+        cells = [cell for batch in store.scan(table, KeyRange()) for cell in batch.all_cells()]
         return len(cells), sum(1 for cell in cells if cell.commit_ts)
 
     def pass_time(self) -> None:
@@ -324,17 +261,9 @@ class UrlStage:
         return sum(1 for _, state in self._admin._core.deployment.commit_table.entries() if state > 0)
 
     def close(self) -> None:
-        """Drops or empties the script's tables, so that the next script finds an empty database."""
+        """Drops the script's tables, so that the next script finds an empty database."""
         for client in self._clients:
             client.close()
-        for table in self._names.values():
-            if self._keep_tables:
-                self._empty(table)
-            else:
-                self._admin.drop_table(table)
+        for table in self._tables:
+            self._admin.drop_table(table)
         self._admin.close()
-
-    def _empty(self, table: str) -> None:
-        with self._admin.begin() as tx:
-            rows = tx.table(table)
-            rows.delete_rows([key for key, _ in rows.scan()])
