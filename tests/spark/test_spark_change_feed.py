@@ -73,7 +73,10 @@ def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str
         ({"startingTimestamp": "2020-01-01T00:00:00"}, "no time zone"),
         ({"startingTimestamp": "2020-01-01T00:00:00Z"}, "no longer kept"),
         ({"startingVersion": "5", "startingBookmark": "5:0"}, "give only one of them"),
-        ({"startingVersion": "2"}, "after the bookmark 1"),
+        ({"startingVersion": "2"}, "created at .*, after startingVersion=2:"),
+        ({"startingVersion": str(1 << 60)}, f"startingVersion={1 << 60} lies after ending"),
+        ({"startingVersion": "99999999", "endingVersion": "1"}, "startingVersion=99999999 lies after endingVersion=1"),
+        ({"startingTimestamp": "2200-01-01T00:00:00Z"}, "startingTimestamp=2200-01-01 .* is in the future"),
     ],
 )
 def test_a_bad_read_of_changes_is_one_sentence(

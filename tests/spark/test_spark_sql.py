@@ -64,6 +64,7 @@ LITERALS: list[tuple[Any, str]] = [
     (Decimal("1.50"), "1.50"), (Decimal("-0.001"), "-0.001"), (Decimal("1E3"), "1000"),
     ("it's \\n", "it's \\n"), ("{x} :y", "{x} :y"), (datetime.date(2013, 1, 1), "2013-01-01"),
     (datetime.datetime(2013, 1, 1, 5), "2013-01-01 05:00:00"), (b"\x41", "A"),
+    (pd.Timestamp("2013-01-01 05:00:00.000001"), "2013-01-01 05:00:00.000001"),
 ]  # fmt: skip
 
 
@@ -336,6 +337,9 @@ def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str,
             tx.sql("SELECT * FROM stock", news=spark.range(1))
         with pytest.raises(OmidError, match="a parameter is None, a bool"):
             tx.sql("SELECT :v FROM stock", {"v": [1]})
+        for value, message in [(pd.Timestamp(1), "have no nanoseconds: round it"), (pd.NaT, "a parameter is None")]:
+            with pytest.raises(OmidError, match=message):
+                tx.sql("SELECT :v FROM stock", {"v": value})
         with pytest.raises(OmidError, match="args is a mapping"):
             tx.sql("SELECT :v FROM stock", [1])
 

@@ -87,9 +87,13 @@ def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
     return Snapshot(last + 1, begun.epoch)
 
 
-def check_order(since: Bookmark, until: Snapshot) -> None:
+def check_order(since: Bookmark, until: Snapshot, starting: str = "", ending: str = "") -> None:
+    """Raise `Misuse` if `since` lies after `until`. `starting`, `ending`: what the caller gave, for the error."""
     if until.start_ts <= since.start_ts:
-        raise Misuse(f"starting {since.start_ts} lies after ending {until.start_ts - 1}", value=since.start_ts)
+        raise Misuse(
+            f"{starting or f'starting {since.start_ts}'} lies after {ending or f'ending {until.start_ts - 1}'}",
+            value=since.start_ts,
+        )
 
 
 def place(given: object, what: str) -> Bookmark:
@@ -103,13 +107,14 @@ def place(given: object, what: str) -> Bookmark:
     return place
 
 
-def check_table(info: TableInfo, since: Bookmark) -> None:
+def check_table(info: TableInfo, since: Bookmark, starting: str = "") -> None:
     """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: no history is kept of
-    the former table of that name."""
+    the former table of that name. `starting`: what the caller gave, for the error."""
     if info.generation > since.start_ts:
         raise Misuse(
-            f"table {info.name!r} was created at {info.generation}, after the bookmark {since.start_ts}: an earlier "
-            "table of this name was dropped; start again with a full read",
+            f"table {info.name!r} was created at {info.generation}, after "
+            f"{starting or f'the bookmark {since.start_ts}'}: an earlier table of this name was dropped; start again "
+            "with a full read",
             table=info.name,
             since=since.start_ts,
             generation=info.generation,

@@ -302,9 +302,9 @@ def past_steps(
     return found
 
 
-def moment_of(deployment: Deployment, at: int | datetime) -> Moment:
-    """Return the moment of `at`, with time 0 for a timestamp. Blocking; a begin must follow."""
-    wall_ms = check_time(at)
+def moment_of(deployment: Deployment, at: int | datetime, name: str = "at") -> Moment:
+    """Return the moment of `at`, with time 0 for a timestamp. Blocking; a begin must follow. `name`: in errors."""
+    wall_ms = check_time(at, name)
     if not deployment.tso.extended:
         raise Misuse("Apache Omid's TSO leads, which cannot read the past: only `pyomid tso` can")
     if isinstance(at, int):
@@ -339,19 +339,21 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def check_time(at: int | datetime) -> int:
-    """Return `at` in milliseconds since 1970; 0 for a timestamp."""
+def check_time(at: int | datetime, name: str = "at") -> int:
+    """Return `at` in milliseconds since 1970; 0 for a timestamp. `name`: what errors call it."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise Misuse(f"at={at} has no time zone: give a datetime with one (at.astimezone() takes it as local time)")
+            raise Misuse(
+                f"{name}={at} has no time zone: give a datetime with one ({name}.astimezone() takes it as local time)"
+            )
         wall_ms = math.ceil(at.timestamp() * 1000)
         if at.timestamp() > time.time():
-            raise Misuse(f"at={at} is in the future", at=str(at))
+            raise Misuse(f"{name}={at} is in the future", at=str(at))
         return wall_ms
     if isinstance(at, bool) or not isinstance(at, int):
-        raise MisuseType(f"at={at!r} is {type(at).__name__}, not a timestamp (int) or a datetime with a time zone")
+        raise MisuseType(f"{name}={at!r} is {type(at).__name__}, not a timestamp (int) or a datetime with a time zone")
     if at <= 0:
-        raise Misuse(f"at={at} is not a valid timestamp: timestamps are above 0", at=at)
+        raise Misuse(f"{name}={at} is not a valid timestamp: timestamps are above 0", at=at)
     return 0
 
 

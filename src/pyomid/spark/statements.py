@@ -763,6 +763,14 @@ def _literal(name: str, value: Any) -> str:
             return "'" + value + "'"
         case bytes():
             return f"X'{value.hex()}'"
+        case date() if value != value:
+            pass  # pandas.NaT
+        case datetime() if getattr(value, "nanosecond", 0):
+            raise Misuse(
+                f"the value of :{name} is {value!r}, and Spark's timestamps have no nanoseconds: round it, such as by "
+                "value.floor('us')",
+                value=value,
+            )
         case datetime():
             kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
             return f"{kind} '{value.isoformat(sep=' ')}'"

@@ -78,7 +78,7 @@ def starting_place(conn: Connection, starting: Bookmark | datetime) -> Bookmark:
     whose `_commit_timestamp` is at or after the time follows. `SnapshotTooOld` if there is no such point."""
     if isinstance(starting, Bookmark):
         return starting
-    wall_ms = check_time(starting)
+    wall_ms = check_time(starting, "startingTimestamp")
     before = [point.start_ts for point in conn.deployment.leader_state.time_points() if point.wall_ms < wall_ms]
     if not before:
         raise too_old(conn.deployment, starting)
@@ -96,7 +96,9 @@ def ending_of(conn: Connection, options: Options) -> Bookmark | None:
     if name == "endingVersion":
         return Bookmark(options.whole(name, least=1) or 1)
     at = options.time("endingTimestamp")
-    return _bookmark(options, name) if at is None else Bookmark(moment_of(conn.deployment, at).snapshot_ts - 1)
+    if at is None:
+        return _bookmark(options, name)
+    return Bookmark(moment_of(conn.deployment, at, "endingTimestamp").snapshot_ts - 1)
 
 
 def _bookmark(options: Options, name: str | None) -> Bookmark | None:
@@ -127,10 +129,11 @@ def table_columns(struct: StructType) -> StructType:
     return StructType([field for field in struct.fields if field.name not in CHANGE_COLUMNS])
 
 
-def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int) -> Snapshot:
-    """Return the snapshot that ends a read of changes after `since`."""
+def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int, options: Options | None = None) -> Snapshot:
+    """Return the snapshot that ends a read of changes after `since`. `options`: for the error, which gave the two."""
     until = conn.driver.run(until_steps(ending))
-    check_order(since, until)
+    given = ("", "") if options is None else (options.shown(*STARTING), options.shown(*ENDING))
+    check_order(since, until, *given)
     return until
 
 

@@ -149,6 +149,11 @@ class Options:
             raise Misuse(f"options {' and '.join(given)} exclude each other: give only one of them", option=given[0])
         return given[0] if given else None
 
+    def shown(self, *names: str) -> str:
+        """Return the one of these options that is given, with its value; "" if none is."""
+        name = self.only_one(*names)
+        return "" if name is None else f"{name}={self.text(name)}"
+
     def flag(self, name: str) -> bool:
         text = (self.text(name) or "false").strip().lower()
         if text not in ("true", "false"):

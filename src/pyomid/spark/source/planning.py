@@ -122,8 +122,8 @@ class Planner:
             raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
         since = starting_place(conn, starting)
         table_schema, wanted = self._readable(table_columns(schema))
-        check_table(self._info(), since)
-        until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts)
+        check_table(self._info(), since, self._options.shown(*STARTING))
+        until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts, self._options)
         plan = ChangesPlan(
             conn.task_url,
             self._table,
