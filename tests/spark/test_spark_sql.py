@@ -413,6 +413,8 @@ def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession,
         changed(spark, url, "DELETE FROM stock WHERE {note} = 'old'", note=news)
 
 
-def test_insert_names_columns_in_any_case(spark: SparkSession, url: str, restored: str) -> None:
+def test_insert_and_merge_name_columns_in_any_case(spark: SparkSession, url: str, restored: str) -> None:
     changed(spark, url, "INSERT INTO stock (SHOP, Item, COUNT) VALUES (4, 'e', 1)")
-    assert ("e", 4, 1, None) in rows(spark, url)
+    text = "MERGE INTO stock t USING (SELECT 4 AS Shop, 'e' AS ITEM) s ON t.SHOP = s.shop AND t.item = s.ITEM"
+    changed(spark, url, f"{text} WHEN MATCHED THEN UPDATE SET COUNT = t.Count + s.shop")
+    assert ("e", 4, 5, None) in rows(spark, url)

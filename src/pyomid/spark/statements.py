@@ -362,13 +362,13 @@ class Statement:
             equality = part.unnest()
             sides = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
             qualifiers = {side.table.lower() for side in sides if isinstance(side, exp.Column)}
-            names = {side.name for side in sides if isinstance(side, exp.Column)}
+            names = {side.name.lower() for side in sides if isinstance(side, exp.Column)}
             if len(qualifiers) != 2 or len(names) != 1 or not _one_of_each(qualifiers, ours, theirs):
                 raise Misuse(
                     f"{self._what()}: ON {part.sql('spark')} is not an equality of one column's name on both sides, "
                     f"such as {ours[0]}.id = {theirs[0]}.id; rename the source's columns in a query: USING (SELECT …)"
                 )
-            found += names
+            found.append(sides[0].name)
         return found
 
     def _with_clause(self, merge: Any, when: exp.When, condition: str | None, action: int, edits: list[Edit]) -> Any:
