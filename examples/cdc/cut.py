@@ -3,6 +3,7 @@
     waiting    events of transactions that are not complete yet: a table, written in the same transaction as the rest
     positions  by topic and partition, the offset up to which events are applied, and that of the next BEGIN or END: a
                table
+    landed     the last transactions that were applied: Debezium publishes some of them again after a crash
 
 A transaction is complete when its END has arrived and as many events as the END counts. Debezium writes ENDs in the
 order of commits, so the longest run of complete transactions, from the last position on, is a consistent cut.
@@ -10,6 +11,7 @@ order of commits, so the longest run of complete transactions, from the last pos
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -29,7 +31,10 @@ _VALUE: Final = (
     "transaction struct<id string, total_order bigint>, status string, id string, event_count bigint"
 )
 
-WAITING, POSITIONS, BAD = "cdc_waiting", "cdc_positions", "cdc_bad"
+WAITING, POSITIONS, LANDED, BAD = "cdc_waiting", "cdc_positions", "cdc_landed", "cdc_bad"
+
+LANDED_KEPT: Final = 100_000
+"""The size of the table `LANDED`: more transactions than Debezium publishes between two flushes of its offsets."""
 
 NO_TRANSACTION: Final = ""
 """The transaction of an event that names none: such an event is always bad, and waits for no END."""
@@ -51,6 +56,7 @@ def create_tables(tx: SparkTransaction) -> None:
     tx.sql(f"CREATE TABLE IF NOT EXISTS {WAITING} ({RECORD}, PRIMARY KEY (topic, partition, offset))")
     position = "topic string, partition int, next bigint, transactions bigint, PRIMARY KEY (topic, partition)"
     tx.sql(f"CREATE TABLE IF NOT EXISTS {POSITIONS} ({position})")
+    tx.sql(f"CREATE TABLE IF NOT EXISTS {LANDED} (place bigint, transaction_id string, PRIMARY KEY (place))")
 
 
 def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Landed:
@@ -62,23 +68,26 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
     position = {(row["topic"], row["partition"]): row for row in tx.read(POSITIONS).collect()}
     begun = position.get((TRANSACTIONS, 0), {"next": 0, "transactions": 0})
     records = arrived.select(*RECORD_COLUMNS).unionByName(tx.read(WAITING))
-    events = parsed(records).where(f.coalesce(f.col("offset") >= _next(position), f.lit(True))).persist()
+    landed = tx.read(LANDED).select("transaction_id").toArrow()["transaction_id"].to_pylist()
+    is_new = f.coalesce(f.col("offset") >= _next(position), f.lit(True))
+    events = _without(parsed(records).where(is_new), _named(tx, landed)).persist()
     try:
         limits, counts = _limits(events), _counts(events)
         refused = [name for name in counts if counts[name][1]]
         if any(limit["reason"] for limit in limits) or (refused and not park):
             _refuse(events)
-        complete, next_offset = cut(limits, counts, begun["next"])
+        complete, next_offset = cut(limits, counts, begun["next"], landed)
         done = [NO_TRANSACTION, *(name for name, _ in complete)]
         refused = [name for name in refused if name in set(done)]
-        applied = f.broadcast(_named(tx, done))
-        chosen = events.join(applied, "transaction_id", "left_semi")
+        applied = _named(tx, done)
+        chosen = events.join(f.broadcast(applied), "transaction_id", "left_semi")
         good = _park(tx, chosen, refused) if refused else chosen
         if complete:
             _apply(tx, good)
             _note_positions(tx, chosen, next_offset, begun["transactions"] + len(complete))
-        waiting = events.join(applied, "transaction_id", "left_anti").select(*RECORD_COLUMNS)
-        left = tx.write(waiting, WAITING, mode="overwrite", duplicates="last").rows
+            _note_landed(tx, done[1:], begun["transactions"])
+        waiting = _without(events, applied).where(~_is_limit() | (f.col("offset") >= next_offset))
+        left = tx.write(waiting.select(*RECORD_COLUMNS), WAITING, mode="overwrite", duplicates="last").rows
         return Landed(len(complete), sum(count for _, count in complete), left, len(refused))
     finally:
         events.unpersist()
@@ -145,18 +154,18 @@ def _reason_of_row(table: str) -> Column:
 
 
 def cut(
-    limits: list[dict[str, Any]], counts: dict[str, tuple[int, int]], first: int
+    limits: list[dict[str, Any]], counts: dict[str, tuple[int, int]], first: int, landed: Iterable[str] = ()
 ) -> tuple[list[tuple[str, int]], int]:
     """Return the complete transactions from offset `first` of the topic of transactions on, with their numbers of
-    events, and the offset after the last one."""
-    complete, expected, after = [], first, first
+    events, and the offset after the last one. A transaction that has `landed` is passed."""
+    complete, expected, after, passed = [], first, first, set(landed)
     for limit in sorted(limits, key=lambda each: each["offset"]):
         if limit["offset"] < expected:
             continue
         if limit["offset"] > expected:
             break
         expected += 1
-        if limit["status"] != "END":
+        if limit["status"] != "END" or limit["id"] in passed:
             continue
         found, _ = counts.get(limit["id"], (0, 0))
         if found > limit["event_count"]:
@@ -167,6 +176,7 @@ def cut(
         if found < limit["event_count"]:
             break
         complete.append((limit["id"], limit["event_count"]))
+        passed.add(limit["id"])
         after = expected
     return complete, after
 
@@ -181,14 +191,25 @@ def _limits(events: DataFrame) -> list[dict[str, Any]]:
 
 def _counts(events: DataFrame) -> dict[str, tuple[int, int]]:
     """Return by transaction: its events that have arrived, and how many of them cannot be applied."""
-    of_each = events.where(~f.col("topic").eqNullSafe(TRANSACTIONS)).groupBy("transaction_id")
-    found = of_each.agg(f.countDistinct("total_order").alias("found"), f.count("reason").alias("bad")).toArrow()
+    of_each = events.where(~_is_limit()).groupBy("transaction_id")
+    place = f.coalesce("total_order", f.xxhash64("topic", "partition", "offset"))  # a bad event may have no order
+    found = of_each.agg(f.countDistinct(place).alias("found"), f.count("reason").alias("bad")).toArrow()
     columns = [found.column(name).to_pylist() for name in ("transaction_id", "found", "bad")]
     return {name: (count, bad) for name, count, bad in zip(*columns, strict=True)}
 
 
 def _named(tx: SparkTransaction, names: list[str]) -> DataFrame:
     return tx.session.createDataFrame(pa.table({"transaction_id": pa.array(names, pa.string())}))
+
+
+def _is_limit() -> Column:
+    return f.col("topic").eqNullSafe(TRANSACTIONS)
+
+
+def _without(events: DataFrame, names: DataFrame) -> DataFrame:
+    """Return the events without those of these transactions; BEGINs and ENDs stay, since their offsets are counted."""
+    is_of_one = (events["transaction_id"] == names["transaction_id"]) & ~_is_limit()
+    return events.join(f.broadcast(names), is_of_one, "left_anti")
 
 
 def _next(position: dict[tuple[str, int], Any]) -> Column:
@@ -235,10 +256,17 @@ def _park(tx: SparkTransaction, chosen: DataFrame, refused: list[str]) -> DataFr
 
 def _note_positions(tx: SparkTransaction, chosen: DataFrame, next_offset: int, transactions: int) -> None:
     """Note up to where each partition is applied: there, too, transactions stand in the order of their commits."""
-    landed = chosen.where(~f.col("topic").eqNullSafe(TRANSACTIONS) & (f.col("transaction_id") != NO_TRANSACTION))
+    landed = chosen.where(~_is_limit() & (f.col("transaction_id") != NO_TRANSACTION))
     last = landed.groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
     rows = [row.asDict() for row in last] + [{"topic": TRANSACTIONS, "partition": 0, "next": next_offset}]
     names = ("topic", "partition", "next", "transactions")
     kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64())
     schema = pa.schema(list(zip(names, kinds, strict=True)))
     tx.write(pa.Table.from_pylist([{**row, "transactions": transactions} for row in rows], schema), POSITIONS)
+
+
+def _note_landed(tx: SparkTransaction, names: list[str], before: int) -> None:
+    """Note these transactions in place of the oldest ones. `before`: how many landed before them."""
+    places = {(before + number) % LANDED_KEPT: name for number, name in enumerate(names)}
+    kinds = [pa.array(places, pa.int64()), pa.array(places.values(), pa.string())]
+    tx.write(pa.table(kinds, ["place", "transaction_id"]), LANDED)
