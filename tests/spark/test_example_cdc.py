@@ -116,6 +116,7 @@ def spoiled(records: list[Record], change: Callable[[Record], None]) -> tuple[li
 
 BAD: dict[str, tuple[Callable[[Record], None], str]] = {
     "no key": (lambda r: r["value"]["after"].update(item=None), "column 'item' is null"),
+    "empty key": (lambda r: r["value"]["after"].update(item=""), "column 'item' is empty"),
     "unknown operation": (lambda r: r["value"].update(op="t"), "unknown operation t"),
     "unknown table": (lambda r: r["value"]["source"].update(table="carts"), "unknown table carts"),
     "another schema": (lambda r: r["value"]["after"].update(colour="red"), "the event has .*colour"),

@@ -80,8 +80,8 @@ def test_changes_that_come_again_or_late_change_nothing(spark: SparkSession, sto
     assert stored(spark, stock) == [(1, "a", 12, 8)]
 
 
-def test_null_values_are_written(spark: SparkSession, stock: str) -> None:
-    applied(spark, stock, [("u", 1, "a", None, 8)])
+def test_null_values_are_written_and_names_ignore_case(spark: SparkSession, stock: str) -> None:
+    applied(spark, stock, [("u", 1, "a", None, 8)], sequence_by="LSN")
     assert stored(spark, stock)[0] == (1, "a", None, 8)
 
 

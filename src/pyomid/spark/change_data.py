@@ -78,7 +78,10 @@ def apply_changes(
     changes = rows_given(tx.session, given, what)
     if isinstance(changes, pa.Table):
         changes = local_rows(tx.session, changes, what, column_types(info)).frame(tx.session)
-    names = _Names([column.name for column in schema.columns], [part.name for part in schema.row_key], sequence_by)
+    columns = [column.name for column in schema.columns]
+    is_text = isinstance(sequence_by, str)
+    sequence = column_named(sequence_by, columns, what, any_case=is_text and any_case(tx.session)) or sequence_by
+    names = _Names(columns, [part.name for part in schema.row_key], sequence)
     _check_columns(names, changes, what)
     judged = changes.withColumns(
         {
@@ -157,6 +160,8 @@ def _reason(changes: DataFrame, names: _Names, reason: Column | str | None, what
     found = [] if reason is None else [_text(changes, reason, "reason", what)]
     for name in (*names.key, names.sequence):
         found.append(f.when(f.col(quoted(name)).isNull(), f"column {name!r} is null"))
+    if len(names.key) == 1:  # no row has an empty row key
+        found.append(f.when(f.col(quoted(names.key[0])).cast("string") == "", f"column {names.key[0]!r} is empty"))
     return f.coalesce(*found, f.when(f.col(_DELETED).isNull(), "the condition of deletes is null: unknown operation"))
 
 

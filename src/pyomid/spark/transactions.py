@@ -359,9 +359,9 @@ class SparkTransaction(LargeTransaction):
         `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
         not above it is ignored. A deleted row stores none, so changes of one key must not arrive before and after its
         delete in the wrong order. `deletes`: a condition, true for deletes, which need only the key and the sequence.
-        A change is bad if a key column or its sequence is null, if `deletes` is null, or if the text `reason`, an
-        expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
-        `bad` they become rows of that table instead: table, position, reason, change (JSON).
+        A change is bad if a key column or its sequence is null, if the row key is empty, if `deletes` is null, or if
+        the text `reason`, an expression, is not null. Bad changes raise `Misuse`, which names the first by `position`,
+        an expression; with `bad` they become rows of that table instead: table, position, reason, change (JSON).
         """
         from pyomid.spark.change_data import apply_changes
 
