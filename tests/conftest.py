@@ -5,7 +5,9 @@ No test asserts a time, and no example of Hypothesis does: on a busy machine eac
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -34,6 +36,16 @@ TARGETS = {
 """The target that runs the tests of each marker. A test with several markers belongs to the first."""
 
 _left_out: Counter[str] = Counter()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own, or by its fixture `on_loop`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.function).parameters}
+    pyfuncitem.funcargs.get("on_loop", asyncio.run)(pyfuncitem.function(**arguments))
+    return True
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pyomid.cells import CellBatch, CellNames
 from pyomid.client.database import Database
+from pyomid.errors import OmidError, StoreFull
+from pyomid.ports import Capabilities, DataStore, Deployment
+from pyomid.types import ShadowWrite
 from pyomid.wiring import open_deployment
 
 
@@ -26,15 +30,19 @@ class Around:
         return lambda *args, **kwargs: method(real, *args, **kwargs)
 
 
+def parts_with(parts: Deployment, **parts_around: dict[str, Callable[..., Any]]) -> Deployment:
+    """Those named in `parts_around` have some methods replaced."""
+    around: dict[str, Any] = {name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
+    return replace(parts, **around)
+
+
 @contextmanager
 def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> Iterator[Database]:
-    """A database whose parts named in `parts_around` have some methods replaced. Where those of its store are, commits
-    carry no cells: all is written by these methods."""
-    parts = open_deployment(url)
-    around: dict[str, Any] = {name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
-    if "store" in around:
-        around["store"].capabilities = replace(parts.store.capabilities, one_step=False)
-    with Database(replace(parts, **around), url=url) as database:
+    """Where methods of its store are replaced, commits carry no cells: all is written by these methods."""
+    parts = parts_with(open_deployment(url), **parts_around)
+    if "store" in parts_around:
+        parts.store.capabilities = replace(parts.store.capabilities, one_step=False)
+    with Database(parts, url=url) as database:
         yield database
 
 
@@ -52,3 +60,76 @@ def failing(error: Exception, *, nth: int = 1, after: bool = False) -> Callable[
         raise error
 
     return call
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    table: str
+    version: int
+    batch: CellBatch
+
+
+class LateStore:
+    """A store that performs what was begun when it is awaited, the last one first: the worst that a network may do.
+
+    `at_once`: performs it when it is begun. `fails`: the error of a write, by its number. With `StoreFull` nothing of
+    it was performed, with any other error it was.
+    """
+
+    capabilities = Capabilities(pipelined_writes=True)
+
+    def __init__(self, real: DataStore, *, at_once: bool = False, fails: dict[int, OmidError] | None = None) -> None:
+        self._real = real
+        self._at_once = at_once
+        self._fails = fails or {}
+        self._numbers: dict[int, int] = {}
+        self.on_their_way: list[Begun] = []
+        self.most_on_their_way = 0
+        self.shadow_batches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def begin_write(self, table: str, version: int, batch: CellBatch) -> Begun:
+        begun = Begun(table, version, batch)
+        self._numbers[id(begun)] = len(self._numbers) + 1
+        self.on_their_way.append(begun)
+        self.most_on_their_way = max(self.most_on_their_way, len(self.on_their_way))
+        if self._at_once:
+            self._real.write_batch(table, version, batch)
+        return begun
+
+    def end_writes(self, begun: Sequence[Begun]) -> None:
+        failures = []
+        for each in reversed(begun):
+            self.on_their_way.remove(each)
+            failure = self._fails.get(self._numbers[id(each)])
+            if not isinstance(failure, StoreFull):
+                self._real.write_batch(each.table, each.version, each.batch)
+            failures += [failure] if failure is not None else []
+        if failures:
+            raise failures[-1]
+
+    def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
+        self.shadow_batches += len(batches)
+        self._real.write_shadow_cells(table, [ShadowWrite(cell, commit_ts) for cell in CellNames(batches, version)])
+
+
+@contextmanager
+def late_database(
+    url: str,
+    *,
+    at_once: bool = False,
+    fails: dict[int, OmidError] | None = None,
+    commit: Callable[..., Any] | None = None,
+    level: str | None = "cell",
+) -> Iterator[tuple[Database, LateStore]]:
+    """Over a store that writes late, with a table "t" of that conflict level; None: without."""
+    parts = open_deployment(url)
+    store = LateStore(parts.store, at_once=at_once, fails=fails)
+    tso: Any = parts.tso if commit is None else Around(parts.tso, commit=commit)
+    with Database(replace(parts, store=store, tso=tso), url=url) as database:
+        assert database._core.pipelined_writes
+        if level is not None:
+            database.create_table("t", ["f", "g"], level, if_not_exists=True)
+        yield database, store

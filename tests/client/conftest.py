@@ -41,6 +41,13 @@ def db(url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
+def keeper(db: Database, url: str) -> Iterator[Database]:
+    """Another client, which keeps what it reads of a table for as long as the test runs."""
+    with pyomid.connect(url, catalog_cache_seconds=1000) as database:
+        yield database
+
+
+@pytest.fixture
 def memory_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """For laws of the client alone, where the store makes no difference."""
     return f"omid-memory:{tmp_path.name}-{request.node.name}"

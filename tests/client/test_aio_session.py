@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from async_databases import database_at
 
 import pyomid
 import pyomid.aio
@@ -24,23 +26,20 @@ from pyomid.types import CommitRequest
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
 
 
-def with_session(url: str, body: Callable[[AsyncDatabase, AsyncTsoSession], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with await pyomid.aio.connect(url) as db:
-            assert db._session is not None
-            await db._session.begin()
-            await body(db, db._session)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def session_of(url: str) -> AsyncIterator[tuple[AsyncDatabase, AsyncTsoSession]]:
+    async with await pyomid.aio.connect(url) as db:
+        assert isinstance(db._session, AsyncTsoSession)
+        await db._session.begin()
+        yield db, db._session
 
 
 @pytest.mark.parametrize("dials", [False, True], ids=["connected", "dialling"])
-def test_a_cancellation_beside_the_answer_is_not_lost(
+async def test_a_cancellation_beside_the_answer_is_not_lost(
     embedded_url: str, monkeypatch: pytest.MonkeyPatch, dials: bool
 ) -> None:
     """The answer is there, the task has not resumed yet."""
-
-    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+    async with session_of(embedded_url) as (_, session):
         if dials:
             assert session._connection is not None
             session._connection.close(ConnectionBroken("closed by the test", sent=False))
@@ -56,8 +55,6 @@ def test_a_cancellation_beside_the_answer_is_not_lost(
             await task
         monkeypatch.undo()
         await session.begin()
-
-    with_session(embedded_url, body)
 
 
 def test_a_client_is_refused_in_another_event_loop(embedded_url: str) -> None:
@@ -81,10 +78,9 @@ def test_a_client_is_refused_in_another_event_loop(embedded_url: str) -> None:
     asyncio.run(first(is_closed_elsewhere=True))
 
 
-def test_a_forked_childs_close_leaves_its_parents_connection(embedded_url: str) -> None:
+async def test_a_forked_childs_close_leaves_its_parents_connection(embedded_url: str) -> None:
     """The child has the parent's epoll: what it no longer watches, the parent does not hear."""
-
-    async def body(db: AsyncDatabase, session: AsyncTsoSession) -> None:
+    async with session_of(embedded_url) as (db, session):
         session._request_s = 1e6  # nothing but an answer ends the begin below
         pid = os.fork()
         if pid == 0:
@@ -92,8 +88,6 @@ def test_a_forked_childs_close_leaves_its_parents_connection(embedded_url: str) 
             os._exit(0)
         assert os.waitpid(pid, 0) == (pid, 0)
         await session.begin()
-
-    with_session(embedded_url, body)
 
 
 NO_THREAD = "can't start new thread"
@@ -109,35 +103,31 @@ def broken(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("loses", [False, True], ids=["committed", "refused"])
-def test_an_outcome_without_threads_is_told(
+async def test_an_outcome_without_threads_is_told(
     memory_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loses: bool
 ) -> None:
-    async def main() -> None:
-        async with await pyomid.aio.connect(memory_url) as db:
-            await db.create_table("t", families=["f"])
-            tx = await db.begin()
-            await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
-            await tx.flush()
+    async with database_at(memory_url) as db:
+        tx = await db.begin()
+        await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
+        await tx.flush()
+        if loses:
+            async with db.begin() as other:
+                await (await other.table("t")).put(b"k", {b"f:x": b"2"})
+        with monkeypatch.context() as patch:
+            patch.setattr(db._driver, "_store_threads", NoThreads())
+            patch.setattr(db._blocking._core.background, "_cells_max", 0)  # completion waits for room
             if loses:
-                async with db.begin() as other:
-                    await (await other.table("t")).put(b"k", {b"f:x": b"2"})
-            with monkeypatch.context() as patch:
-                patch.setattr(db._driver, "_store_threads", NoThreads())
-                patch.setattr(db._blocking._core.background, "_cells_max", 0)  # completion waits for room
-                if loses:
-                    with pytest.raises(ConflictError):
-                        await tx.commit()
-                else:
+                with pytest.raises(ConflictError):
                     await tx.commit()
-            assert tx.state is (State.ROLLED_BACK if loses else State.COMMITTED)
-            assert db._blocking._core.background.counters.failures == 1
-            assert NO_THREAD in caplog.text
+            else:
+                await tx.commit()
+        assert tx.state is (State.ROLLED_BACK if loses else State.COMMITTED)
+        assert db._blocking._core.background.counters.failures == 1
+        assert NO_THREAD in caplog.text
 
-    asyncio.run(main())
 
-
-def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+async def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session_of(embedded_url) as (_, session):
         broken(session._connection)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
@@ -149,8 +139,6 @@ def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypat
         monkeypatch.setattr(session, "_connect", lacking)
         await session.begin()
         assert not errors
-
-    with_session(embedded_url, body)
 
 
 def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +159,8 @@ def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatc
         assert not errors
 
 
-def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+async def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session_of(embedded_url) as (_, session):
         start_ts = (await session.begin()).start_ts
 
         async def lacking() -> async_session.ConnectedSocket:
@@ -184,18 +172,16 @@ def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch
         with pytest.raises(OutcomeUnknown, match=NO_THREAD):
             await session.commit(CommitRequest(start_ts, (1,)))
 
-    with_session(embedded_url, body)
 
-
-def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+async def test_tasks_wait_for_the_one_that_dials_a_bounded_time(
+    embedded_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with session_of(embedded_url) as (_, session):
         broken(session._connection)
         monkeypatch.setattr(session, "_retry_s", 0.05)
         async with asyncio.timeout(10), session._connecting:
             with pytest.raises(Unavailable, match="other callers have been connecting"):
                 await session.begin()
-
-    with_session(embedded_url, body)
 
 
 def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,24 +204,26 @@ def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkey
             dialled[0].sendall(b"x")
 
 
-def test_both_sessions_of_a_client_know_one_database(embedded_url: str) -> None:
-    """Else one goes on with the database that was made in the place of the other's."""
-
-    async def body(db: AsyncDatabase, session: AsyncTsoSession) -> None:
+async def test_both_sessions_of_a_client_know_one_database(embedded_url: str) -> None:
+    """Else one goes on with the database that was made in the place of the other's: its caches are of the former."""
+    async with session_of(embedded_url) as (db, session):
         blocking = db._core.deployment.tso
         assert isinstance(blocking, TsoSession)
         broken(session._connection)
         blocking.known.id = bytes(16)
-        with pytest.raises(Misuse, match="was dropped, and another one"):
+        with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
             await session.begin()
+        if blocking._connection is not None:
+            broken(blocking._connection)
+        with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
+            blocking.begin()
 
-    with_session(embedded_url, body)
 
-
-def test_what_was_never_sent_leaves_no_answer_expected(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_never_sent_leaves_no_answer_expected(
+    embedded_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Java TSO answers in turn."""
-
-    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+    async with session_of(embedded_url) as (_, session):
         connection = session._connection
         assert connection is not None
 
@@ -251,18 +239,13 @@ def test_what_was_never_sent_leaves_no_answer_expected(embedded_url: str, monkey
         assert connection.broken
         assert session._connection is not connection
 
-    with_session(embedded_url, body)
 
-
-def test_a_database_is_closed_without_threads(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_is_closed_without_threads(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lacking(*_: object) -> None:
         raise RuntimeError(NO_THREAD)
 
-    async def main() -> None:
-        db = await pyomid.aio.connect(memory_url)
-        with monkeypatch.context() as patch:
-            patch.setattr(asyncio, "to_thread", lacking)
-            await db.close()
-        assert repr(db._blocking).endswith(" closed>")
-
-    asyncio.run(main())
+    db = await pyomid.aio.connect(memory_url)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "to_thread", lacking)
+        await db.close()
+    assert repr(db._blocking).endswith(" closed>")

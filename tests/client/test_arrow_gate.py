@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.errors import MisuseType
 from pyomid.row_codec.arrow_gate import Gate, Misfit, conversion
@@ -386,9 +384,8 @@ SHAPES: dict[str, Callable[[pa.Table], Any]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("has_asyncio", [False, True])
-def test_each_way_in_gives_one_verdict(db: Database, shape: str, has_asyncio: bool, tmp_path: Any) -> None:
-    """Of a key, a column, and what is inside of one: by `write_arrow` of both front ends, and out of a Parquet file."""
+def test_each_way_in_gives_one_verdict(db: Database, shape: str, tmp_path: Any) -> None:
+    """Of a key, a column, and what is inside of one: by `write_arrow`, and out of a Parquet file."""
     inner = _list_of('"decimal(4,2)"')
     db.table_schema("t", {"at": "timestamp", "c": "integer", "l": inner}, row_key="at")
     good = {
@@ -404,12 +401,8 @@ def test_each_way_in_gives_one_verdict(db: Database, shape: str, has_asyncio: bo
     }
 
     def write(columns: dict[str, pa.Array]) -> None:
-        data = SHAPES[shape](pa.table(columns))
-        if has_asyncio:
-            asyncio.run(_write_by_asyncio(db.url, data))
-        else:
-            with db.begin() as tx:
-                tx.table("t").write_arrow(data)
+        with db.begin() as tx:
+            tx.table("t").write_arrow(SHAPES[shape](pa.table(columns)))
 
     def write_by_parquet(columns: dict[str, pa.Array]) -> None:
         data = SHAPES[shape](pa.table(columns))
@@ -430,8 +423,3 @@ def test_each_way_in_gives_one_verdict(db: Database, shape: str, has_asyncio: bo
         rows = [(1, [Decimal("1.50"), None]), (None, None)]
         expected = {"slices": rows[1:]}.get(shape, [] if "no" in shape else rows)
         assert [(row["c"], row["l"]) for row in found.to_pylist()] == expected
-
-
-async def _write_by_asyncio(url: str, data: Any) -> None:
-    async with await pyomid.aio.connect(url) as db, db.begin() as tx:
-        await (await tx.table("t")).write_arrow(data)

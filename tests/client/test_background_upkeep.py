@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_faults import parts_with
+from upkeep_parts import failing_merges, folder_upkeep, publish
 
 import pyomid
 from pyomid.client.database import Database
@@ -32,7 +34,7 @@ from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
-from pyomid.types import CommitRequest, KeyRange, LeaderStateChanges
+from pyomid.types import CommitRequest, KeyRange
 
 VALUE = b"f:n"
 ROWS = 10
@@ -152,12 +154,6 @@ def raised(memory_url: str) -> Iterator[Database]:
         yield db
 
 
-def publish(db: Database) -> None:
-    leader_state = db._core.deployment.leader_state
-    watermark = db.begin().start_ts
-    leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
-
-
 def stored(db: Database) -> int:
     return sum(len(batch.rec_version) for batch in db._core.deployment.store.scan("t", KeyRange()))
 
@@ -169,13 +165,15 @@ def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float]
         now[0] += 0.001
         return now[0]
 
-    upkeep = FolderUpkeep(
-        folder, lambda: replace(db._core.deployment, closers=()), lambda: stored(db), share=share, retry_s=60.0,
-        clock=tick,
-    )  # fmt: skip
+    upkeep = folder_upkeep(db, folder, records=lambda: stored(db), share=share, clock=tick)
     watermark, _ = db._core.deployment.leader_state.read_watermarks()
     upkeep._timestamps = lambda: (watermark, watermark)
     return upkeep
+
+
+def let_w_pass_all(upkeep: FolderUpkeep, db: Database) -> None:
+    watermark = publish(db)
+    upkeep._timestamps = lambda: (watermark, watermark)
 
 
 @pytest.mark.fast
@@ -260,9 +258,7 @@ def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path:
             for row in range(ROWS):
                 tx.table("t").put(b"%d" % row, {VALUE: b"more"})
     assert raised.drain(10)
-    publish(raised)
-    watermark, _ = raised._core.deployment.leader_state.read_watermarks()
-    again._timestamps = lambda: (watermark, watermark)
+    let_w_pass_all(again, raised)
     again.round()
     assert stored(raised) == ROWS
 
@@ -287,9 +283,7 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
     assert stored(raised) == ROWS
     for number in range(2):
         records[0] = ROWS + number * GAIN_MIN
-        publish(raised)
-        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
-        upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
+        let_w_pass_all(upkeep, raised)
         upkeep.round()
         assert upkeep.report.passes == 1 + number
 
@@ -299,15 +293,13 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
 def test_sanitizing_that_fails_each_time_does_not_block_compaction(
     raised: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: OmidError
 ) -> None:
-    class Malformed:
-        def __getattr__(self, name: str) -> object:
-            if name == "entries":
-                raise error
-            return getattr(raised._core.deployment.commit_table, name)
+    def malformed(*_: object) -> None:
+        raise error
 
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._open = lambda: replace(raised._core.deployment, closers=(), commit_table=Malformed())  # type: ignore[arg-type]
+    parts = parts_with(raised._core.deployment, commit_table={"entries": malformed})
+    upkeep._open = lambda: replace(parts, closers=())
     for _ in range(3):
         clock[0] += SANITIZE_EVERY_S  # the wait after an error is as long
         with suppress(Unavailable):
@@ -316,25 +308,10 @@ def test_sanitizing_that_fails_each_time_does_not_block_compaction(
     assert caplog.text.count("sanitizing failed") == (0 if isinstance(error, Unavailable) else 1)
 
 
-def failing_merges_of_still(db: Database, error: OmidError) -> tuple[list[str], Callable[[], None]]:
-    """Let merges of the table "still", which comes first, fail. Return the tables of the merges that were tried, and
-    what lets all succeed."""
-    merge, is_mended, tried = db._core.deployment.store.flush_and_merge, threading.Event(), list[str]()
-
-    def merges(table: str, region: KeyRange) -> None:
-        tried.append(table)
-        if table == "still" and not is_mended.is_set():
-            raise error
-        merge(table, region)
-
-    db._core.deployment.store.flush_and_merge = merges  # type: ignore[method-assign]
-    return tried, is_mended.set
-
-
 @pytest.mark.fast
 def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_path: Path) -> None:
     """However many versions are written meanwhile: each attempt reads the table as far as the error."""
-    tried, mend = failing_merges_of_still(raised, Misuse("permission denied"))
+    tried, mend = failing_merges(raised, "still", Misuse("permission denied"))
     clock, records = [0.0], [stored(raised)]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._records = lambda: records[0]
@@ -342,9 +319,7 @@ def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_p
     def round_after_writes() -> None:
         tried.clear()
         records[0] += 10 * GAIN_MIN
-        publish(raised)
-        watermark, _ = raised._core.deployment.leader_state.read_watermarks()
-        upkeep._timestamps = lambda: (watermark, watermark)
+        let_w_pass_all(upkeep, raised)
         upkeep.round()
 
     round_after_writes()
@@ -360,7 +335,7 @@ def test_a_failing_table_waits_as_long_as_after_an_error(raised: Database, tmp_p
 @pytest.mark.fast
 def test_a_table_at_which_a_pass_breaks_off_comes_last_in_the_next_one(raised: Database, tmp_path: Path) -> None:
     """The disk is full: compaction of another table may free pages."""
-    tried, _ = failing_merges_of_still(raised, Unavailable("the disk is full"))
+    tried, _ = failing_merges(raised, "still", Unavailable("the disk is full"))
     upkeep = upkeep_of(raised, tmp_path)
     for _ in range(3):
         with pytest.raises(Unavailable):
@@ -372,7 +347,7 @@ def test_a_table_at_which_a_pass_breaks_off_comes_last_in_the_next_one(raised: D
 @pytest.mark.fast
 def test_an_emptied_table_whose_pass_failed_is_cleaned_later(raised: Database, tmp_path: Path) -> None:
     """No write makes its parts due."""
-    tried, mend = failing_merges_of_still(raised, Misuse("permission denied"))
+    tried, mend = failing_merges(raised, "still", Misuse("permission denied"))
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._expires.emptied["still"] = 1

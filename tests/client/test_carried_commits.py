@@ -3,7 +3,6 @@ does not, with the same outcome."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,7 +170,7 @@ def test_a_key_of_run_once_goes_with_its_commit(recorded: Recorded) -> None:
     assert again.result == 1
 
 
-def test_asyncio_commits_go_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asyncio_commits_go_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[CommitRequest] = []
     commit = AsyncTsoSession.commit
 
@@ -180,15 +179,11 @@ def test_asyncio_commits_go_the_same_way(tmp_path: Path, monkeypatch: pytest.Mon
         return await commit(tso, request)
 
     monkeypatch.setattr(AsyncTsoSession, "commit", recording)
-
-    async def main() -> None:
-        async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
-            await db.create_table("t", families=["f"])
-            async with db.begin() as tx:
-                await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
-            async with db.begin() as tx:
-                await (await tx.table("t")).put(b"b", {b"f:x": b"1"})
-                await tx.flush()
-
-    asyncio.run(main())
+    async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+        await db.create_table("t", families=["f"])
+        async with db.begin() as tx:
+            await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
+        async with db.begin() as tx:
+            await (await tx.table("t")).put(b"b", {b"f:x": b"1"})
+            await tx.flush()
     assert [bool(request.cells) for request in requests] == [True, False]

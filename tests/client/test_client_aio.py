@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from async_databases import database_at
 
 import pyomid
 import pyomid.aio
 from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.transaction import State
-from pyomid.errors import Misuse, TransactionEnded
+from pyomid.errors import Misuse, MisuseType, TransactionEnded
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = pytest.mark.fast
-
-Body = Callable[[AsyncDatabase], Awaitable[None]]
-
-
-def with_database(url: str, body: Body, **options: Any) -> None:
-    async def main() -> None:
-        async with await pyomid.aio.connect(url, **options) as db:
-            await db.create_table("t", families=["f"], if_not_exists=True)
-            await body(db)
-
-    asyncio.run(main())
 
 
 async def get(db: AsyncDatabase, key: bytes) -> dict[bytes, bytes]:
@@ -35,8 +23,8 @@ async def get(db: AsyncDatabase, key: bytes) -> dict[bytes, bytes]:
         return await (await tx.table("t")).get(key)
 
 
-def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
+async def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(url: str) -> None:
+    async with database_at(url, flush_bytes=500, scan_batch_rows=4) as db:
         async with db.begin() as tx:
             table = await tx.table("t")
             for number in range(30):
@@ -56,28 +44,36 @@ def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(url: st
                 await anext(table.scan(b"2", prefix=b"1"))
             assert await table.rows([b"00", b"03"], [b"f:x"]) == {b"00": {b"f:x": b"0"}, b"03": {}}
         assert await db.drain(10)
-
-    with_database(url, body, flush_bytes=500, scan_batch_rows=4)
     with pyomid.connect(url) as blocking, blocking.begin() as tx:
         assert len(list(tx.table("t").scan())) == 29
 
 
-def test_two_tasks_in_one_transaction_are_refused(memory_url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
+async def test_typed_tables_arrow_and_changes_are_those_of_the_blocking_client(url: str) -> None:
+    row = {"id": 1, "n": 2}
+    async with database_at(url, scan_batch_rows=1) as db:
+        await db.table_schema("t", {"id": int, "n": int}, row_key="id")
+        await db.create_index("t", "by_n", ["n"])
+        place = await db.bookmark(keep_seconds=60)
         async with db.begin() as tx:
-            table = await tx.table("t")
-            results = await asyncio.gather(table.get(b"a"), table.get(b"b"), return_exceptions=True)
-            assert results[0] == {}
-            assert isinstance(results[1], Misuse)
-            assert "two tasks" in str(results[1])
+            table = await tx.table("t", codec=dict)
+            await table.put(row)
+            assert [each async for each in table.scan()] == [each async for each in table.lookup("by_n", 2)] == [row]
+            for each in table, await tx.table("t"):
+                assert (await each.to_arrow()).read_all().to_pylist() == [row]
+            with pytest.raises(MisuseType, match="column 3 is int, not str"):
+                await table.increment(1, 3)  # type: ignore[arg-type]
+        assert [(change.kind, change.commit_ts) async for change in db.changes("t", place)] == [
+            ("insert", tx.commit_ts)
+        ]
+        async with db.snapshot(at=tx.start_ts) as past:
+            assert await (await past.table("t", codec=dict)).get(1) is None
+        await db.release_bookmark(place)
 
-    with_database(memory_url, body)
 
-
-def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
+async def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
     memory_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(db: AsyncDatabase) -> None:
+    async with database_at(memory_url) as db:
         gate, asked, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
         real = db._core.deployment.tso.commit
 
@@ -98,15 +94,3 @@ def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
         with pytest.raises(TransactionEnded, match="unknown outcome"):
             await tx.rollback()
         gate.set()
-
-    with_database(memory_url, body)
-
-
-def test_a_leased_transaction_holds_its_lease_until_its_end(memory_url: str) -> None:
-    async def body(db: AsyncDatabase) -> None:
-        async with db.begin(lease=True) as tx:
-            assert (await db.status()).tso.leases == (tx.start_ts,)
-        while (await db.status()).tso.leases:
-            await asyncio.sleep(0)
-
-    with_database(memory_url, body)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.tables import arrow
 from pyomid.client.transaction_steps import visible_rows
@@ -252,19 +251,19 @@ def test_a_bool_among_floats_is_refused(db: Database, values: list[object]) -> N
         tx.table("t").write_arrow(frame)
 
 
-def test_a_nan_among_bools_is_null(db: Database) -> None:
-    db.table_schema("t", {"id": int, "v": bool}, row_key="id")
+@pytest.mark.parametrize(
+    ("kind", "values", "read"),
+    [
+        (bool, [True, float("nan")], [True, None]),
+        ("timestamp_ntz", pd.Series([NOON, pd.NaT], dtype=object), [NOON, None]),
+    ],
+    ids=["nan among bools", "NaT among objects"],
+)
+def test_what_pandas_has_for_null_is_null(db: Database, kind: Any, values: Any, read: list[Any]) -> None:
+    db.table_schema("t", {"id": int, "v": kind}, row_key="id")
     with db.begin() as tx:
-        tx.table("t").write_arrow(pd.DataFrame({"id": [1, 2], "v": [True, float("nan")]}))
-        assert tx.table("t").to_arrow().read_all()["v"].to_pylist() == [True, None]
-
-
-def test_a_time_that_is_none_among_objects_is_null(db: Database) -> None:
-    db.table_schema("t", {"id": int, "v": "timestamp_ntz"}, row_key="id")
-    frame = pd.DataFrame({"id": [1, 2], "v": pd.Series([NOON, pd.NaT], dtype=object)})
-    with db.begin() as tx:
-        tx.table("t").write_arrow(frame)
-        assert tx.table("t").to_arrow().read_all()["v"].to_pylist() == [NOON, None]
+        tx.table("t").write_arrow(pd.DataFrame({"id": [1, 2], "v": values}))
+        assert tx.table("t").to_arrow().read_all()["v"].to_pylist() == read
 
 
 def test_a_reader_of_no_rows_has_a_batch(db: Database) -> None:
@@ -293,27 +292,20 @@ def test_what_is_no_table_of_the_columns_is_refused_without_a_row(typed: Databas
         tx.table("t").write_arrow(data)
 
 
-def test_a_text_in_a_list_that_is_no_utf8_is_refused_with_its_column(db: Database) -> None:
-    db.table_schema("t", {"id": int, "tags": LIST.format('"string"')}, row_key="id")
-    with db.begin() as tx, pytest.raises(Misuse, match=r"'tags'.*UTF-?8"):
-        tx.table("t").write_arrow(pa.table({"id": [1], "tags": pa.ListArray.from_arrays(pa.array([0, 1]), NO_TEXT)}))
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
-def test_a_text_that_is_no_utf8_is_refused_with_its_column(typed: Database, kind: pa.DataType) -> None:
-    data = {"id": [1], "name": NO_TEXT.cast(kind)}
-    with typed.begin() as tx, pytest.raises(MisuseType, match=r"'name'.*UTF8"):
-        tx.table("t").write_arrow(pa.table(data))
-
-
-def test_asyncio_reads_and_writes_arrow(typed: Database) -> None:
-    async def work() -> int:
-        async with await pyomid.aio.connect(typed.url) as db, db.begin() as tx:
-            table = await tx.table("t")
-            reader = await table.to_arrow(columns=["id"])
-            return await table.write_arrow(reader)
-
-    assert asyncio.run(work()) == len(ROWS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(NO_TEXT.cast(kind) for kind in (pa.string(), pa.large_string(), pa.string_view())),
+        pa.ListArray.from_arrays([0, 1], NO_TEXT),
+    ],
+    ids=lambda text: str(text.type),
+)
+def test_a_text_that_is_no_utf8_is_refused_with_its_column(db: Database, text: pa.Array) -> None:
+    db.table_schema(
+        "t", {"id": int, "v": LIST.format('"string"') if pa.types.is_list(text.type) else str}, row_key="id"
+    )
+    with db.begin() as tx, pytest.raises(Misuse, match=r"'v'.*UTF-?8"):
+        tx.table("t").write_arrow(pa.table({"id": [1], "v": text}))
 
 
 def test_typed_rows_need_no_arrow(memory_url: str) -> None:

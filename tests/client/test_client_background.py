@@ -103,24 +103,18 @@ def background(perform: Any, *, linger_s: float = 0.0, cells_max: int = 100) -> 
     return Background(perform, linger_s=linger_s, cells_max=cells_max)
 
 
-def test_drain_does_not_wait_for_the_linger_and_returns_when_all_is_done() -> None:
+def test_no_drain_waits_for_the_linger_and_what_comes_after_a_close_is_left_to_the_healers() -> None:
     recorder = Recorder()
     worker = background(recorder, linger_s=3600.0)
     worker.complete(50, 100, {"t": cells(50, 2)})
     assert worker.drain(30)
     assert recorder.completed == {50}
+    worker.complete(100, 150, {"t": cells(100, 2)})
     assert worker.close(30)
-
-
-def test_close_drains_and_what_comes_later_is_left_to_the_healers() -> None:
-    recorder = Recorder()
-    worker = background(recorder, linger_s=3600.0)
-    worker.complete(50, 100, {"t": cells(50, 2)})
-    assert worker.close(30)
-    assert recorder.completed == {50}
+    assert recorder.completed == {50, 100}
     worker.complete(150, 200, {"t": cells(150, 2)})
     worker.offer(effects.Heal("t", (ShadowWrite(cells(50, 1)[0], 100),)))
-    assert recorder.completed == {50}
+    assert recorder.completed == {50, 100}
 
 
 def test_heals_are_dropped_and_committers_wait_when_there_is_too_much_to_do() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from client_faults import failing, parts_with
+from put_rows import put
 
 import pyomid
 from at_points import dying_at, meanwhile
@@ -19,11 +21,6 @@ from pyomid.types import ColumnSchema, ConflictLevel, TableEntry, TableInfo, Tab
 
 DROP_POINTS = ("client.drop.decided", "client.drop.fenced", "client.drop.withdrawn", "client.drop.emptied")
 CREATE_POINTS = ("client.create.begun", "client.create.made")
-
-
-def put(db: Database, row: bytes, table: str = "t") -> None:
-    with db.begin() as tx:
-        tx.table(table).put(row, {b"f:x": b"1"})
 
 
 def rows(db: Database, table: str = "t") -> list[bytes]:
@@ -109,27 +106,20 @@ def test_a_creator_that_slept_over_a_whole_life_makes_a_whole_table(db: Database
     def by() -> None:
         with pyomid.connect(url) as other:
             other.create_table("u", families=["f"])
-            put(other, b"gone", "u")
+            put(other, b"gone", table="u")
             other.drop_table("u")
 
     with meanwhile(point, lambda: in_another_thread(by)):
         db.create_table("u", families=["f"])
-    put(db, b"new", "u")
+    put(db, b"new", table="u")
     assert rows(db, "u") == [b"new"]
 
 
 def test_a_table_that_cannot_be_made_leaves_no_entry(db: Database) -> None:
-    class Refusing:
-        def __getattr__(self, name: str) -> object:
-            return getattr(store, name)
-
-        def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
-            raise Misuse("a family is missing")
-
-    store = db._core.deployment.store
-    parts = replace(db._core.deployment, store=Refusing())  # type: ignore[arg-type]  # what HBase says of a table it holds
+    """What HBase says of a table it holds."""
+    parts = parts_with(db._core.deployment, store={"create_table": failing(Misuse("a family is missing"))})
     with pytest.raises(Misuse, match="a family is missing"):
-        pyomid.client.table_admin.create_table(parts, "u", ["f"])
+        create_table(parts, "u", ["f"])
     assert db._core.deployment.catalog.entry("u") is None
 
 
@@ -210,28 +200,20 @@ def in_another_thread(work: Callable[[], None]) -> None:
         pool.submit(work).result()
 
 
-class LosingCatalog:
-    """Of each entry that is put in that state the answer is lost, and `meanwhile` happens before it is looked for."""
-
-    def __init__(self, db: Database, state: TableState, meanwhile: Callable[[], object]) -> None:
-        self._catalog, self._state, self._meanwhile = db._core.deployment.catalog, state, meanwhile
-        self.lost = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._catalog, name)
-
-    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
-        changed = self._catalog.change_entry(old, new)
-        if not changed or new.state is not self._state or self.lost:
-            return changed
-        self.lost += 1
-        in_another_thread(self._meanwhile)
-        return self._catalog.entry(new.info.name) == new
-
-
 def losing(db: Database, state: TableState, meanwhile: Callable[[], object]) -> Deployment:
-    catalog = LosingCatalog(db, state, meanwhile)
-    return replace(db._core.deployment, catalog=catalog)  # type: ignore[arg-type]
+    """Of the first entry that is put in that state the answer is lost, and `meanwhile` happens before it is looked
+    for."""
+    catalog, lost = db._core.deployment.catalog, list[TableEntry]()
+
+    def change_entry(real: Callable[..., bool], old: TableEntry | None, new: TableEntry) -> bool:
+        changed = real(old, new)
+        if not changed or new.state is not state or lost:
+            return changed
+        lost.append(new)
+        in_another_thread(meanwhile)
+        return catalog.entry(new.info.name) == new
+
+    return parts_with(db._core.deployment, catalog={"change_entry": change_entry})
 
 
 def test_a_drop_that_took_effect_drops_no_later_table(db: Database, url: str) -> None:
@@ -281,17 +263,13 @@ def test_no_two_lives_of_a_name_have_one_generation(db: Database) -> None:
 def test_a_table_dropped_behind_the_look_is_the_one_found(db: Database) -> None:
     """Not "there is no table" to who would have made it."""
 
-    class Dropping:
-        def __getattr__(self, name: str) -> object:
-            return getattr(db._core.deployment.catalog, name)
-
-        def entry(self, name: str) -> TableEntry | None:
-            found = db._core.deployment.catalog.entry(name)
-            db.drop_table("t")
-            return found
+    def entry(real: Callable[[str], TableEntry | None], name: str) -> TableEntry | None:
+        found = real(name)
+        db.drop_table("t")
+        return found
 
     seen = db.table_info("t")
-    parts = replace(db._core.deployment, catalog=Dropping())  # type: ignore[arg-type]
+    parts = parts_with(db._core.deployment, catalog={"entry": entry})
     assert create_table(parts, "t", ["f"], if_not_exists=True) == seen
     db.create_table("t", families=["f"])
     with pytest.raises(Misuse, match="exists already"):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-import pyomid
-import pyomid.aio
 from changes_in_batches import told_in_batches
 from pyomid import Bookmark, RowChange
 from pyomid.client import change_feed
@@ -135,18 +131,3 @@ def test_a_bookmark_is_kept_for_seconds(memory_db: Database, keep_seconds: objec
     with pytest.raises(Misuse, match="is not a number of seconds above 0"):
         memory_db.bookmark(keep_seconds=keep_seconds)  # type: ignore[arg-type]
     assert memory_db.status().tso.leases == ()
-
-
-def test_the_asyncio_client_tells_the_same(url: str) -> None:
-    asyncio.run(tell(url))
-
-
-async def tell(url: str) -> None:
-    async with await pyomid.aio.connect(url) as db:
-        await db.create_table("t", families=["f"])
-        since = await db.bookmark(keep_seconds=60)
-        async with db.begin() as tx:
-            await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
-        found = [change async for change in db.changes("t", since)]
-        assert [(change.kind, change.row, change.after) for change in found] == [("insert", b"a", {b"f:x": b"1"})]
-        await db.release_bookmark(since)

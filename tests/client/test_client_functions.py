@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -65,21 +64,18 @@ def transactional(db: pyomid.Database) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("function", [lambda tx: None, generator, async_generator], ids=["plain", *NAMES[1:3]])
-def test_an_asyncio_run_of_what_is_not_awaited_commits_nothing(memory_url: str, function: Any) -> None:
+async def test_an_asyncio_run_of_what_is_not_awaited_commits_nothing(memory_url: str, function: Any) -> None:
     async def put_later(tx: Any) -> str:
         await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
         return "done"
 
-    async def main() -> None:
-        async with await pyomid.aio.connect(memory_url) as db:
-            await db.create_table("t", families=["f"])
-            for run in (db.run, functools.partial(db.run_once, "id")):
-                with pytest.raises(MisuseType, match="async def"):
-                    await run(function)
-            assert await db.run_once("id", lambda tx: put_later(tx)) == "done"
-            assert isinstance(await db.run_once("id", put_later), AlreadyDone)
-
-    asyncio.run(main())
+    async with await pyomid.aio.connect(memory_url) as db:
+        await db.create_table("t", families=["f"])
+        for run in (db.run, functools.partial(db.run_once, "id")):
+            with pytest.raises(MisuseType, match="async def"):
+                await run(function)
+        assert await db.run_once("id", lambda tx: put_later(tx)) == "done"
+        assert isinstance(await db.run_once("id", put_later), AlreadyDone)
 
 
 def test_the_end_of_an_iterator_in_a_function_comes_out_as_itself(memory_db: pyomid.Database) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,16 +98,13 @@ def test_what_savepoints_took_back_leaves_room(small: Database) -> None:
         assert len(list(after.table("t").scan())) == MOST
 
 
-def test_asyncio_refuses_at_the_same_write(small_url: str) -> None:
-    async def body() -> None:
-        async with await pyomid.aio.connect(small_url) as db:
-            await db.create_table("t", families=["f"])
-            tx = await db.begin()
-            table = await tx.table("t")
-            for number in range(MOST):
-                await table.put(b"%02d" % number, {X: b"1"})
-            with pytest.raises(Misuse, match="conflict ids"):
-                await table.put(b"over", {X: b"1"})
-            await tx.commit()
-
-    asyncio.run(body())
+async def test_asyncio_refuses_at_the_same_write(small_url: str) -> None:
+    async with await pyomid.aio.connect(small_url) as db:
+        await db.create_table("t", families=["f"])
+        tx = await db.begin()
+        table = await tx.table("t")
+        for number in range(MOST):
+            await table.put(b"%02d" % number, {X: b"1"})
+        with pytest.raises(Misuse, match="conflict ids"):
+            await table.put(b"over", {X: b"1"})
+        await tx.commit()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -35,13 +34,11 @@ def orders(db: Database) -> Database:
 
 
 @pytest.fixture
-def keeper(orders: Database, url: str) -> Iterator[Database]:
-    """Another client, which keeps what it read of a table for as long as the test runs, and has that of `orders`."""
-    option = "&" if "?" in url else "?"
-    with pyomid.connect(f"{url}{option}catalogCacheSeconds=1000") as database:
-        with database.snapshot() as tx:
-            tx.table("orders")
-        yield database
+def keeper(orders: Database, keeper: Database) -> Database:
+    """It has what it keeps of `orders`."""
+    with keeper.snapshot() as tx:
+        tx.table("orders")
+    return keeper
 
 
 def made(db: Database, level: str = "cell") -> None:
@@ -483,19 +480,6 @@ def test_a_reader_beside_a_drop_begins_anew(memory_db: Database, moment: str) ->
 
     assert memory_db.run(read) == [1, 3]
     assert len(tries) == 2
-
-
-def test_asyncio_builds_keeps_and_reads_indexes(memory_url: str) -> None:
-    async def go() -> list[int]:
-        async with await pyomid.aio.connect(memory_url) as db:
-            made(db._blocking)
-            await db.create_index("orders", "by_buyer", ["buyer"])
-            async with db.begin() as tx:
-                table = await tx.table("orders", codec=dict)
-                await (await tx.table("orders")).put(b"\x80\0\0\0\0\0\0\x05", {b"d:buyer": b"alice"})
-                return [row["id"] async for row in table.lookup("by_buyer", "alice")]
-
-    assert asyncio.run(go()) == [1, 3, 5]
 
 
 _STEPS = st.lists(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -38,6 +39,10 @@ class LeasesOnly:
         finally:
             self.renewed.release()
 
+    def wait_for_renewals(self, count: int) -> None:
+        for _ in range(count):
+            assert self.renewed.acquire(timeout=30)
+
     def share_lease(self, start_ts: int, term_s: float) -> tuple[int, float]:
         return start_ts, self.renew_lease(start_ts)
 
@@ -53,18 +58,16 @@ def fail(error: BaseException) -> Callable[..., float]:
     return raising
 
 
-def keeper(tso: Any, **clock: Any) -> LeaseKeeper:
-    import time
-
-    return LeaseKeeper(tso, time.monotonic)
+def kept(*answers: Callable[[], float]) -> tuple[LeasesOnly, LeaseKeeper]:
+    """A TSO that answers renewals like this, and a keeper of its leases."""
+    tso: Any = LeasesOnly(list(answers))
+    return tso, LeaseKeeper(tso, time.monotonic)
 
 
 def test_a_lease_is_renewed_within_its_term_and_ended_once() -> None:
-    tso = LeasesOnly([lambda: 0.03, lambda: 0.03])
-    leases = keeper(tso)
+    tso, leases = kept(lambda: 0.03, lambda: 0.03)
     lease = leases.grant(50, 0.03)
-    assert tso.renewed.acquire(timeout=30)
-    assert tso.renewed.acquire(timeout=30)
+    tso.wait_for_renewals(2)
     assert lease.lost is None
     leases.end(lease)
     leases.close()
@@ -73,11 +76,9 @@ def test_a_lease_is_renewed_within_its_term_and_ended_once() -> None:
 
 
 def test_a_shared_lease_is_asked_for_again_and_never_ended() -> None:
-    tso = LeasesOnly([lambda: 0.03, lambda: 0.03, fail(SnapshotTooOld("gone"))])
-    leases = keeper(tso)
+    tso, leases = kept(lambda: 0.03, lambda: 0.03, fail(SnapshotTooOld("gone")))
     one, other = leases.share(50, 0.03), leases.share(50, 30.0)
-    for _ in range(3):
-        assert tso.renewed.acquire(timeout=30)
+    tso.wait_for_renewals(3)
     leases.end(other)
     leases.close()
     assert one.lost is not None or not tso.answers
@@ -85,18 +86,15 @@ def test_a_shared_lease_is_asked_for_again_and_never_ended() -> None:
 
 
 def test_a_lost_lease_is_told_to_its_owner_and_an_unreachable_tso_is_asked_again() -> None:
-    tso = LeasesOnly([fail(Unavailable("away")), fail(SnapshotTooOld("gone"))])
-    leases = keeper(tso)
+    tso, leases = kept(fail(Unavailable("away")), fail(SnapshotTooOld("gone")))
     lease = leases.grant(50, 0.03)
-    assert tso.renewed.acquire(timeout=30)
-    assert tso.renewed.acquire(timeout=30)
+    tso.wait_for_renewals(2)
     leases.close()
     assert isinstance(lease.lost, SnapshotTooOld)
 
 
 def test_a_forgotten_lease_ends() -> None:
-    tso = LeasesOnly([])
-    leases = keeper(tso)
+    tso, leases = kept()
     lease = leases.grant(50, 0.3)
     del lease
     gc.collect()
@@ -106,8 +104,7 @@ def test_a_forgotten_lease_ends() -> None:
 
 
 def test_a_lasting_lease_that_its_owner_never_had_ends() -> None:
-    tso = LeasesOnly([])
-    leases = keeper(tso)
+    tso, leases = kept()
     leases.grant_lasting(50, 30.0)
     assert tso.end_called.wait(30)
     leases.close()
@@ -116,8 +113,7 @@ def test_a_lasting_lease_that_its_owner_never_had_ends() -> None:
 
 def test_a_lease_that_comes_when_nobody_waits_for_it_is_ended_once_and_after_its_grant() -> None:
     """An event loop cancels its caller, and the thread goes on; also beside the database's close."""
-    tso = LeasesOnly([])
-    leases = keeper(tso)
+    tso, leases = kept()
     asked, goes_on = threading.Event(), threading.Event()
 
     def slow(start_ts: int, term_s: float) -> float:
@@ -139,11 +135,10 @@ def test_a_lease_that_comes_when_nobody_waits_for_it_is_ended_once_and_after_its
 
 
 def test_a_lasting_lease_is_renewed_and_not_ended_where_it_is_forgotten() -> None:
-    tso = LeasesOnly([])
-    leases = keeper(tso)
+    tso, leases = kept()
     place, other = leases.grant_lasting(50, 0.03), leases.grant_lasting(60, 30.0)
     leases.keep(place)
-    assert tso.renewed.acquire(timeout=30)
+    tso.wait_for_renewals(1)
     del place
     gc.collect()
     leases.end(other)
@@ -153,11 +148,9 @@ def test_a_lasting_lease_is_renewed_and_not_ended_where_it_is_forgotten() -> Non
 
 def test_a_lasting_lease_regains_its_term_after_a_take_over() -> None:
     """For who comes back to it, its term is what was promised."""
-    tso = LeasesOnly([lambda: 0.01])
-    leases = keeper(tso)
+    tso, leases = kept(lambda: 0.01)
     place = leases.grant_lasting(50, 0.03)
-    for _ in range(2):
-        assert tso.renewed.acquire(timeout=30)
+    tso.wait_for_renewals(2)
     leases.close()
     assert tso.granted == [(50, 0.03), (50, 0.03)]
     assert place.lost is None
@@ -168,17 +161,6 @@ def test_a_long_lease_is_renewed_in_time_for_a_tso_that_took_over() -> None:
     assert renewal_pause_s(86_400.0) <= Settings().lease_seconds / RENEWALS_PER_TERM
     assert renewal_pause_s(3.0) == 1.0
     assert renewal_pause_s(86_400.0, tso_term_s=3.0) == 1.0
-
-
-def test_a_leased_transaction_holds_the_watermark_below_it_until_its_end(memory_url: str) -> None:
-    with pyomid.connect(memory_url, max_transaction_age_seconds=0.1) as db:
-        db.create_table("t", families=["f"])
-        tx = db.begin(lease=True)
-        tx.table("t").put(b"k", {b"f:x": b"1"})
-        assert tx.start_ts in db.status().tso.leases
-        assert db.status().tso.watermark < tx.start_ts
-        tx.commit()
-        assert tx.start_ts not in db.status().tso.leases
 
 
 @pytest.mark.parametrize("end", ["rollback", "commit"])
@@ -226,17 +208,15 @@ def test_a_transaction_without_a_lease_that_grew_too_old_says_so_at_its_next_rea
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), RuntimeError("can't start new thread"), MemoryError()])
 def test_an_unexpected_error_of_one_renewal_ends_no_lease(error: Exception) -> None:
     """Else the renewer dies of it, and every lease of the process ends in silence."""
-    tso = LeasesOnly([fail(error), lambda: 0.03, lambda: 0.03])
-    leases = keeper(tso)
+    tso, leases = kept(fail(error), lambda: 0.03, lambda: 0.03)
     lease = leases.grant(50, 0.03)
-    for _ in range(3):
-        assert tso.renewed.acquire(timeout=30)
+    tso.wait_for_renewals(3)
     assert lease.lost is None
     leases.close()
 
 
 def test_a_renewer_that_dies_tells_every_lease_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    leases = keeper(LeasesOnly([]))
+    _, leases = kept()
     died = threading.Event()
 
     def clock() -> float:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-import pyomid
-import pyomid.aio
 from at_points import dying_at, meanwhile
 from pyomid.client.database import Database
 from pyomid.client.table_admin import alter_level, choose_tables_level, create_table, make_table
@@ -23,13 +19,11 @@ X, Y = b"f:x", b"f:y"
 
 
 @pytest.fixture
-def keeper(db: Database, url: str) -> Iterator[Database]:
-    """Another client, which keeps rules for as long as the test runs, and has those of `t`, of level cell."""
-    option = "&" if "?" in url else "?"
-    with pyomid.connect(f"{url}{option}catalogCacheSeconds=1000") as database:
-        with database.begin() as tx:
-            tx.table("t").put(b"r", {X: b"0"})
-        yield database
+def keeper(keeper: Database) -> Database:
+    """It has the rules of `t`, of level cell."""
+    with keeper.begin() as tx:
+        tx.table("t").put(b"r", {X: b"0"})
+    return keeper
 
 
 def writing(db: Database, column: bytes) -> Transaction:
@@ -110,15 +104,6 @@ def test_a_change_is_of_the_table_that_was_named(memory_db: Database) -> None:
         memory_db.alter_table("PYOMID_MARKERS", "row")
     with pytest.raises(Misuse, match="'rows' is not 'cell' or 'row'"):
         memory_db.alter_table("t", "rows")
-
-
-def test_an_asyncio_client_changes_levels_too(memory_url: str) -> None:
-    async def go() -> tuple[ConflictLevel, ...]:
-        async with await pyomid.aio.connect(memory_url) as db:
-            await db.create_table("t", ["f"])
-            return (await db.alter_table("t", "row")).id_levels
-
-    assert asyncio.run(go()) == (ROW,)
 
 
 class OneLevel(MemoryCatalog):

@@ -50,6 +50,27 @@ def test_asyncio_has_the_names_and_the_arguments_of_the_blocking_client(blocking
             assert taken[0] == taken[1], name
 
 
+OWN: dict[type, set[str]] = {
+    AsyncDatabase: {"begin", "snapshot", "run", "run_once", "transactional", "bookmark", "changes", "watch", "close"},
+    AsyncTransaction: {"table", "commit"},
+    AsyncTable: {"put", "to_arrow"},
+    AsyncTypedTable: {"to_arrow"},
+}
+"""What asyncio does in its own way: `test_client_aio.py`, `test_client_functions.py`, `test_client_watch.py`."""
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=["database", "transaction", "table", "typed"])
+def test_all_else_of_asyncio_is_made_of_the_blocking_clients_methods(blocking: type, asynchronous: type) -> None:
+    """So what is tested of one is tested of both."""
+    methods = [name for name in public(blocking) if callable(getattr(blocking, name))]
+    own = {
+        name
+        for name in methods
+        if inspect.unwrap(getattr(asynchronous, name)) is not inspect.unwrap(getattr(blocking, name))
+    }
+    assert own == OWN[asynchronous]
+
+
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_handle_is_neither_pickled_nor_copied(memory_url: str, way: Callable[[object], object]) -> None:
     async def asyncio_handles() -> None:

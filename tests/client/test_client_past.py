@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import pyomid
-from pyomid import aio
 from pyomid.client.database import Database
 from pyomid.client.upkeep.jobs import held_back
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
@@ -131,14 +129,3 @@ def test_history_is_kept_for_as_long_as_the_url_says(memory_url: str) -> None:
         assert status.watermark < first
         assert "retention" in "".join(held_back(status, db.settings))
         assert seen(db, first) == b"1"
-
-
-def test_the_asyncio_front_end_reads_the_past(kept: Database) -> None:
-    first = put(kept, b"1")
-    put(kept, b"2")
-
-    async def read() -> bytes | None:
-        async with await aio.connect(kept.url) as db, db.snapshot(at=first) as tx:
-            return (await (await tx.table("t")).get(KEY)).get(COLUMN)
-
-    assert asyncio.run(read()) == b"1"

@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pyarrow
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from portions import examples, first
+from portions import first
 from pyomid.client.database import Database
 from pyomid.client.tables.table import Table
 from pyomid.client.transaction import State
@@ -23,44 +20,6 @@ pytestmark = pytest.mark.fast
 
 KEYS = [b"a", b"b", b"c"]
 COLUMNS = [b"f:x", b"f:y"]
-acts = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), st.sampled_from(KEYS), st.sampled_from(COLUMNS), st.sampled_from([b"1", b"2", b"3"])),
-        st.tuples(st.just("delete"), st.sampled_from(KEYS), st.sampled_from(COLUMNS), st.none()),
-        st.tuples(st.sampled_from(["flush", "save", "back", "release"]), st.none(), st.none(), st.none()),
-    ),
-    max_size=25,
-)
-
-
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(acts=acts)
-def test_going_back_leaves_what_was_seen_at_the_savepoint(db: Database, acts: list[tuple[Any, ...]]) -> None:
-    with db.begin() as tx:
-        for key in KEYS:
-            tx.table("t").delete(key)
-        tx.table("t").put(b"a", {b"f:x": b"old"})
-    tx = db.begin()
-    table = tx.table("t")
-    saved: list[tuple[Any, Any]] = []
-    for kind, key, column, value in acts:
-        if kind == "put":
-            table.put(key, {column: value})
-        elif kind == "delete":
-            table.delete(key, [column])
-        elif kind == "flush":
-            tx.flush()
-        elif kind == "save":
-            saved.append((tx.savepoint(), list(table.scan())))
-        elif saved and kind == "back":
-            saved[-1][0].rollback()
-            assert list(table.scan()) == saved[-1][1]
-        elif saved:
-            saved.pop()[0].release()
-    seen = list(table.scan())
-    tx.commit()
-    with db.snapshot() as after:
-        assert list(after.table("t").scan()) == seen
 
 
 def test_a_block_goes_back_on_an_exception_and_the_transaction_goes_on(db: Database) -> None:
@@ -82,14 +41,6 @@ def raiser(error: Exception) -> Callable[..., None]:
         raise error
 
     return raises
-
-
-def test_what_went_back_before_it_left_asks_for_no_commit(db: Database) -> None:
-    with db.begin() as tx:
-        saved = tx.savepoint()
-        tx.table("t").put(b"k", {b"f:x": b"1"})
-        saved.rollback()
-    assert tx.commit_ts is None
 
 
 CELL = {b"f:x": b"taken back"}
@@ -242,13 +193,14 @@ def test_what_was_taken_back_is_gone_from_the_store_before_the_commit_request(
         assert not list(after.table("t").scan())
 
 
-def test_a_transaction_that_took_back_all_it_wrote_asks_for_no_commit(db: Database) -> None:
-    tx = db.begin()
-    with tx.savepoint() as saved:
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_who_took_all_back_asks_for_no_commit(db: Database, is_flushed: bool) -> None:
+    with db.begin() as tx:
+        saved = tx.savepoint()
         tx.table("t").put(b"k", {b"f:x": b"1"})
-        tx.flush()
+        if is_flushed:
+            tx.flush()
         saved.rollback()
-    tx.commit()
     assert tx.commit_ts is None
     assert db._core.deployment.store.read_rows("t", [b"k"]) == [[]]
 

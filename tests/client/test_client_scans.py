@@ -47,19 +47,6 @@ def test_a_descending_scan_is_the_ascending_one_turned_round(
     tx.rollback()
 
 
-def test_a_descending_scan_shows_own_writes_as_of_its_begin(filled: Database) -> None:
-    with filled.begin() as tx:
-        table = tx.table("t")
-        seen = []
-        for key, _ in table.scan(b"30", reverse=True):
-            seen.append(key)
-            if key == b"38":
-                table.put(b"305", {b"f:x": b"new"})
-                table.put(b"385", {b"f:x": b"behind"})
-                tx.flush()
-        assert not {b"305", b"385"} & set(seen)
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("limit", [1, 7, 100])
 def test_pages_follow_one_another_without_gap_or_overlap(filled: Database, reverse: bool, limit: int) -> None:
@@ -108,26 +95,6 @@ def test_a_scan_ends_with_its_transaction(filled: Database) -> None:
             tx.rollback()
             with pytest.raises(TransactionEnded):
                 next(rows)
-
-
-@few
-@given(
-    widths=st.lists(st.sampled_from([(b"a",), (b"b",), (b"a", b"b"), (b"a", b"b", b"c")]), min_size=1, max_size=12),
-    is_even=st.booleans(),
-)
-def test_rows_have_the_columns_that_were_put(db: Database, widths: list[tuple[bytes, ...]], is_even: bool) -> None:
-    """Rows that all have the same columns are made another way than others."""
-    chosen = [widths[0]] * len(widths) if is_even else widths
-    rows = {b"%02d" % at: {b"f:" + name: name * (at + 1) for name in names} for at, names in enumerate(chosen)}
-    with db.begin() as tx:
-        table = tx.table("t")
-        table.delete_rows([key for key, _ in table.scan()])
-        for key, cells in rows.items():
-            table.put(key, cells)
-    with db.snapshot() as tx:
-        assert dict(tx.table("t").scan()) == rows
-        assert list(tx.table("t").scan()) == list(rows.items())
-        assert {key: tx.table("t").get(key) for key in rows} == rows
 
 
 @pytest.mark.parametrize("reverse", [False, True])

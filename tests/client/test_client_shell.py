@@ -47,13 +47,20 @@ def shop(memory_url: str) -> Iterator[Database]:
         yield database
 
 
-def script(
-    shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, *options: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
-    code = main(["shell", shop.url, *options])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+Script = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def script(shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Of a text and options: the exit code, what is printed, and the errors."""
+
+    def run(text: str, *options: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        code = main(["shell", shop.url, *options])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +74,7 @@ def row(shop: Database, key: bytes = b"k") -> dict[bytes, bytes]:
         return tx.table("t").get(key)
 
 
-def test_a_script_reads_and_writes_by_the_schema(
-    shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_reads_and_writes_by_the_schema(shop: Database, script: Script) -> None:
     text = r"""
     # a comment
     put orders 2026-02-28 17 customer="Ann\tO'Hara" total=12.50 raw=\x00\xffa paid=true tags='["a", "b\n"]'
@@ -81,7 +86,7 @@ def test_a_script_reads_and_writes_by_the_schema(
     delete orders 2026-03-01 4
     scan orders start=2026-03-01,5
     """
-    code, out, errors = script(shop, capsys, monkeypatch, text)
+    code, out, errors = script(text)
     assert (code, errors) == (0, "")
     assert re.split(" {2,}", out.splitlines()[2]) == [
         *("2026-02-28", "17", r"Ann\tO'Hara", "12.50", r"\x00\xffa", "true", r'["a", "b\n"]'),
@@ -94,9 +99,7 @@ def test_a_script_reads_and_writes_by_the_schema(
     assert (rows[0]["raw"], rows[0]["tags"]) == (b"\0\xffa", ["a", "b\n"])
 
 
-def test_a_table_without_schema_is_shown_as_bytes(
-    shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_without_schema_is_shown_as_bytes(shop: Database, script: Script) -> None:
     text = r"""
     put t k f:a="x y" f:b=\x00\xff f:c=1
     put t k f:c=null
@@ -106,20 +109,18 @@ def test_a_table_without_schema_is_shown_as_bytes(
     delete t k f:a
     get t nothing
     """
-    code, out, _ = script(shop, capsys, monkeypatch, text)
+    code, out, _ = script(text)
     assert code == 0
     assert out.splitlines() == [r"k   f:a=x y   f:b=\x00\xff", r"k   f:b=\x00\xff", r"k   f:a=x y   f:b=\x00\xff"]
     assert row(shop) == {b"f:b": b"\x00\xff"}
-    code, out, _ = script(shop, capsys, monkeypatch, "get t k\ntables\ndescribe orders", "--json")
+    code, out, _ = script("get t k\ntables\ndescribe orders", "--json")
     assert json.loads(out.splitlines()[0]) == {"key": "k", "f:b": r"\x00\xff"}
     assert {"column": "total", "type": "decimal(10,2)", "stored in": "f:total"} in map(json.loads, out.splitlines())
 
 
-def test_transactions_and_savepoints_are_those_of_the_client(
-    shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transactions_and_savepoints_are_those_of_the_client(shop: Database, script: Script) -> None:
     lines = "begin; put t k f:a=1; savepoint one; put t k f:a=2; rollback to one; get t k; commit; begin read-only"
-    code, out, errors = script(shop, capsys, monkeypatch, "\n".join(lines.split("; ")) + "\nput t k f:a=3\n")
+    code, out, errors = script("\n".join(lines.split("; ")) + "\nput t k f:a=3\n")
     assert (code, out) == (1, "k   f:a=1\n")
     assert errors.startswith("pyomid: line 9: ")
     assert "read-only" in errors
@@ -146,10 +147,8 @@ def test_transactions_and_savepoints_are_those_of_the_client(
     ],
     ids=itertools.count(),
 )
-def test_a_script_that_fails_leaves_nothing_uncommitted(
-    shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lines: str, said: str
-) -> None:
-    code, out, errors = script(shop, capsys, monkeypatch, lines)
+def test_a_script_that_fails_leaves_nothing_uncommitted(shop: Database, script: Script, lines: str, said: str) -> None:
+    code, out, errors = script(lines)
     assert (code, out) == (1, "")
     assert said in errors
     assert row(shop) == {}
@@ -261,11 +260,9 @@ def test_a_second_ctrl_c_tells_the_true_outcome(
     assert any(each.startswith("interrupted; transaction ") and any(t in each for t in truth) for each in said), said
 
 
-def test_a_script_that_is_interrupted_ends_after_the_answer(
-    shop: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_is_interrupted_ends_after_the_answer(shop: Database, script: Script) -> None:
     crashpoints.arm_action("client.commit.before", ctrl_c(1))
-    code, _, errors = script(shop, capsys, monkeypatch, "put t k f:a=1\nput t k f:a=2\n")
+    code, _, errors = script("put t k f:a=1\nput t k f:a=2\n")
     assert code == 130
     assert re.search(r"transaction \d+ committed at \d+", errors)
     assert row(shop) == {b"f:a": b"1"}

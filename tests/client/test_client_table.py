@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from client_faults import database_with
+from client_faults import database_with, late_database
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ def check_reads(table: Table, model: Model, start: bytes, stop: bytes | None, se
     ]
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     committed=st.lists(st.lists(writes, max_size=4), max_size=3),
     own=st.lists(writes, max_size=8),
@@ -93,12 +94,28 @@ def check_reads(table: Table, model: Model, start: bytes, stop: bytes | None, se
     limit=st.integers(0, 4),
     flush_bytes=st.sampled_from([1, 200, 1 << 20]),
     scan_batch_rows=st.sampled_from([1, 2, 1000]),
+    at_once=st.sampled_from([None, False, True]),
 )
 def test_reads_and_scans_are_the_snapshot_with_own_writes_over_it(
-    memory_url: str, committed: Any, own: Any, start: Any, stop: Any, selection: Any, limit: Any, **options: Any
+    memory_url: str,
+    committed: Any,
+    own: Any,
+    start: Any,
+    stop: Any,
+    selection: Any,
+    limit: Any,
+    flush_bytes: int,
+    scan_batch_rows: int,
+    at_once: bool | None,
 ) -> None:
+    """`at_once`: the store performs what leaves ahead at once or late; without it nothing leaves ahead."""
     model: Model = {}
-    with pyomid.connect(memory_url, **options) as db:
+    url = f"{memory_url}?flushBytes={flush_bytes}&scanBatchRows={scan_batch_rows}"
+    with ExitStack() as stack:
+        if at_once is None:
+            db = stack.enter_context(pyomid.connect(url))
+        else:
+            db, _ = stack.enter_context(late_database(url, at_once=at_once))
         db.create_table("t", families=["f", "g"], if_not_exists=True)
         clear(db)
         for one in committed:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from async_databases import database_at
 
 import pyomid
 import pyomid.aio
@@ -47,51 +47,25 @@ def held_up(db: AsyncDatabase, monkeypatch: pytest.MonkeyPatch, method: str) -> 
     return gate
 
 
-def with_database(url: str, body: Callable[[AsyncDatabase], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with await pyomid.aio.connect(url) as db:
-            await db.create_table("t", families=["f"])
-            await body(db)
-
-    asyncio.run(main())
-
-
-def test_a_put_beside_a_flush_is_kept_or_refused(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it is lost at the flush's end, and the commit succeeds without it."""
-
-    async def body(db: AsyncDatabase) -> None:
-        accepted = {b"first": {b"f:x": b"1"}}
+async def test_what_comes_beside_a_flush_is_refused_and_ends_nothing(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a put is lost at the flush's end, and the commit succeeds without it."""
+    async with database_at(memory_url) as db:
         async with db.begin() as tx:
             table = await tx.table("t")
             await table.put(b"first", {b"f:x": b"1"})
             gate = held_up(db, monkeypatch, "write_cells")
             flush = asyncio.create_task(tx.flush())
             await asyncio.to_thread(gate.reached.wait, 60)
-            with contextlib.suppress(Misuse):
-                await table.put(b"second", {b"f:x": b"2"})
-                accepted[b"second"] = {b"f:x": b"2"}
-            gate.opened.set()
-            await flush
-        async with db.begin() as tx:
-            assert {key: row async for key, row in (await tx.table("t")).scan()} == accepted
-
-    with_database(memory_url, body)
-
-
-def test_a_commit_beside_a_flush_is_refused_and_ends_nothing(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(db: AsyncDatabase) -> None:
-        async with db.begin() as tx:
-            await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
-            gate = held_up(db, monkeypatch, "write_cells")
-            flush = asyncio.create_task(tx.flush())
-            await asyncio.to_thread(gate.reached.wait, 60)
-            with pytest.raises(Misuse, match="two tasks"):
-                await tx.commit()
+            for beside in (table.put(b"second", {b"f:x": b"2"}), table.get(b"first"), tx.commit()):
+                with pytest.raises(Misuse, match="two tasks"):
+                    await beside
             gate.opened.set()
             await flush
         assert tx.commit_ts is not None
-
-    with_database(memory_url, body)
+        async with db.begin() as tx:
+            assert [key async for key, _ in (await tx.table("t")).scan()] == [b"first"]
 
 
 def new_steps() -> TransactionSteps:

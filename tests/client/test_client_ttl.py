@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_faults import parts_with
+from put_rows import put
+from upkeep_parts import folder_upkeep
 
 import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.upkeep import expire
-from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import ConflictError, Misuse, MisuseType
 from pyomid.protocol.expiry import EXPIRY_TABLE, Expiry, expiry_row
+from waiting import until
 
 pytestmark = pytest.mark.fast
 
@@ -31,18 +33,15 @@ def db(url: str) -> Iterator[Database]:
         yield database
 
 
-def put(db: Database, *keys: bytes, value: bytes = b"1") -> int:
-    with db.begin() as tx:
-        for key in keys:
-            tx.table("t").put(key, {b"f:x": value})
-    assert tx.commit_ts is not None
-    return tx.commit_ts
-
-
 def later(db: Database, seconds: float) -> Expiry:
     """Moves the floor as a process does whose clock is ahead. Beside it a folder's TSO may note points by a clock that
     is right, until one is noted here: then that is late."""
     return expire.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
+
+
+def let_w_pass(db: Database, start_ts: int) -> None:
+    """It moves when somebody begins."""
+    until(lambda: db.begin().rollback() or db.status().tso.watermark >= start_ts, f"W never passed {start_ts}")
 
 
 def seen(tx: Any) -> list[bytes]:
@@ -221,11 +220,7 @@ def test_compaction_drops_what_expired(memory_url: str) -> None:
         assert db.compact("t").cells_dropped == 0
         assert len(list(held.table("t").scan())) == 20
         held.rollback()
-        last = put(db, b"last")
-        deadline_s = time.monotonic() + 20
-        while db.status().tso.watermark < last and time.monotonic() < deadline_s:
-            with db.begin():
-                pass
+        let_w_pass(db, put(db, b"last"))
         assert db.compact("t").cells_dropped == 20
         with db.snapshot() as tx:
             assert [key for key, _ in tx.table("t").scan()] == [b"last"]
@@ -241,10 +236,8 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
             opened.append(now_s[0])
             return replace(db._core.deployment, closers=())
 
-        upkeep = FolderUpkeep(
-            tmp_path, open_again, lambda: 0, share=0.5, retry_s=60.0,
-            clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
-        )  # fmt: skip
+        times: dict[str, Any] = dict.fromkeys(["clock", "expiry_clock"], lambda: now_s[0])
+        upkeep = folder_upkeep(db, tmp_path, open_deployment=open_again, **times)
         upkeep._timestamps = lambda: (newest[0], 0)
         tso: Any = db._core.deployment.tso
         beside: list[int] = []
@@ -255,24 +248,23 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
                 beside.append(put(db, b"c"))
             return int(tso.machine.commits_counted)
 
+        def rounds(count: int) -> None:
+            for _ in range(count):
+                upkeep.round()
+                now_s[0] += 1
+
         upkeep._commits = commits
         upkeep._sanitized_s = float("inf")
-        for _ in range(50):
-            upkeep.round()
-            now_s[0] += 1
+        rounds(50)
         assert len(opened) == 3, "the first look, and one behind what was committed beside it"
         row = expiry_row("t", db.table_info("t").generation)
         with db.snapshot() as tx:
             assert Expiry.of(tx.table(EXPIRY_TABLE).get(row)).points[-1].start_ts > beside[0]
         newest[0] += 50
         late = put(db, b"b")
-        for _ in range(50):
-            upkeep.round()
-            now_s[0] += 1
+        rounds(50)
         quiet = len(opened)
-        for _ in range(4_000):
-            upkeep.round()
-            now_s[0] += 1
+        rounds(4_000)
         assert quiet < len(opened) <= quiet + 8
         with db.snapshot() as tx:
             assert seen(tx) == []
@@ -297,14 +289,12 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
             deployment = replace(db._core.deployment, closers=())
             if opened[0] == 1:
                 stale = db._core.deployment.catalog.tables()
-                deployment = replace(deployment, catalog=Listed(deployment.catalog, stale))
+                deployment = parts_with(deployment, catalog={"tables": lambda _: stale})
                 db.drop_table("u")
             return deployment
 
-        upkeep = FolderUpkeep(
-            tmp_path, open_again, lambda: 0, share=0.5, retry_s=60.0,
-            clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
-        )  # fmt: skip
+        times: dict[str, Any] = dict.fromkeys(["clock", "expiry_clock"], lambda: now_s[0])
+        upkeep = folder_upkeep(db, tmp_path, open_deployment=open_again, **times)
         upkeep._sanitized_s = float("inf")
         upkeep.round()
         now_s[0] += HOUR_S + 10
@@ -312,28 +302,11 @@ def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: P
         with db.snapshot() as tx:
             assert seen(tx) == []
         assert upkeep.report.failures == 2
-        last = put(db, b"b")
-        deadline_s = time.monotonic() + 20
-        while db.status().tso.watermark < last and time.monotonic() < deadline_s:
-            with db.begin():
-                pass
+        let_w_pass(db, put(db, b"b"))
         upkeep._is_whole = True
         upkeep._with_deployment(upkeep._pass)
         assert (upkeep.report.passes, upkeep.report.failures) == (1, 3)
         assert upkeep.report.versions_dropped > 0
-
-
-class Listed:
-    """A catalog whose list of tables is of some time ago."""
-
-    def __init__(self, catalog: Any, tables: list[Any]) -> None:
-        self._catalog, self._tables = catalog, tables
-
-    def tables(self) -> list[Any]:
-        return self._tables
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
 
 
 def test_a_dropped_table_leaves_no_floor(db: Database) -> None:
@@ -384,19 +357,3 @@ def test_bad_times_to_live_are_refused(memory_db: Database, ttl: object, error: 
             memory_db.alter_table("t", ttl_seconds=ttl)  # type: ignore[arg-type]
     with pytest.raises(Misuse, match="nothing to change"):
         memory_db.alter_table("t")
-
-
-def test_the_asyncio_client_sees_the_same(url: str) -> None:
-    asyncio.run(look(url))
-
-
-async def look(url: str) -> None:
-    async with await pyomid.aio.connect(url) as db:
-        await db.create_table("t", ["f"], ttl_seconds=HOUR_S)
-        async with db.begin() as tx:
-            await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
-        await db.expire()
-        later(db._blocking, 0)
-        later(db._blocking, HOUR_S + 10)
-        async with db.snapshot() as tx:
-            assert await (await tx.table("t")).get(b"a") == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -11,7 +10,6 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Corruption, ExpectationFailed, Misuse, MisuseType
 from pyomid.types import Column
@@ -263,23 +261,3 @@ def test_a_key_beyond_the_calendar_is_told_by_its_row(memory_db: Database) -> No
         tx.table("t").put(b"\xff" * 4, {b"f:n": bytes(8)})
         with pytest.raises(Misuse, match=r"table 't', key of row b'\\xff\\xff\\xff\\xff': .* outside the years"):
             list(tx.table("t", codec=dict).scan())
-
-
-def test_asyncio_has_typed_tables_too(memory_url: str) -> None:
-    asyncio.run(typed_over_asyncio(memory_url))
-
-
-async def typed_over_asyncio(memory_url: str) -> None:
-
-    async with await pyomid.aio.connect(memory_url) as db:
-        await db.create_table("accounts", families=["f"])
-        await db.table_schema("accounts", Account, row_key="id")
-        async with db.begin() as tx:
-            table = await tx.table("accounts", codec=Account)
-            await table.put(Account(1, "alice"))
-            assert await table.get(1) == Account(1, "alice")
-            assert [row async for row in table.scan()] == [Account(1, "alice")]
-            assert (await table.page(limit=1)).rows == (Account(1, "alice"),)
-            assert (await table.to_arrow(columns=["owner"])).read_all().to_pylist() == [{"owner": "alice"}]
-            with pytest.raises(MisuseType, match="not an integer type"):
-                await table.increment(1, "owner")

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from upkeep_parts import publish
 
 import pyomid
 import pyomid.aio
@@ -19,7 +20,7 @@ from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.server.local import LocalTso
-from pyomid.types import NOT_FOUND, LeaderStateChanges, Status, TableInfo
+from pyomid.types import NOT_FOUND, Status, TableInfo
 from waiting import let_compactions_count
 
 pytestmark = pytest.mark.fast
@@ -32,12 +33,6 @@ def raise_counter(db: Database, times: int) -> None:
         with db.begin() as tx:
             tx.table("t").put(b"counter", {BALANCE: b"%d" % number})
     assert db.drain(10)
-
-
-def publish(db: Database, watermark: int) -> None:
-    """As the TSO would, which has no transaction of these tests to wait for. It stays below its own later ones."""
-    leader_state = db._core.deployment.leader_state
-    leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
 
 
 def versions(db: Database) -> int:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from put_rows import put
 
 import pyomid
 import pyomid.aio
@@ -17,14 +18,6 @@ from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, Unavailable, Unkno
 pytestmark = pytest.mark.fast
 
 SOON_S = 0.01
-
-
-def put(db: Database, *keys: bytes, value: bytes = b"1") -> int:
-    with db.begin() as tx:
-        for key in keys:
-            tx.table("t").put(key, {b"f:x": value})
-    assert tx.commit_ts is not None
-    return tx.commit_ts
 
 
 def told(watch: Any) -> list[tuple[str, bytes]]:
@@ -307,13 +300,6 @@ def test_bad_watches_are_refused(memory_db: Database, options: dict[str, Any], e
         next(memory_db.watch("t", **{"max_wait_seconds": SOON_S, **options}))
     with pytest.raises(UnknownTable):
         memory_db.watch("nothing")
-
-
-def test_a_closed_watch_is_refused(memory_db: Database) -> None:
-    watch = memory_db.watch("t")
-    watch.close()
-    with pytest.raises(Misuse, match="is closed"):
-        next(watch)
 
 
 def test_asyncio_watches_the_same_and_ends_when_cancelled(url: str) -> None:

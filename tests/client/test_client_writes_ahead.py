@@ -3,106 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_faults import Around
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from test_client_table import Model, apply_to_model, apply_to_table, borders, check_reads, clear, selections, writes
+from client_faults import late_database
 
 import pyomid
-from portions import examples
-from pyomid.cells import CellBatch, CellNames
+from pyomid.cells import CellNames
 from pyomid.client.async_client import AsyncDatabase, AsyncTable
 from pyomid.client.background import Background
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
 from pyomid.client.transaction_steps import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
-from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
-from pyomid.ports import Capabilities, DataStore
+from pyomid.errors import OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect
 from pyomid.protocol.hashing import cell_id, row_id
-from pyomid.types import CellVersion, CommitRequest, ShadowWrite
-from pyomid.wiring import open_deployment
+from pyomid.types import CellVersion, CommitRequest
 
 pytestmark = pytest.mark.fast
 
 EACH = "flushBytes=1"
 """Every put leaves at once, as a write of its own."""
-
-
-@dataclass(slots=True, eq=False)
-class Begun:
-    table: str
-    version: int
-    batch: CellBatch
-
-
-class LateStore:
-    """A store that performs what was begun when it is awaited, the last one first: the worst that a network may do.
-
-    `at_once`: performs it when it is begun. `fails`: the error of a write, by its number. With `StoreFull` nothing of
-    it was performed, with any other error it was.
-    """
-
-    capabilities = Capabilities(pipelined_writes=True)
-
-    def __init__(self, real: DataStore, *, at_once: bool = False, fails: dict[int, OmidError] | None = None) -> None:
-        self._real = real
-        self._at_once = at_once
-        self._fails = fails or {}
-        self._numbers: dict[int, int] = {}
-        self.on_their_way: list[Begun] = []
-        self.most_on_their_way = 0
-        self.shadow_batches = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def begin_write(self, table: str, version: int, batch: CellBatch) -> Begun:
-        begun = Begun(table, version, batch)
-        self._numbers[id(begun)] = len(self._numbers) + 1
-        self.on_their_way.append(begun)
-        self.most_on_their_way = max(self.most_on_their_way, len(self.on_their_way))
-        if self._at_once:
-            self._real.write_batch(table, version, batch)
-        return begun
-
-    def end_writes(self, begun: Sequence[Begun]) -> None:
-        failures = []
-        for each in reversed(begun):
-            self.on_their_way.remove(each)
-            failure = self._fails.get(self._numbers[id(each)])
-            if not isinstance(failure, StoreFull):
-                self._real.write_batch(each.table, each.version, each.batch)
-            failures += [failure] if failure is not None else []
-        if failures:
-            raise failures[-1]
-
-    def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        self.shadow_batches += len(batches)
-        self._real.write_shadow_cells(table, [ShadowWrite(cell, commit_ts) for cell in CellNames(batches, version)])
-
-
-@contextmanager
-def late_database(
-    url: str,
-    *,
-    at_once: bool = False,
-    fails: dict[int, OmidError] | None = None,
-    commit: Callable[..., Any] | None = None,
-) -> Iterator[tuple[Database, LateStore]]:
-    parts = open_deployment(url)
-    store = LateStore(parts.store, at_once=at_once, fails=fails)
-    tso: Any = parts.tso if commit is None else Around(parts.tso, commit=commit)
-    with Database(replace(parts, store=store, tso=tso), url=url) as database:
-        assert database._core.pipelined_writes
-        yield database, store
 
 
 def stored(db: Database, table: str = "t") -> list[CellVersion]:
@@ -118,40 +41,6 @@ def put_rows(tx: pyomid.Transaction, count: int, *, first: int = 0) -> None:
         tx.table("t").put(b"%05d" % number, {b"f:x": b"1", b"f:y": b"2"})
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    committed=st.lists(st.lists(writes, max_size=4), max_size=2),
-    own=st.lists(writes, max_size=10),
-    start=borders,
-    stop=st.none() | borders,
-    selection=selections,
-    flush_bytes=st.sampled_from([1, 200, 1 << 20]),
-    at_once=st.booleans(),
-)
-def test_reads_are_the_snapshot_with_own_writes_over_it_wherever_these_are(
-    memory_url: str, committed: Any, own: Any, start: Any, stop: Any, selection: Any, flush_bytes: int, at_once: bool
-) -> None:
-    model: Model = {}
-    with late_database(f"{memory_url}?flushBytes={flush_bytes}", at_once=at_once) as (db, _):
-        db.create_table("t", families=["f", "g"], if_not_exists=True)
-        clear(db)
-        for one in committed:
-            with db.begin() as tx:
-                for write in one:
-                    apply_to_table(tx, tx.table("t"), write)
-                    apply_to_model(model, write)
-        snapshot = {key: dict(row) for key, row in model.items()}
-        other, tx = db.begin(), db.begin()
-        for write in own:
-            apply_to_table(tx, tx.table("t"), write)
-            apply_to_model(model, write)
-        check_reads(tx.table("t"), model, start, stop, selection, 2)
-        check_reads(other.table("t"), snapshot, start, stop, selection, 2)
-        tx.commit()
-        with db.begin() as later:
-            check_reads(later.table("t"), model, start, stop, selection, 2)
-
-
 def test_the_commit_request_leaves_when_nothing_is_on_its_way_any_more(memory_url: str) -> None:
     on_their_way: list[int] = []
 
@@ -160,7 +49,6 @@ def test_the_commit_request_leaves_when_nothing_is_on_its_way_any_more(memory_ur
         return real(request)
 
     with late_database(f"{memory_url}?{EACH}", commit=commit) as (db, store):
-        db.create_table("t", families=["f"])
         with db.begin() as tx:
             put_rows(tx, 5)
             assert len(store.on_their_way) == 5
@@ -170,7 +58,6 @@ def test_the_commit_request_leaves_when_nothing_is_on_its_way_any_more(memory_ur
 
 def test_a_row_that_is_on_its_way_is_not_sent_again_before_it_arrived(memory_url: str) -> None:
     with late_database(f"{memory_url}?{EACH}") as (db, store):
-        db.create_table("t", families=["f"])
         with db.begin() as tx:
             for value in (b"1", b"2", b"3"):
                 tx.table("t").put(b"r", {b"f:x": value})
@@ -181,7 +68,6 @@ def test_a_row_that_is_on_its_way_is_not_sent_again_before_it_arrived(memory_url
 
 def test_a_scan_under_way_shows_nothing_that_was_written_ahead_of_it_since(memory_url: str) -> None:
     with late_database(f"{memory_url}?{EACH}&scanBatchRows=1") as (db, _):
-        db.create_table("t", families=["f"])
         with db.begin() as tx:
             put_rows(tx, 2, first=10)
         with db.begin() as tx:
@@ -194,7 +80,6 @@ def test_a_scan_under_way_shows_nothing_that_was_written_ahead_of_it_since(memor
 
 def test_only_so_many_are_on_their_way(memory_url: str) -> None:
     with late_database(f"{memory_url}?{EACH}") as (db, store):
-        db.create_table("t", families=["f"])
         with db.begin() as tx:
             put_rows(tx, 3 * PIPELINED_WRITES_MAX)
         assert store.most_on_their_way == PIPELINED_WRITES_MAX
@@ -215,7 +100,6 @@ def test_a_failed_write_comes_to_light_and_makes_the_transaction_rollback_only(
     memory_url: str, how: str, error: OmidError, nth: int
 ) -> None:
     with late_database(f"{memory_url}?{EACH}", fails={nth: error}) as (db, _):
-        db.create_table("t", families=["f"])
         tx = db.begin()
         put_rows(tx, 3)
         with pytest.raises(type(error), match="lost"):
@@ -229,21 +113,9 @@ def test_a_failed_write_comes_to_light_and_makes_the_transaction_rollback_only(
         assert stored(db) == []
 
 
-def test_a_block_whose_early_write_fails_raises_that_error_and_leaves_nothing(memory_url: str) -> None:
-    with late_database(f"{memory_url}?{EACH}", fails={2: StoreFull("no room")}) as (db, _):
-        db.create_table("t", families=["f"])
-        with pytest.raises(StoreFull):
-            with db.begin() as tx:
-                put_rows(tx, 4)
-        assert tx.state is State.ROLLED_BACK
-        assert db.drain(60.0)
-        assert stored(db) == []
-
-
 @pytest.mark.parametrize("fails", [None, {2: Unavailable("lost")}], ids=["all arrive", "one is lost"])
 def test_a_rollback_awaits_what_is_on_its_way_and_deletes_it(memory_url: str, fails: Any) -> None:
     with late_database(f"{memory_url}?{EACH}", fails=fails) as (db, store):
-        db.create_table("t", families=["f"])
         tx = db.begin()
         put_rows(tx, 5)
         tx.rollback()
@@ -252,37 +124,9 @@ def test_a_rollback_awaits_what_is_on_its_way_and_deletes_it(memory_url: str, fa
         assert stored(db) == []
 
 
-def test_a_refused_commit_deletes_what_was_written_ahead(memory_url: str) -> None:
-    with late_database(f"{memory_url}?{EACH}") as (db, _):
-        db.create_table("t", families=["f"])
-        loser = db.begin()
-        put_rows(loser, 5)
-        with db.begin() as winner:
-            winner.table("t").put(b"00003", {b"f:x": b"won"})
-        with pytest.raises(ConflictError):
-            loser.commit()
-        assert db.drain(60.0)
-        assert [name.row for name in stored(db)] == [b"00003"]
-
-
-def test_of_a_client_that_dies_between_an_early_write_and_its_commit_nothing_is_seen(memory_url: str) -> None:
-    with late_database(memory_url) as (db, _):
-        db.create_table("t", families=["f"])
-        with late_database(f"{memory_url}?{EACH}", at_once=True) as (dying, _):
-            put_rows(dying.begin(), 5)
-            dying._core.abandon()
-        assert len(stored(db)) == 10
-        with db.begin() as tx:
-            assert list(tx.table("t").scan()) == []
-            tx.table("t").put(b"00003", {b"f:x": b"later"})
-        with db.begin() as tx:
-            assert list(tx.table("t").scan()) == [(b"00003", {b"f:x": b"later"})]
-
-
 @pytest.mark.parametrize("before", [0, BATCH_ROWS_MIN - 1], ids=["all in batches", "a few as rows before"])
 def test_every_cell_gets_its_shadow_cell_and_the_entry_goes(memory_url: str, before: int) -> None:
     with late_database(f"{memory_url}?flushBytes=2000") as (db, store):
-        db.create_table("t", families=["f"])
         with db.begin() as tx:
             put_rows(tx, before)
             tx.flush()
@@ -305,8 +149,7 @@ def test_what_was_written_ahead_is_named_in_the_commit_request_each_id_once(memo
         requests.append(request)
         return real(request)
 
-    with late_database(f"{memory_url}?{EACH}", commit=commit) as (db, _):
-        db.create_table("t", families=["f"], conflict_level=level)
+    with late_database(f"{memory_url}?{EACH}", commit=commit, level=level) as (db, _):
         with db.begin() as tx:
             put_rows(tx, 20)
             put_rows(tx, 1, first=7)
@@ -322,7 +165,6 @@ def test_what_was_written_ahead_is_named_in_the_commit_request_each_id_once(memo
 
 def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
     with late_database(memory_url, at_once=True) as (db, _):
-        db.create_table("t", families=["f"])
         tx = db.begin()
         for number in range(100):
             tx.table("t").put(b"%05d" % number, {b"f:x": b"v" * 10_000})
@@ -335,11 +177,6 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
         assert db.drain(60.0)
         with db.begin() as reader:
             assert reader.table("t").get(b"00042") == {b"f:x": b"v" * 10_000}
-
-
-def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
-    assert not memory_db._core.deployment.store.capabilities.pipelined_writes
-    assert not memory_db._core.pipelined_writes
 
 
 def test_the_last_effects_of_a_rollback_are_the_deletes() -> None:
@@ -358,100 +195,79 @@ def test_the_last_effects_of_a_rollback_are_the_deletes() -> None:
     assert order == ["EndWrites", "DeleteVersions"]
 
 
-def in_tasks(database: Database, body: Callable[[AsyncDatabase], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with AsyncDatabase(database) as tasks:
-            await body(tasks)
-
-    asyncio.run(main())
-
-
 async def put_rows_in_task(table: AsyncTable, count: int) -> None:
     for number in range(count):
         await table.put(b"%05d" % number, {b"f:x": b"1"})
 
 
-def test_a_tasks_writes_leave_ahead_and_are_durable_before_its_commit(memory_url: str) -> None:
-    async def body(tasks: AsyncDatabase) -> None:
-        async with tasks.begin() as tx:
-            table = await tx.table("t")
-            await put_rows_in_task(table, 5)
-            assert len(store.on_their_way) == 5
-            assert len([key async for key, _ in table.scan()]) == 5
-            assert not store.on_their_way
-            await put_rows_in_task(table, 3)
-        assert not store.on_their_way
-        async with tasks.begin() as tx:
-            assert len([key async for key, _ in (await tx.table("t")).scan()]) == 5
-
+async def test_a_tasks_writes_leave_ahead_and_are_durable_before_its_commit(memory_url: str) -> None:
     with late_database(f"{memory_url}?{EACH}") as (db, store):
-        db.create_table("t", families=["f"])
-        in_tasks(db, body)
+        async with AsyncDatabase(db) as tasks:
+            async with tasks.begin() as tx:
+                table = await tx.table("t")
+                await put_rows_in_task(table, 5)
+                assert len(store.on_their_way) == 5
+                assert len([key async for key, _ in table.scan()]) == 5
+                assert not store.on_their_way
+                await put_rows_in_task(table, 3)
+            assert not store.on_their_way
+            async with tasks.begin() as tx:
+                assert len([key async for key, _ in (await tx.table("t")).scan()]) == 5
 
 
-def test_a_tasks_write_that_fails_on_its_way_ends_in_a_rollback(memory_url: str) -> None:
-    async def body(tasks: AsyncDatabase) -> None:
-        tx = await tasks.begin()
-        with pytest.raises(Unavailable):
-            async with tx:
-                await put_rows_in_task(await tx.table("t"), 5)
-        assert tx.state is State.ROLLED_BACK
-        assert await tasks.drain(60)
-
+async def test_a_tasks_write_that_fails_on_its_way_ends_in_a_rollback(memory_url: str) -> None:
     with late_database(f"{memory_url}?{EACH}", fails={2: Unavailable("cut")}) as (db, store):
-        db.create_table("t", families=["f"])
-        in_tasks(db, body)
+        async with AsyncDatabase(db) as tasks:
+            tx = await tasks.begin()
+            with pytest.raises(Unavailable):
+                async with tx:
+                    await put_rows_in_task(await tx.table("t"), 5)
+            assert tx.state is State.ROLLED_BACK
+            assert await tasks.drain(60)
         assert not store.on_their_way
         assert not stored(db)
 
 
-@pytest.mark.parametrize("kind", [effects.BeginWrite, effects.EndWrites], ids=["leaving", "awaited"])
-def test_a_cancelled_task_never_commits_writes_on_their_way(memory_url: str, kind: type[Effect]) -> None:
-    async def body(tasks: AsyncDatabase) -> None:
-        perform = tasks._driver.perform
+def cancel(monkeypatch: pytest.MonkeyPatch, tasks: AsyncDatabase, at: type[Effect]) -> None:
+    """A task is cancelled when such an effect is done."""
+    perform = tasks._driver.perform
 
-        async def performed(effect: Effect) -> Any:
-            result = await perform(effect)
-            if type(effect) is kind:
-                raise asyncio.CancelledError
-            return result
+    async def performed(effect: Effect) -> Any:
+        result = await perform(effect)
+        if type(effect) is at:
+            raise asyncio.CancelledError
+        return result
 
-        tasks._driver.perform = performed  # type: ignore[method-assign]
-        tx = await tasks.begin()
-        with pytest.raises(asyncio.CancelledError):
-            async with tx:
-                await put_rows_in_task(await tx.table("t"), 3)
-        assert tx.state is State.ROLLED_BACK
+    monkeypatch.setattr(tasks._driver, "perform", performed)
 
+
+@pytest.mark.parametrize("at", [effects.BeginWrite, effects.EndWrites], ids=["leaving", "awaited"])
+async def test_a_cancelled_task_never_commits_writes_on_their_way(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch, at: type[Effect]
+) -> None:
     with late_database(f"{memory_url}?{EACH}") as (db, _):
-        db.create_table("t", families=["f"])
-        in_tasks(db, body)
+        async with AsyncDatabase(db) as tasks:
+            cancel(monkeypatch, tasks, at)
+            tx = await tasks.begin()
+            with pytest.raises(asyncio.CancelledError):
+                async with tx:
+                    await put_rows_in_task(await tx.table("t"), 3)
+            assert tx.state is State.ROLLED_BACK
     with pyomid.connect(memory_url) as reader, reader.begin() as tx:
         assert not list(tx.table("t").scan())
 
 
-def test_a_read_cancelled_amid_writes_says_why_it_is_over(memory_url: str) -> None:
+async def test_a_read_cancelled_amid_writes_says_why_it_is_over(memory_url: str) -> None:
     """It awaited writes that were sent ahead: nobody knows what became of them."""
-
-    async def body(tasks: AsyncDatabase) -> None:
-        perform = tasks._driver.perform
-
-        async def performed(effect: Effect) -> Any:
-            if type(effect) is effects.EndWrites:
-                raise asyncio.CancelledError
-            return await perform(effect)
-
-        tx = await tasks.begin()
-        table = await tx.table("t")
-        await put_rows_in_task(table, 1)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tasks._driver, "perform", performed)
-            with pytest.raises(asyncio.CancelledError):
-                await table.get(b"other")
-        with pytest.raises(TransactionEnded, match="CancelledError"):
-            await tx.commit()
-        await tx.rollback()
-
     with late_database(f"{memory_url}?{EACH}") as (db, _):
-        db.create_table("t", families=["f"])
-        in_tasks(db, body)
+        async with AsyncDatabase(db) as tasks:
+            tx = await tasks.begin()
+            table = await tx.table("t")
+            await put_rows_in_task(table, 1)
+            with pytest.MonkeyPatch.context() as patch:
+                cancel(patch, tasks, effects.EndWrites)
+                with pytest.raises(asyncio.CancelledError):
+                    await table.get(b"other")
+            with pytest.raises(TransactionEnded, match="CancelledError"):
+                await tx.commit()
+            await tx.rollback()

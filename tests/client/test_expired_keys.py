@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from upkeep_parts import folder_upkeep
 
 import pyomid
 from pyomid import AlreadyDone
@@ -158,15 +158,7 @@ def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path
     clock = Days()
 
     def upkeep() -> FolderUpkeep:
-        return FolderUpkeep(
-            tmp_path,
-            lambda: replace(db._core.deployment, closers=()),
-            lambda: 0,
-            share=0.5,
-            retry_s=60.0,
-            keep_keys_s=30 * DAY_S,
-            expiry_clock=clock,
-        )
+        return folder_upkeep(db, tmp_path, keep_keys_s=30 * DAY_S, expiry_clock=clock)
 
     db.run_once("first", add_one)
     upkeep().round()

@@ -7,21 +7,19 @@ import asyncio
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pyarrow
 import pytest
+from client_faults import late_database
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_client_writes_ahead import LateStore
 
 import pyomid
 import pyomid.aio
 from portions import examples
 from pyomid.client.database import Database
 from pyomid.client.tables import arrow
-from pyomid.wiring import open_deployment
 
 pytestmark = pytest.mark.fast
 
@@ -200,9 +198,8 @@ def test_a_read_of_asyncio_that_has_begun_shows_own_writes_as_of_its_begin(
 def test_a_read_that_has_begun_shows_own_writes_as_of_its_begin_while_they_leave(
     memory_url: str, name: str, acts: Any, flush_bytes: int, at_once: bool
 ) -> None:
-    parts = open_deployment(f"{memory_url}?flushBytes={flush_bytes}&scanBatchRows=2")
-    store: Any = LateStore(parts.store, at_once=at_once)
-    with Database(replace(parts, store=store), url=memory_url) as db, rows_at_once(2):
+    options = f"flushBytes={flush_bytes}&scanBatchRows=2"
+    with late_database(f"{memory_url}?{options}", at_once=at_once, level=None) as (db, _), rows_at_once(2):
         make_tables(db)
         asyncio.run(check(db, name, acts))
 

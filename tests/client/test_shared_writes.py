@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -53,16 +54,11 @@ def write(
     return WriteCells(table, version, [RowWrite(b"%04d-%d" % (version, row), cells) for row in range(rows)])
 
 
-Body = Callable[[SharedWrites, HeldStore], Awaitable[None]]
-
-
-def with_writes(body: Body) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        with ThreadPoolExecutor(2) as threads:
-            await body(SharedWrites(store, threads), store)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def held_writes() -> AsyncIterator[tuple[SharedWrites, HeldStore]]:
+    store = HeldStore()
+    with ThreadPoolExecutor(2) as threads:
+        yield SharedWrites(store, threads), store
 
 
 async def arrived(store: HeldStore) -> None:
@@ -75,8 +71,8 @@ async def begun(shared: SharedWrites, *writes: WriteCells) -> list[asyncio.Task[
     return tasks
 
 
-def test_what_comes_during_a_call_shares_the_next_one() -> None:
-    async def body(shared: SharedWrites, store: HeldStore) -> None:
+async def test_what_comes_during_a_call_shares_the_next_one() -> None:
+    async with held_writes() as (shared, store):
         tasks = await begun(shared, write(50), write(100), write(150), write(200, table="u"))
         await arrived(store)
         await arrived(store)
@@ -86,22 +82,18 @@ def test_what_comes_during_a_call_shares_the_next_one() -> None:
         assert store.rows() == [b"0050-0", b"0100-0", b"0150-0"]
         assert store.rows("u") == [b"0200-0"]
 
-    with_writes(body)
 
-
-def test_a_bad_write_fails_alone() -> None:
-    async def body(shared: SharedWrites, store: HeldStore) -> None:
+async def test_a_bad_write_fails_alone() -> None:
+    async with held_writes() as (shared, store):
         tasks = await begun(shared, write(50), write(100), write(150, b"none"), write(200))
         store.lets.release(2)
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), type(None), Misuse, type(None)]
         assert store.rows() == [b"0050-0", b"0100-0", b"0200-0"]
 
-    with_writes(body)
 
-
-def test_a_calls_error_is_of_all_it_carried_and_the_next_goes() -> None:
-    async def body(shared: SharedWrites, store: HeldStore) -> None:
+async def test_a_calls_error_is_of_all_it_carried_and_the_next_goes() -> None:
+    async with held_writes() as (shared, store):
         store.error = Misuse("broken")
         first, second = await begun(shared, write(50), write(100))
         store.lets.release(2)
@@ -110,13 +102,10 @@ def test_a_calls_error_is_of_all_it_carried_and_the_next_goes() -> None:
         await second
         assert store.rows() == [b"0100-0"]
 
-    with_writes(body)
 
-
-def test_a_write_cancelled_before_its_call_is_never_sent() -> None:
+async def test_a_write_cancelled_before_its_call_is_never_sent() -> None:
     """A rollback deletes what its transaction wrote: a write that left behind it would stay for ever."""
-
-    async def body(shared: SharedWrites, store: HeldStore) -> None:
+    async with held_writes() as (shared, store):
         first, second, third = await begun(shared, write(50), write(100), write(150))
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -133,11 +122,9 @@ def test_a_write_cancelled_before_its_call_is_never_sent() -> None:
         await shared.write(write(250))
         assert store.rows() == [b"0050-0", b"0150-0", b"0200-0", b"0250-0"]
 
-    with_writes(body)
 
-
-def test_a_call_is_bounded() -> None:
-    async def body(shared: SharedWrites, store: HeldStore) -> None:
+async def test_a_call_is_bounded() -> None:
+    async with held_writes() as (shared, store):
         half = ROWS_MAX // 2
         tasks = await begun(shared, *(write(50 * version, rows=half) for version in range(1, 5)))
         store.lets.release(3)
@@ -150,20 +137,15 @@ def test_a_call_is_bounded() -> None:
         await asyncio.gather(*tasks)
         assert store.calls == [[250], [300, 350], [400]]
 
-    with_writes(body)
 
-
-def test_without_a_thread_a_write_is_refused_and_not_kept() -> None:
-    async def main() -> None:
-        store = HeldStore()
-        threads = ThreadPoolExecutor(1)
-        shared = SharedWrites(store, threads)
-        store.lets.release(2)
-        await shared.write(write(50))
-        threads.shutdown()
-        for version in (100, 150):
-            with pytest.raises(RuntimeError, match="shutdown"):
-                await shared.write(write(version))
-        assert store.rows() == [b"0050-0"]
-
-    asyncio.run(main())
+async def test_without_a_thread_a_write_is_refused_and_not_kept() -> None:
+    store = HeldStore()
+    threads = ThreadPoolExecutor(1)
+    shared = SharedWrites(store, threads)
+    store.lets.release(2)
+    await shared.write(write(50))
+    threads.shutdown()
+    for version in (100, 150):
+        with pytest.raises(RuntimeError, match="shutdown"):
+            await shared.write(write(version))
+    assert store.rows() == [b"0050-0"]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from upkeep_parts import failing_merges, publish
 
 from pyomid.cli import main
 from pyomid.cli.upkeep import ending
 from pyomid.client.database import Database
 from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
-from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.types import KeyRange, LeaderStateChanges
+from pyomid.errors import Misuse, Unavailable
+from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast
 
@@ -52,14 +52,6 @@ class Turn:
 
 def rounds_of(db: Database, hand: Hand, **options: object) -> CompactionRounds:
     return CompactionRounds(lambda: db, EVERY_S, threading.Event(), lambda: True, wall_clock=hand, **options)  # type: ignore[arg-type]
-
-
-def publish(db: Database) -> None:
-    """W passes what was begun so far."""
-    begun = db.begin()
-    begun.rollback()
-    leader_state = db._core.deployment.leader_state
-    leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=begun.start_ts))
 
 
 def records(db: Database, table: str) -> list[int]:
@@ -114,31 +106,26 @@ def test_a_record_of_a_clock_that_was_ahead_puts_nothing_off(memory_db: Database
     assert right.recorded_at_s == hand.now_s
 
 
-def failing_merges_of_a(database: Database, error: OmidError) -> tuple[list[str], Callable[[], None]]:
-    """Make the tables a and b, with something to compact, and let merges of a fail. Return the tables of the merges
-    that were tried, in their order, and what lets merges of a succeed."""
-    for table in ("a", "b"):
-        database.create_table(table, ["f"])
-        put(database, table)
-    publish(database)
-    store, merge = database._core.deployment.store, database._core.deployment.store.flush_and_merge
-    tried: list[str] = []
-    is_mended = threading.Event()
+def made(db: Database, *tables: str, **options: float) -> list[str]:
+    """With something to compact in each."""
+    for table in tables:
+        db.create_table(table, ["f"], **options)  # type: ignore[arg-type]
+        put(db, table)
+    publish(db)
+    return list(tables)
 
-    def merges(table: str, region: KeyRange) -> None:
-        tried.append(table)
-        if table == "a" and not is_mended.is_set():
-            raise error
-        merge(table, region)
 
-    store.flush_and_merge = merges  # type: ignore[method-assign]
-    return tried, is_mended.set
+def round_at(rounds: CompactionRounds, *times_s: float) -> None:
+    """By the clock that says when what failed is tried again."""
+    for now_s in times_s:
+        rounds._clock = lambda now_s=now_s: now_s  # type: ignore[misc]
+        rounds.round()
 
 
 def test_what_does_not_answer_comes_behind_all_others(memory_db: Database, hand: Hand) -> None:
     """One region that stays away for hours: the others are compacted meanwhile."""
-    tried, mend = failing_merges_of_a(memory_db, Unavailable("the region of 'a' is in transition"))
-    rounds = rounds_of(memory_db, hand, tables=["a", "b"])
+    rounds = rounds_of(memory_db, hand, tables=made(memory_db, "a", "b"))
+    tried, mend = failing_merges(memory_db, "a", Unavailable("the region of 'a' is in transition"))
     for _ in range(2):
         with pytest.raises(Unavailable):
             rounds.round()
@@ -163,19 +150,14 @@ def test_a_named_table_that_is_gone_holds_up_no_other(
 
 def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     """It is tried again later, and its error is logged once."""
-    tried, mend = failing_merges_of_a(memory_db, Misuse("permission denied"))
-    rounds = rounds_of(memory_db, hand, tables=["a", "b"])
-    now_s = [0.0]
-    rounds._clock = lambda: now_s[0]
-    for at_s in (1.0, 2.0, 100.0):
-        now_s[0] = at_s
-        rounds.round()
+    rounds = rounds_of(memory_db, hand, tables=made(memory_db, "a", "b"))
+    tried, mend = failing_merges(memory_db, "a", Misuse("permission denied"))
+    round_at(rounds, 1.0, 2.0, 100.0)
     assert tried == ["a", "b", "a"]
     assert records(memory_db, "b")
     assert caplog.text.count("compaction of table 'a' failed") == 1
     mend()
-    now_s[0] = 200.0
-    rounds.round()
+    round_at(rounds, 200.0)
     assert records(memory_db, "a")
 
 
@@ -183,10 +165,7 @@ def test_expiry_that_fails_holds_up_no_compaction_and_no_other_table(
     memory_db: Database, hand: Hand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     moved, move = list[str](), expire.move_floor
-    for table in ("a", "b"):
-        memory_db.create_table(table, ["f"], ttl_seconds=3600)
-        put(memory_db, table)
-    publish(memory_db)
+    made(memory_db, "a", "b", ttl_seconds=3600)
 
     def moves(database: Database, table: str, **options: Any) -> expire.Moved:
         moved.append(table)
@@ -196,22 +175,16 @@ def test_expiry_that_fails_holds_up_no_compaction_and_no_other_table(
 
     monkeypatch.setattr(expire, "move_floor", moves)
     rounds = rounds_of(memory_db, hand)
-    now_s = [0.0]
-    rounds._clock = lambda: now_s[0]
-    for at_s in (1.0, 2.0, 100.0):
-        now_s[0] = at_s
-        rounds.round()
+    round_at(rounds, 1.0, 2.0, 100.0)
     assert moved == ["a", "b", "b", "a", "b"]
     assert records(memory_db, "a")
     assert caplog.text.count("expiry of table 'a' failed") == 1
 
 
 def test_a_named_table_that_is_dropped_during_compaction_holds_up_no_other(memory_db: Database, hand: Hand) -> None:
-    for table in ("a", "b", "c"):
-        memory_db.create_table(table, ["f"])
-        put(memory_db, table)
-    publish(memory_db)
-    store, merge = memory_db._core.deployment.store, memory_db._core.deployment.store.flush_and_merge
+    tables = made(memory_db, "a", "b", "c")
+    store = memory_db._core.deployment.store
+    merge = store.flush_and_merge
 
     def merges(table: str, region: KeyRange) -> None:
         merge(table, region)
@@ -219,7 +192,7 @@ def test_a_named_table_that_is_dropped_during_compaction_holds_up_no_other(memor
             memory_db.drop_table("b")
 
     store.flush_and_merge = merges  # type: ignore[method-assign]
-    rounds_of(memory_db, hand, tables=["a", "b", "c"]).round()
+    rounds_of(memory_db, hand, tables=tables).round()
     assert records(memory_db, "c")
 
 

@@ -10,7 +10,7 @@ tso.settle()                                performs everything
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pyomid.errors import OmidError
 from pyomid.oracle.instructions import (
@@ -26,8 +26,10 @@ from pyomid.oracle.instructions import (
 from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.types import BeginReply, CommitRequest, LeaderRecord
+from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest, LeaderRecord
 from pyomid.wire.messages import Answer, Begin, Refused, Request
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -42,6 +44,18 @@ class Waiting:
     def refusal(self) -> OmidError:
         assert isinstance(self.answer, Refused), self.answer
         return self.answer.as_error()
+
+
+def committed(answer: object) -> int:
+    assert isinstance(answer, CommitReply), answer
+    assert answer.committed, answer
+    return answer.commit_ts
+
+
+def reason(answer: object) -> AbortReason | None:
+    assert isinstance(answer, CommitReply), answer
+    assert not answer.committed, answer
+    return answer.reason
 
 
 def memory_stores(state: LeaderRecord | None = None) -> TsoStores:
@@ -79,6 +93,11 @@ class Script:
         self.settle()
         return waiting
 
+    def told(self, kind: type[T], request: Request) -> T:
+        answer = self.ask_settled(request).answer
+        assert isinstance(answer, kind), answer
+        return answer
+
     def begin(self, not_before: int = 0) -> int:
         return self.ask(Begin(not_before)).start_ts
 
@@ -98,6 +117,12 @@ class Script:
             self._feed()
         self.now_s += seconds
         self._feed()
+
+    def pass_time(self, seconds: float, times: int = 1) -> None:
+        """With what the stores are asked meanwhile."""
+        for _ in range(times):
+            self.tick(seconds)
+            self.settle()
 
     def stall(self, seconds: float) -> None:
         self.now_s += seconds

@@ -39,59 +39,42 @@ def orphans_of(cells: list[Cell], watermark: int) -> np.ndarray:
     )
 
 
-def test_a_version_superseded_above_the_watermark_stays() -> None:
-    old, new = cell(b"q", 100, 200), cell(b"q", 300, 1000)
-    assert clean([old, new], 500) == [old, new]
+STAY, GO = True, False
+ROWS: dict[str, list[tuple[Cell, bool]]] = {
+    "superseded above W": [(cell(b"q", 100, 200), STAY), (cell(b"q", 300, 1000), STAY)],
+    "superseded below W": [(cell(b"q", 100, 200), GO), (cell(b"q", 300, 400), STAY)],
+    "of conflict-free ones the greatest version": [(cell(b"q", 100, 400), GO), (cell(b"q", 200, 300), STAY)],
+    "among those committed below": [(cell(b"q", 100, 600), STAY), (cell(b"q", 200, 300), STAY)],
+    "columns are judged apart": [(cell(b"a", 100, 200), STAY), (cell(b"b", 300, 400), STAY)],
+    "a tombstone goes with what it hides": [(cell(b"q", 100, 200), GO), (cell(b"q", 300, 400, None), GO)],
+    "and stays with it": [(cell(b"q", 100, 900), STAY), (cell(b"q", 300, 400, None), STAY)],
+    "a family tombstone takes its family's columns with it": [
+        (cell(b"a", 100, 200), GO),
+        (cell(b"b", 100, 200), GO),
+        (cell(b"", 300, 400, None), GO),
+        (cell(b"q", 100, 200, family=b"g"), STAY),
+    ],
+    "a family tombstone stays while it hides anything": [
+        (cell(b"a", 100, 200), GO),
+        (cell(b"b", 150, 900), STAY),
+        (cell(b"", 300, 400, None), STAY),
+    ],
+    "a value under the empty qualifier takes nothing with it": [
+        (cell(b"a", 100, 200), STAY),
+        (cell(b"", 300, 400), STAY),
+    ],
+    "nor keeps what a family tombstone hid": [
+        (cell(b"a", 100, 200), GO),
+        (cell(b"", 200, 300, None), GO),
+        (cell(b"", 300, 400), STAY),
+    ],
+    "orphans go, and what is above W is left alone": [(cell(b"q", 300, 0), GO), (cell(b"q", 550, 0), STAY)],
+}
 
 
-def test_the_greatest_version_committed_below_the_watermark_stays_alone() -> None:
-    assert clean([cell(b"q", 100, 200), cell(b"q", 300, 400)], 500) == [cell(b"q", 300, 400)]
-
-
-def test_conflict_free_versions_are_judged_by_version_among_those_committed_below() -> None:
-    late, early = cell(b"q", 100, 400), cell(b"q", 200, 300)
-    assert clean([late, early], 500) == [early]
-    assert clean([late, early], 350) == [late, early]
-
-
-def test_columns_of_one_row_are_judged_apart() -> None:
-    a, b = cell(b"a", 100, 200), cell(b"b", 300, 400)
-    assert clean([a, b], 500) == [a, b]
-
-
-def test_a_tombstone_goes_with_what_it_hides() -> None:
-    assert clean([cell(b"q", 100, 200), cell(b"q", 300, 400, None)], 500) == []
-
-
-def test_a_tombstone_stays_while_it_hides_a_version_that_must_stay() -> None:
-    hidden, tombstone = cell(b"q", 100, 900), cell(b"q", 300, 400, None)
-    assert clean([hidden, tombstone], 500) == [hidden, tombstone]
-
-
-def test_a_family_tombstone_takes_all_columns_of_its_family_with_it() -> None:
-    other = cell(b"q", 100, 200, family=b"g")
-    cells = [cell(b"a", 100, 200), cell(b"b", 100, 200), cell(b"", 300, 400, None), other]
-    assert clean(cells, 500) == [other]
-
-
-def test_a_family_tombstone_stays_while_it_hides_anything() -> None:
-    cells = [cell(b"a", 100, 200), cell(b"b", 150, 900), cell(b"", 300, 400, None)]
-    assert clean(cells, 500) == [cells[1], cells[2]]
-
-
-def test_a_value_under_the_empty_qualifier_takes_nothing_with_it() -> None:
-    cells = [cell(b"a", 100, 200), cell(b"", 300, 400)]
-    assert clean(cells, 500) == cells
-
-
-def test_what_a_family_tombstone_hid_goes_though_a_value_came() -> None:
-    cells = [cell(b"a", 100, 200), cell(b"", 200, 300, None), cell(b"", 300, 400)]
-    assert clean(cells, 500) == [cells[2]]
-
-
-def test_orphans_go_and_versions_above_the_watermark_are_left_alone() -> None:
-    running = cell(b"q", 550, 0)
-    assert clean([cell(b"q", 300, 0), running], 500) == [running]
+@pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
+def test_of_a_row_these_cells_stay_at_w_500(row: list[tuple[Cell, bool]]) -> None:
+    assert clean([cell for cell, _ in row], 500) == [cell for cell, stays in row if stays]
 
 
 def test_an_unresolved_version_that_was_not_settled_is_not_dropped() -> None:

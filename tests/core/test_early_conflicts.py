@@ -39,8 +39,7 @@ class Job:
     def report(self, branch: int, *ids: int, part: int = 0) -> Done | Refused:
         table, _ = self.branches[branch]
         packed = np.array(sorted(ids), dtype="<i8").tobytes()
-        answer = self.tso.ask_settled(ReportIds(self.start_ts, table, branch, part, packed)).answer
-        assert isinstance(answer, Done | Refused)
+        answer = self.tso.told(Done | Refused, ReportIds(self.start_ts, table, branch, part, packed))
         self.branches[branch] = (table, len(ids))
         return answer
 
@@ -49,8 +48,7 @@ class Job:
         count = 0 if claims else sum(self.branches[branch][1] for branch in branches)
         level = WriteSetLevel.TABLE if claims else WriteSetLevel.IDS
         request = CommitRequest(self.start_ts, (), tuple(tables), branches, level, reported_ids=count)
-        answer = self.tso.ask_settled(request).answer
-        assert isinstance(answer, CommitReply)
+        answer = self.tso.told(CommitReply, request)
         return answer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machine_script import Script, Waiting
+from machine_script import Script, Waiting, committed, reason
 
 from conformance import put_entry, remove_entry
 from pyomid.oracle.instructions import Flush, MarkUnknownTable, ReadTables
@@ -28,11 +28,8 @@ def ask(tso: Script, cell: int = 1) -> Waiting:
     return tso.ask(CommitRequest(tso.begin(), (cell,), (JAVA,)))
 
 
-def commit(tso: Script, cell: int = 1) -> CommitReply:
-    waiting = ask(tso, cell)
-    tso.settle()
-    assert isinstance(waiting.answer, CommitReply)
-    return waiting.answer
+def commit(tso: Script) -> None:
+    committed(tso.commit(tso.begin(), 1, table_ids=(JAVA,)))
 
 
 def test_a_mark_is_made_once_and_remembered() -> None:
@@ -44,7 +41,7 @@ def test_a_mark_is_made_once_and_remembered() -> None:
     assert not tso.pending(Flush)
     tso.finish(MarkUnknownTable)
     tso.settle()
-    assert all(isinstance(each.answer, CommitReply) and each.answer.committed for each in first)
+    assert all(committed(each.answer) for each in first)
     once = marks(tso)
     ask(tso, 99)
     assert [type(call.operation) for call in tso.calls] == [Flush]
@@ -58,7 +55,7 @@ def test_a_new_tso_marks_again() -> None:
     tso = Script()
     commit(tso)
     once = marks(tso)
-    assert commit(Script(tso.stores)).committed
+    commit(Script(tso.stores))
     assert marks(tso)[JAVA] != once[JAVA]
 
 
@@ -68,7 +65,7 @@ def test_a_commit_behind_a_drop_s_fence_marks_anew() -> None:
     commit(tso)
     tso.ask_settled(Fence(JAVA))
     seen = marks(tso)[JAVA]
-    assert commit(tso).committed
+    commit(tso)
     tso.stores.catalog.clear_unknown_table(JAVA, seen)
     assert JAVA in marks(tso)
 
@@ -77,11 +74,11 @@ def test_a_dropped_table_is_unknown_from_its_fence_on() -> None:
     """The refresh comes after seconds only."""
     tso = Script()
     register(tso)
-    assert commit(tso).committed
+    commit(tso)
     assert not marks(tso)
     remove_entry(tso.stores.catalog, "java")
     tso.ask_settled(Fence(JAVA))
-    assert commit(tso).committed
+    commit(tso)
     assert JAVA in marks(tso)
 
 
@@ -95,7 +92,7 @@ def test_a_read_from_before_the_fence_says_nothing() -> None:
     tso.settle()
     assert isinstance(fence.answer, FenceReply)
     tso.done(read)
-    assert commit(tso).committed
+    commit(tso)
     assert JAVA in marks(tso)
 
 
@@ -112,7 +109,7 @@ def test_a_fence_waits_for_a_mark_on_its_way() -> None:
     assert isinstance(fence.answer, FenceReply)
     assert early.answer == CommitReply(early.answer.start_ts, 0, AbortReason.FENCE, fence.answer.fence_ts)  # type: ignore[union-attr]
     tso.stores.catalog.clear_unknown_table(JAVA, marks(tso)[JAVA])
-    assert commit(tso).committed
+    commit(tso)
     assert JAVA in marks(tso)
 
 
@@ -127,8 +124,7 @@ def test_what_a_fence_refuses_leaves_no_mark(looking: bool) -> None:
         tso.ask_settled(Fence(JAVA))
         waiting = tso.ask(request)
     tso.settle()
-    assert isinstance(waiting.answer, CommitReply)
-    assert waiting.answer.reason is AbortReason.FENCE
+    assert reason(waiting.answer) is AbortReason.FENCE
     assert not marks(tso)
 
 
@@ -137,7 +133,7 @@ def test_a_registered_table_loses_no_belief_by_a_fence_for_long() -> None:
     register(tso)
     commit(tso)
     tso.ask_settled(Fence(JAVA))
-    assert commit(tso).committed
+    commit(tso)
     assert not marks(tso)
     ask(tso)
     assert not tso.pending(ReadTables)

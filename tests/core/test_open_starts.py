@@ -33,9 +33,7 @@ def tells(tso: Script, peer: str, oldest: int, *, client: bytes = b"", connectio
 
 def low_watermark(tso: Script) -> int:
     """After the next rise; everything durable."""
-    for _ in range(3):
-        tso.tick(INTERVAL_S)
-        tso.settle()
+    tso.pass_time(INTERVAL_S, times=3)
     status = tso.machine.status()
     assert status.watermark == status.low_watermark
     return status.low_watermark
@@ -51,8 +49,7 @@ def test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays() -> None:
         tells(tso, "b", start_ts)
         assert isinstance(tso.commit(start_ts, *range(first, first + 28)), CommitReply)
         tells(tso, "b", 0)
-        tso.tick(INTERVAL_S)
-        tso.settle()
+        tso.pass_time(INTERVAL_S)
     status = tso.machine.status()
     assert status.watermark < silent < told < writer < status.low_watermark
     assert "an unnamed client" in status.held_back_by
@@ -60,8 +57,7 @@ def test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays() -> None:
     assert isinstance(refused, CommitReply)
     assert refused.reason is AbortReason.LOW_WATERMARK, "what the map has forgotten may be in its way"
     tells(tso, "a", 0)
-    tso.tick(1.2 * AGE_S)
-    tso.settle()
+    tso.pass_time(1.2 * AGE_S)
     assert tso.machine.status().watermark >= writer, "age passes all"
 
 
@@ -78,8 +74,7 @@ def test_an_open_transaction_may_claim_a_table_whatever_was_evicted() -> None:
 
 
 def low_watermark_of_commits(tso: Script) -> int:
-    tso.tick(3 * INTERVAL_S)
-    tso.settle()
+    tso.pass_time(3 * INTERVAL_S)
     return tso.machine.status().low_watermark
 
 

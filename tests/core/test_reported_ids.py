@@ -41,8 +41,7 @@ class Job:
     def commit(self, reported_ids: int | None = None) -> CommitReply:
         count = self.reported if reported_ids is None else reported_ids
         request = CommitRequest(self.start_ts, (), (TABLE,), (self.branch,), reported_ids=count)
-        answer = self.tso.ask_settled(request).answer
-        assert isinstance(answer, CommitReply)
+        answer = self.tso.told(CommitReply, request)
         return answer
 
 
@@ -62,8 +61,7 @@ def test_ids_of_a_job_are_kept_until_no_earlier_start_can_commit() -> None:
     )
     assert tso.machine.oracle.conflict_map.entries == 0, "they are not in the map"
     late = tso.begin()
-    tso.tick(2 * tso.settings.max_transaction_age_s)
-    tso.settle()
+    tso.pass_time(2 * tso.settings.max_transaction_age_s)
     assert kept(tso) == 0
     assert isinstance(tso.commit(late, 3, table_ids=(TABLE,)), CommitReply)
 
@@ -172,8 +170,7 @@ def test_a_part_that_comes_twice_needs_room_once() -> None:
 def test_malformed_ids_are_refused(ids: bytes) -> None:
     tso = Script()
     job = Job(tso)
-    refused = tso.ask_settled(ReportIds(job.start_ts, TABLE, job.branch, 0, ids)).answer
-    assert isinstance(refused, Refused)
+    refused = tso.told(Refused, ReportIds(job.start_ts, TABLE, job.branch, 0, ids))
     assert "malformed" in refused.message
 
 
@@ -190,8 +187,7 @@ def test_a_commit_with_reported_ids_names_its_tables() -> None:
     job = Job(tso)
     job.report(1)
     request = CommitRequest(job.start_ts, branches=(job.branch,), reported_ids=1)
-    refused = tso.ask_settled(request).answer
-    assert isinstance(refused, Refused)
+    refused = tso.told(Refused, request)
     assert "names no table" in refused.message
 
 

@@ -120,6 +120,17 @@ class World:
         self.rng.choice((self.begin, self.commit, self.heal, self.heal, self.complete, self.land, self.seal))()
 
 
+def lived(seed: int) -> World:
+    world = World(random.Random(seed))
+    for _ in range(world.rng.randint(5, 40)):
+        world.step()
+        if world.rng.random() < 0.08:
+            world.fail_over()
+        if world.rng.random() < 0.05:
+            world.sanitize()
+    return world
+
+
 def taken(world: World) -> tuple[int, BackupManifest, dict[int, int], Cells]:
     """A back-up in the order of `HBaseBackup`, with steps of others between. Nothing is sealed or cleaned that a reader
     at the moment needs: that is what the lease is for."""
@@ -185,13 +196,7 @@ def newest(cells: Cells, commits: dict[int, int]) -> Cells:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_a_cut_backup_is_what_a_reader_at_its_moment_sees(seed: int) -> None:
-    world = World(random.Random(seed))
-    for _ in range(world.rng.randint(5, 40)):
-        world.step()
-        if world.rng.random() < 0.08:
-            world.fail_over()
-        if world.rng.random() < 0.05:
-            world.sanitize()
+    world = lived(seed)
     certain = dict(world.decided)
     moment, manifest, entries, cells = taken(world)
     left = cut(manifest, entries, cells)
@@ -207,13 +212,7 @@ def test_the_universe_has_late_entries_healed_in_part() -> None:
     """Else the law above would hold without the search for doubtful starts."""
     doubtful = 0
     for seed in range(300):
-        world = World(random.Random(seed))
-        for _ in range(world.rng.randint(5, 40)):
-            world.step()
-            if world.rng.random() < 0.08:
-                world.fail_over()
-            if world.rng.random() < 0.05:
-                world.sanitize()
+        world = lived(seed)
         _, manifest, entries, cells = taken(world)
         for start in {start for _, start in cells if manifest.horizon <= start <= manifest.epoch}:
             states = {bool(commit) for (_, each), commit in cells.items() if each == start}

@@ -26,10 +26,8 @@ def share(tso: Script, start_ts: int, term_s: float = TERM_S) -> int:
 
 def pass_time(tso: Script, seconds: float) -> None:
     """What is over then is gone, and W published behind it."""
-    tso.tick(seconds)
-    tso.settle()
-    tso.tick(1.0)
-    tso.settle()
+    tso.pass_time(seconds)
+    tso.pass_time(1.0)
 
 
 def test_w_follows_the_oldest_load_while_new_ones_come() -> None:
@@ -76,8 +74,7 @@ def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
     branch = tso.begin()
     tso.ask_settled(GrantLease(job, 1000.0))
     share(tso, job)
-    reply = tso.ask_settled(CommitRequest(job, (1,), branches=(branch,))).answer
-    assert isinstance(reply, CommitReply)
+    reply = tso.told(CommitReply, CommitRequest(job, (1,), branches=(branch,)))
     assert reply.committed
     assert tso.stores.leader_state.read().leases == {job}
     pass_time(tso, TERM_S - 10)

@@ -59,8 +59,7 @@ def test_a_new_tso_keeps_the_history_it_finds() -> None:
     following = Script(tso.stores, retention_s=None, wall_ms=tso.wall_ms)
     assert following.machine.report().retention_s == HOUR_S
     assert following.machine.report().watermark < first
-    following.tick(2000)
-    following.settle()
+    following.pass_time(2000)
     assert first < following.machine.report().watermark < second
 
 

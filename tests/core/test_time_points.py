@@ -51,13 +51,11 @@ def test_a_point_lies_above_what_was_acknowledged() -> None:
     tso = Script()
     tso.wall_ms = 10_000
     tso.commit(tso.begin(), 1)
-    tso.tick(1)
-    tso.settle()
+    tso.pass_time(1)
     assert [point.wall_ms for point in tso.stores.leader_state.time_points()] == [10_000]
     committed = tso.commit(tso.begin(), 1)
     tso.wall_ms = 25_000
-    tso.tick(15)
-    tso.settle()
+    tso.pass_time(15)
     points = tso.stores.leader_state.time_points()
     assert points[-1].wall_ms == 10_000 + time_line.SEEN_AFTER_MS_MAX, "by then it had been acknowledged"
     assert points[-1].start_ts > committed.commit_ts  # type: ignore[union-attr]
@@ -68,9 +66,7 @@ def test_a_quiet_tso_notes_nothing() -> None:
     tso = Script()
     tso.wall_ms = 10_000
     tso.commit(tso.begin(), 1)
-    for _ in range(5):
-        tso.tick(30)
-        tso.settle()
+    tso.pass_time(30, times=5)
     assert len(tso.stores.leader_state.time_points()) <= 2
 
 
@@ -79,8 +75,7 @@ def test_points_below_w_go_but_the_newest_and_those_of_the_last_hour() -> None:
     for second in range(0, 8_000, 200):
         tso.wall_ms = 1_000 * (second + 1)
         tso.commit(tso.begin(), second)
-        tso.tick(200)
-        tso.settle()
+        tso.pass_time(200)
     watermark = tso.stores.leader_state.read().watermark
     points = tso.stores.leader_state.time_points()
     assert watermark
@@ -99,8 +94,7 @@ def test_a_store_that_fails_costs_a_point_and_not_the_tso() -> None:
     tso.fail(NoteTime, Unavailable("the disk is full"))
     assert not tso.died
     tso.commit(tso.begin(), 1)
-    tso.tick(15)
-    tso.settle()
+    tso.pass_time(15)
     assert tso.stores.leader_state.time_points()
 
 
@@ -108,13 +102,11 @@ def test_a_tso_that_ends_notes_what_was_committed_last() -> None:
     tso = Script()
     tso.wall_ms = 10_000
     tso.commit(tso.begin(), 1)
-    tso.tick(1)
-    tso.settle()
+    tso.pass_time(1)
     committed = tso.commit(tso.begin(), 1)
     tso.wall_ms = 12_000
     tso.machine.note_time_now()
-    tso.tick()
-    tso.settle()
+    tso.pass_time(0.0)
     noted_ms = wall_ms_of(tso.stores.leader_state.time_points(), committed.commit_ts)  # type: ignore[union-attr]
     assert noted_ms == 10_000 + time_line.SEEN_AFTER_MS_MAX
 
@@ -124,8 +116,7 @@ def test_e6_what_a_killed_tso_committed_last_is_as_old_as_the_last_change_of_its
     [last] = commits(tso, 10_000)
     following = Script(tso.stores, wall_ms=900_000, changed_ms=10_200)
     following.wall_ms = 900_000
-    following.tick(1)
-    following.settle()
+    following.pass_time(1)
     told_ms = wall_ms_of(following.stores.leader_state.time_points(), last)
     assert told_ms == 10_200 + time_line.SEEN_AFTER_MS_MAX
 
@@ -135,13 +126,11 @@ def test_e6_a_last_change_that_cannot_be_dates_nothing(changed_ms: int) -> None:
     """A copy whose files were given another time: before a point that was noted, or in the future."""
     tso = Script(wall_ms=1_000)
     commits(tso, 9_500)
-    tso.tick(30)
-    tso.settle()
+    tso.pass_time(30)
     [last] = commits(tso, 41_000)
     following = Script(tso.stores, wall_ms=900_000, changed_ms=changed_ms)
     following.wall_ms = 900_000
-    following.tick(1)
-    following.settle()
+    following.pass_time(1)
     told_ms = wall_ms_of(following.stores.leader_state.time_points(), last)
     assert told_ms == 900_000
 
@@ -162,8 +151,7 @@ def test_e6_what_was_committed_before_a_tso_was_stopped_is_as_old_as_it_is() -> 
 
 
 def moment_at(tso: Script, at_ms: int, now_ms: int = 0) -> Moment:
-    answer = tso.ask_settled(FindMoment(at_ms, now_ms or tso.wall_ms)).answer
-    assert isinstance(answer, Moment)
+    answer = tso.told(Moment, FindMoment(at_ms, now_ms or tso.wall_ms))
     return answer
 
 
@@ -252,8 +240,7 @@ def test_a_quiet_time_keeps_the_snapshot_that_it_had() -> None:
     """Also once another TSO leads, which remembers no more than the points."""
     tso = Script(retention_s=7 * 86_400.0)
     first, second = commits(tso, 10_000, 500_000)
-    tso.tick(120)
-    tso.settle()
+    tso.pass_time(120)
     following = Script(tso.stores, wall_ms=800_000)
     following.wall_ms = 800_000
     assert first < moment_at(following, 400_000).snapshot_ts <= second
@@ -275,8 +262,7 @@ def test_points_are_bounded_where_w_stands(monkeypatch: pytest.MonkeyPatch) -> N
     for second in range(0, 1200, 20):
         tso.wall_ms = 1_000 * (second + 1)
         tso.commit(tso.begin(), second)
-        tso.tick(20)
-        tso.settle()
+        tso.pass_time(20)
     points = tso.stores.leader_state.time_points()
     assert 8 <= len(points) <= 18
     assert points[0].wall_ms < 60_000, "the oldest stays"

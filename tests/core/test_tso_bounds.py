@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from machine_script import Script
+from machine_script import Script, committed, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
@@ -42,8 +42,7 @@ def test_random_table_ids_fill_neither_the_catalog_nor_memory() -> None:
         start_ts = tso.begin()
         waiting = tso.ask_settled(CommitRequest(start_ts, (number,), (1000 + number,)))
         if number < 5:
-            assert isinstance(waiting.answer, CommitReply)
-            assert waiting.answer.committed
+            committed(waiting.answer)
         else:
             refusal = waiting.refusal()
             assert isinstance(refusal, Misuse)
@@ -51,9 +50,7 @@ def test_random_table_ids_fill_neither_the_catalog_nor_memory() -> None:
             assert refusal.values["start_ts"] == start_ts
     assert list(tso.stores.catalog.unknown_tables()) == [1000, 1001, 1002, 1003, 1004]
     assert len(tso.machine.oracle.table_commits) == 5
-    known = tso.ask_settled(CommitRequest(tso.begin(), (99,), (1003,))).answer
-    assert isinstance(known, CommitReply)
-    assert known.committed, "one that is marked already goes on"
+    committed(tso.commit(tso.begin(), 99, table_ids=(1003,)))  # one that is marked already goes on
     assert isinstance(tso.ask_settled(Fence(1002)).answer, FenceReply)
 
 
@@ -63,9 +60,7 @@ def test_any_number_of_tables_may_be_dropped() -> None:
     for number in range(30):
         for _ in range(3):
             assert isinstance(tso.ask_settled(Fence(5000 + number)).answer, FenceReply)
-    reply = tso.ask_settled(CommitRequest(tso.begin(), (1,), (77,))).answer
-    assert isinstance(reply, CommitReply)
-    assert reply.committed, "fences leave room for tables that nobody registered"
+    committed(tso.commit(tso.begin(), 1, table_ids=(77,)))  # fences leave room for tables that nobody registered
 
 
 def test_fences_are_bounded_and_forgotten_behind_w(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +74,10 @@ def test_fences_are_bounded_and_forgotten_behind_w(monkeypatch: pytest.MonkeyPat
     assert "low watermark" in refusal.message
     assert isinstance(tso.ask_settled(Fence(5003)).answer, FenceReply), "one that is fenced already"
     assert sorted(tso.machine.oracle.fences) == [5000, 5001, 5002, 5003, 5004]
-    for _ in range(60):
-        tso.tick(0.4)
-        tso.settle()
+    tso.pass_time(0.4, times=60)
     assert not tso.machine.oracle.fences
     assert isinstance(tso.ask_settled(Fence(6000)).answer, FenceReply)
-    late = tso.ask_settled(CommitRequest(early, (1,), (5003,))).answer
-    assert isinstance(late, CommitReply)
-    assert not late.committed, "who wrote before the fence aborts all the same"
+    assert reason(tso.commit(early, 1, table_ids=(5003,))), "who wrote before the fence aborts all the same"
 
 
 def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
@@ -97,9 +88,7 @@ def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
     for name in names:
         put_entry(tso.stores.catalog, TableInfo(name, (b"f",)))
     for name in names:
-        reply = tso.ask_settled(CommitRequest(tso.begin(), (2,), (table_id(name.encode()),))).answer
-        assert isinstance(reply, CommitReply)
-        assert reply.committed
+        committed(tso.commit(tso.begin(), 2, table_ids=(table_id(name.encode()),)))
     assert tso.machine.tables.unregistered == set()
     assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (3,), (77,))).answer, CommitReply)
 
@@ -182,10 +171,7 @@ def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_
     assert isinstance(tso.ask_settled(Seal(tuple(starts[:3]))).answer, SealReply)
     assert isinstance(tso.ask_settled(Seal((starts[3],))).refusal(), Unavailable)
     assert isinstance(tso.ask_settled(CommitRequest(starts[3], (1,), is_retry=True)).refusal(), OutcomeUnknown)
-    for _ in range(40):
-        tso.now_s += 1.0
-        tso.tick()
-        tso.settle()
+    tso.pass_time(1.0, times=40)
     assert not tso.machine.oracle.refused_starts
     assert isinstance(tso.ask_settled(Seal((tso.begin(),))).answer, SealReply)
 
@@ -258,8 +244,7 @@ def test_one_peers_commits_go_a_few_at_a_time() -> None:
     assert sum(waiting.answer is None for waiting in many) > 40, "it waited for all that another peer had sent"
     tso.settle()
     for waiting in many:
-        assert isinstance(waiting.answer, CommitReply)
-        assert waiting.answer.committed
+        committed(waiting.answer)
 
 
 def test_a_large_commit_asked_twice_while_it_waits_its_turn_counts_once() -> None:
@@ -268,9 +253,8 @@ def test_a_large_commit_asked_twice_while_it_waits_its_turn_counts_once() -> Non
     request = _at_table_level(tso.begin(), 11)
     twice = [tso.ask(request), tso.ask(request)]
     tso.settle()
-    replies = [each.answer for each in (*waiting, *twice)]
-    assert all(isinstance(reply, CommitReply) and reply.committed for reply in replies)
-    assert replies[-1] == replies[-2]
+    told = [committed(each.answer) for each in (*waiting, *twice)]
+    assert told[-1] == told[-2]
 
 
 def _at_table_level(start_ts: int, table: int) -> CommitRequest:
@@ -376,9 +360,7 @@ def test_a_plain_peer_commits_whatever_fits_its_frame() -> None:
     cells = tuple(range(3 * tso.settings.conflict_map_entries))
     refused = tso.ask_settled(CommitRequest(tso.begin(), cells)).refusal()
     assert "commit smaller transactions" in refused.message
-    reply = tso.ask_settled(CommitRequest(tso.begin(), cells, from_java_peer=True)).answer
-    assert isinstance(reply, CommitReply)
-    assert reply.committed
+    commit_ts = committed(tso.commit(tso.begin(), *cells, from_java_peer=True))
     again = tso.begin()
-    assert again > reply.commit_ts
+    assert again > commit_ts
     tso.ask_settled(CommitRequest(again, (1,)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from machine_script import Script, memory_stores
+from machine_script import Script, committed, memory_stores, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, SnapshotTooOld, StoreFull, Unavailable
@@ -56,18 +56,6 @@ from pyomid.wire.messages import (
 pytestmark = pytest.mark.fast
 
 A, B, C = 1 << 60, 2 << 60, 3 << 60
-
-
-def committed(answer: object) -> int:
-    assert isinstance(answer, CommitReply), answer
-    assert answer.committed, answer
-    return answer.commit_ts
-
-
-def reason(answer: object) -> AbortReason | None:
-    assert isinstance(answer, CommitReply), answer
-    assert not answer.committed, answer
-    return answer.reason
 
 
 def lookup(tso: Script, *starts: int) -> list[int]:
@@ -246,8 +234,7 @@ def test_t3_world_time_is_a_floor_and_a_clock_set_back_changes_nothing() -> None
     hour_ms = 3_600_000
     tso = Script(world_time=True, ceiling_step=10**16)
     tso.wall_ms = 1_700_000_000_000
-    tso.tick(0.1)
-    tso.settle()
+    tso.pass_time(0.1)
     tso.tick(0.1)
     while not tso.machine.windows.open_batch.window_end > tso.wall_ms * 1_000_000:
         tso.begin()
@@ -265,8 +252,7 @@ def test_world_time_is_honoured_in_its_first_life() -> None:
     tso = Script(counted.stores, world_time=True, ceiling_step=10**16)
     for wall_ms in (1_700_000_000_000, 1_700_003_600_000):
         tso.wall_ms = wall_ms
-        tso.tick(0.1)
-        tso.settle()
+        tso.pass_time(0.1)
         tso.tick(0.1)
         assert tso.begin() >= wall_ms * 1_000_000
 
@@ -275,8 +261,7 @@ def test_world_time_passes_no_commit_on_its_way() -> None:
     """Law 3: a begin from a new window would be above a commit that is not durable."""
     tso = Script(world_time=True, ceiling_step=10**16)
     tso.wall_ms = 1_700_000_000_000
-    tso.tick(0.1)
-    tso.settle()
+    tso.pass_time(0.1)
     tso.tick(0.1)
     commit = tso.ask(CommitRequest(tso.begin(), (A,)))
     tso.wall_ms += 1000
@@ -366,9 +351,6 @@ def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -
     assert stores.commit_table.lookup([100, 150, 200]) == [SEALED, SEALED, SEALED]
     assert taken_over.leases == {300}
     assert taken_over.watermark == 299
-
-
-# ── T6 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── T7: retries ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -534,8 +516,7 @@ def test_t11_a_commit_that_is_not_remembered_is_not_flushed(monkeypatch: pytest.
         tso.ask(CommitRequest(start_ts, (A,)))
     assert not any(batch.entries for batch in tso.machine.windows.batches)
     monkeypatch.undo()
-    tso.tick(1.0)
-    tso.settle()
+    tso.pass_time(1.0)
     assert lookup(tso, start_ts) == [NOT_FOUND]
 
 
@@ -752,16 +733,14 @@ def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
     tso = Script(max_transaction_age_s=16.0, lease_seconds=20.0)
     start_ts = tso.begin()
     tso.ask_settled(GrantLease(start_ts))
-    tso.tick(19.0)
-    tso.settle()
+    tso.pass_time(19.0)
     for _ in range(3):
         tso.tick(10.0)
         assert tso.machine.watermarks.sent < start_ts
     assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
     tso.settle()
     assert start_ts not in tso.stores.leader_state.read().leases
-    tso.tick(2.0)
-    tso.settle()
+    tso.pass_time(2.0)
     assert tso.stores.leader_state.read().watermark >= start_ts
 
 
@@ -770,8 +749,7 @@ def test_a_renewed_lease_lives_on_and_an_ended_one_is_gone_durably() -> None:
     start_ts = tso.begin()
     tso.ask_settled(GrantLease(start_ts))
     for _ in range(5):
-        tso.tick(15.0)
-        tso.settle()
+        tso.pass_time(15.0)
         assert isinstance(tso.ask(RenewLease(start_ts)).answer, LeaseReply)
     tso.ask_settled(EndLease(start_ts))
     assert tso.stores.leader_state.read().leases == frozenset()
@@ -784,25 +762,19 @@ def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at
     assert stores.leader_state.read().leases == {500, 900}
     assert stores.leader_state.read().watermark == 499
     assert tso.machine.watermarks.published == 499
-    tso.tick(19.0)
-    tso.settle()
+    tso.pass_time(19.0)
     assert tso.machine.leases.starts == (500, 900)
-    tso.tick(2.0)
-    tso.settle()
+    tso.pass_time(2.0)
     assert tso.machine.leases.starts == ()
 
 
 def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
     tso = Script(max_transaction_age_s=16.0)
     commit_ts = committed(tso.commit(tso.begin(), A))
-    for _ in range(60):
-        tso.tick(1.0)
-        tso.settle()
+    tso.pass_time(1.0, times=60)
     assert tso.stores.leader_state.read().watermark >= commit_ts
     issued = tso.machine.clock.last_issued
-    for _ in range(60):
-        tso.tick(1.0)
-        tso.settle()
+    tso.pass_time(1.0, times=60)
     assert tso.machine.clock.last_issued == issued, "a store that nobody uses draws nothing more"
 
 
@@ -812,8 +784,7 @@ def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> 
     tso.ask_settled(GrantLease(job))
     for _ in range(60):
         committed(tso.commit(tso.begin(), A))
-        tso.tick(1.0)
-        tso.settle()
+        tso.pass_time(1.0)
     assert reason(tso.commit(older, B)) is AbortReason.LOW_WATERMARK
     committed(tso.commit(job, C))
 
@@ -850,15 +821,7 @@ def test_completion_deletes_entries_but_a_large_commits_only_after_its_record_is
     assert lookup(tso, start_ts, *branches) == [NOT_FOUND] * 3
 
 
-# ── K6, failures ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_k6_a_table_registered_since_the_last_look_leaves_no_mark() -> None:
-    tso = Script()
-    table = table_id(b"new")
-    put_entry(tso.stores.catalog, TableInfo("new", (b"f",)))
-    committed(tso.commit(tso.begin(), A, table_ids=(table,)))
-    assert tso.stores.catalog.unknown_tables() == {}
+# ── failures ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_flush_that_fails_is_repeated_until_it_works() -> None:
@@ -907,16 +870,14 @@ def test_status_says_what_a_person_would_ask() -> None:
 
 def _register(tso: Script, name: str) -> int:
     put_entry(tso.stores.catalog, TableInfo(name, (b"f",)))
-    tso.tick(tso.settings.tables_interval_s + 1)
-    tso.settle()
+    tso.pass_time(tso.settings.tables_interval_s + 1)
     return table_id(name.encode())
 
 
 def _age_past(tso: Script, start_ts: int) -> None:
     """Until W, durably, has passed `start_ts` by age."""
     while tso.stores.leader_state.read().watermark < start_ts + 50:
-        tso.tick(1.0)
-        tso.settle()
+        tso.pass_time(1.0)
 
 
 def test_a_large_commit_whose_store_fails_for_too_long_ends_the_process_without_an_answer() -> None:
@@ -942,6 +903,5 @@ def test_k7_a_second_grant_never_shortens_a_lease() -> None:
     assert tso.ask_settled(RenewLease(start_ts)).answer == LeaseReply(start_ts, 300.0)
     tso.tick(299.0)
     assert start_ts in tso.machine.leases
-    tso.tick(2.0)
-    tso.settle()
+    tso.pass_time(2.0)
     assert start_ts not in tso.machine.leases

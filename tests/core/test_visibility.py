@@ -23,76 +23,63 @@ def cell(column: Column, version: int, value: bytes | None, commit_ts: int = 0, 
     return Cell(row, column.family, column.qualifier, version, value, commit_ts)
 
 
-def test_reader_sees_only_what_was_committed_before_its_start() -> None:
-    cells = [cell(A, 50, b"old", 100), cell(A, 150, b"at", 300), cell(A, 200, b"after", 350)]
-    assert visible_point(cells, 300) == {A: b"old"}
-    assert visible_point(cells, 301) == {A: b"at"}
+def seen_in_bulk(cells: list[Cell], reader: int) -> dict[Column, bytes | None]:
+    batch = batch_of([cells])
+    found = visibility.visible_cells(batch, reader).cells.tolist()
+    return {batch.columns[int(batch.cell_col[one])]: batch.value(one) for one in found}
 
 
-def test_greatest_visible_version_wins_not_the_latest_commit() -> None:
-    assert visible_point([cell(A, 50, b"v50", 200), cell(A, 100, b"v100", 150)], 300) == {A: b"v100"}
+HISTORY = [cell(A, 50, b"old", 100), cell(A, 150, b"at", 300), cell(A, 200, b"after", 350)]
+TOMBSTONE = [cell(A, 50, b"a", 60), cell(B, 50, b"b", 60), cell(A, 100, None, 110)]
+FAMILY_TOMBSTONE = [
+    cell(A, 50, b"a", 60),
+    cell(B, 100, b"same version", 110),
+    cell(FAMILY, 100, None, 110),
+    cell(OTHER, 50, b"other", 60),
+]
+LATER_VALUE = [cell(A, 50, b"a", 60), cell(FAMILY, 100, None, 110), cell(FAMILY, 150, b"flag", 160)]
+"""Where it lifted the tombstone, what was deleted would return until a compaction takes it away for good."""
+
+ROWS: dict[str, tuple[list[Cell], int, dict[Column, bytes]]] = {
+    "committed at the start": (HISTORY, 300, {A: b"old"}),
+    "committed before it": (HISTORY, 301, {A: b"at"}),
+    "the greatest version, not the latest commit": (
+        [cell(A, 50, b"v50", 200), cell(A, 100, b"v100", 150)], 300, {A: b"v100"},
+    ),
+    "a tombstone hides older versions and nothing else": (TOMBSTONE, 300, {B: b"b"}),
+    "a tombstone of later": (TOMBSTONE, 110, {A: b"a", B: b"b"}),
+    "a family tombstone hides all up to its version": (FAMILY_TOMBSTONE, 300, {OTHER: b"other"}),
+    "and nothing above it": (
+        [*FAMILY_TOMBSTONE, cell(B, 150, b"later", 160)], 300, {OTHER: b"other", B: b"later"},
+    ),
+    "a family tombstone of later": (FAMILY_TOMBSTONE, 100, {A: b"a", OTHER: b"other"}),
+    "a value under the empty qualifier, as plain HBase programs write it, hides nothing": (
+        [cell(A, 50, b"a", 60), cell(FAMILY, 100, b"flag", 110)], 300, {A: b"a", FAMILY: b"flag"},
+    ),
+    "a later value does not lift a family tombstone": (LATER_VALUE, 300, {FAMILY: b"flag"}),
+    "before it": (LATER_VALUE, 160, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cells", "reader", "seen"), ROWS.values(), ids=list(ROWS))
+def test_of_a_row_a_reader_sees_this(cells: list[Cell], reader: int, seen: dict[Column, bytes]) -> None:
+    assert visible_point(cells, reader) == seen_in_bulk(cells, reader) == seen
 
 
 def test_unresolved_version_counts_as_not_committed_until_the_commit_table_explains_it() -> None:
     cells = [cell(A, 50, b"old", 60), cell(A, 100, b"new")]
     assert visibility.unresolved_point(cells, 300) == [100]
-    assert visible_point(cells, 300) == {A: b"old"}
-    assert visible_point(cells, 300, commits={100: 0}) == {A: b"old"}
-    assert visible_point(cells, 300, commits={100: -1}) == {A: b"old"}
-    assert visible_point(cells, 300, commits={100: 150}) == {A: b"new"}
-
-
-def test_versions_above_the_reader_need_no_look_up() -> None:
-    assert visibility.unresolved_point([cell(A, 300, b"x"), cell(A, 307, b"y")], 300) == []
+    for commits, seen in ({}, b"old"), ({100: 0}, b"old"), ({100: -1}, b"old"), ({100: 150}, b"new"):
+        assert visible_point(cells, 300, commits=commits) == {A: seen}
+    assert visibility.unresolved_point([cell(A, 300, b"x"), cell(A, 307, b"y")], 300) == [], "above the reader"
 
 
 def test_own_writes_overlay_with_their_greatest_version() -> None:
     cells = [cell(A, 50, b"old", 60), cell(A, 300, b"first"), cell(A, 301, b"second"), cell(A, 250, b"theirs")]
     assert visible_point(cells, 300, {300}) == {A: b"second"}
     assert visibility.unresolved_point(cells, 300, {300}) == [250]
-
-
-def test_own_branch_above_the_snapshot_is_seen() -> None:
-    assert visible_point([cell(A, 301, b"own"), cell(A, 350, b"branch")], 300, {300, 350}) == {A: b"branch"}
-
-
-def test_tombstone_hides_older_versions_and_nothing_else() -> None:
-    cells = [cell(A, 50, b"a", 60), cell(B, 50, b"b", 60), cell(A, 100, None, 110)]
-    assert visible_point(cells, 300) == {B: b"b"}
-    assert visible_point(cells, 110) == {A: b"a", B: b"b"}
-
-
-def test_family_tombstone_hides_its_whole_family_up_to_its_own_version() -> None:
-    cells = [
-        cell(A, 50, b"a", 60),
-        cell(B, 100, b"same version", 110),
-        cell(FAMILY, 100, None, 110),
-        cell(OTHER, 50, b"other", 60),
-    ]
-    assert visible_point(cells, 300) == {OTHER: b"other"}
-    assert visible_point([*cells, cell(B, 150, b"later", 160)], 300) == {OTHER: b"other", B: b"later"}
-    assert visible_point(cells, 100) == {A: b"a", OTHER: b"other"}
-
-
-def test_a_value_under_the_empty_qualifier_hides_nothing() -> None:
-    """As plain HBase programs write it: taken for a tombstone it would hide its whole family."""
-    cells = [cell(A, 50, b"a", 60), cell(FAMILY, 100, b"flag", 110)]
-    assert visible_point(cells, 300) == {A: b"a", FAMILY: b"flag"}
-    assert seen_in_bulk(cells, 300) == {A: b"a", FAMILY: b"flag"}
-
-
-def test_a_later_value_does_not_lift_a_family_tombstone() -> None:
-    """Otherwise what was deleted returns, until a compaction takes it away for good."""
-    cells = [cell(A, 50, b"a", 60), cell(FAMILY, 100, None, 110), cell(FAMILY, 150, b"flag", 160)]
-    assert visible_point(cells, 300) == {FAMILY: b"flag"}
-    assert seen_in_bulk(cells, 300) == {FAMILY: b"flag"}
-    assert visible_point(cells, 160) == seen_in_bulk(cells, 160) == {}
-
-
-def seen_in_bulk(cells: list[Cell], reader: int) -> dict[Column, bytes | None]:
-    batch = batch_of([cells])
-    found = visibility.visible_cells(batch, reader).cells.tolist()
-    return {batch.columns[int(batch.cell_col[one])]: batch.value(one) for one in found}
+    branches = [cell(A, 301, b"own"), cell(A, 350, b"branch")]
+    assert visible_point(branches, 300, {300, 350}) == {A: b"branch"}, "one above the snapshot too"
 
 
 @st.composite

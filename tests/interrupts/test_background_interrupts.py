@@ -32,7 +32,6 @@ def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", without)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_after_an_interrupted_drain_another_one_ends(
     no_background: None, monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
 ) -> None:

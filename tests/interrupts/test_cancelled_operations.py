@@ -89,26 +89,22 @@ OPERATIONS: list[Operation] = [
 
 @pytest.mark.parametrize("operation", first(2, OPERATIONS), ids=lambda each: each.__name__)
 @pytest.mark.parametrize("in_block", [True, False], ids=["block", "by hand"])
-def test_a_cancelled_operation_leaves_a_clear_state(tmp_path: Path, operation: Operation, in_block: bool) -> None:
+async def test_a_cancelled_operation_leaves_a_clear_state(tmp_path: Path, operation: Operation, in_block: bool) -> None:
     """Each effect in turn is cancelled while it is in flight (a thread continues with it), or just after its answer."""
-
-    async def scenario() -> None:
-        url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
-        async with await pyomid.aio.connect(url, flush_bytes=500, scan_batch_rows=2) as db:
-            await db.create_table("t", ["f"])
-            await db.create_table("typed", ["f"])
-            await db.table_schema("typed", {"id": int, "n": int}, row_key="id")
-            await db.create_index("typed", "by_n", ["n"])
-            states = set()
-            for meanwhile in (True, False):
-                numbers = itertools.count()
-                while (state := await cancelled_state(db, operation, next(numbers), meanwhile, in_block)) is not None:
-                    states.add(state)
-            assert State.UNKNOWN in states
-            assert states & {State.ROLLED_BACK, State.ROLLBACK_ONLY, State.ACTIVE}
-            assert (await db.verify()).ok
-
-    asyncio.run(scenario())
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    async with await pyomid.aio.connect(url, flush_bytes=500, scan_batch_rows=2) as db:
+        await db.create_table("t", ["f"])
+        await db.create_table("typed", ["f"])
+        await db.table_schema("typed", {"id": int, "n": int}, row_key="id")
+        await db.create_index("typed", "by_n", ["n"])
+        states = set()
+        for meanwhile in (True, False):
+            numbers = itertools.count()
+            while (state := await cancelled_state(db, operation, next(numbers), meanwhile, in_block)) is not None:
+                states.add(state)
+        assert State.UNKNOWN in states
+        assert states & {State.ROLLED_BACK, State.ROLLBACK_ONLY, State.ACTIVE}
+        assert (await db.verify()).ok
 
 
 async def cancelled_state(

@@ -27,7 +27,6 @@ def columns_of(store: EmbeddedStore, row: bytes) -> set[Column]:
     return {Column(cell.family, cell.qualifier) for cell in found}
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_while_columns_load_leaves_them_all_or_none(
     error: Callable[[], BaseException], tmp_path: Path
 ) -> None:

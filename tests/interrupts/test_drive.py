@@ -111,7 +111,6 @@ def test_the_end_of_an_iterator_comes_out_as_itself() -> None:
     assert [type(each) for each in told] == [StopIteration]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_between_two_effects_goes_into_the_steps(error: type[BaseException]) -> None:
     """Steps that are only closed cannot say or undo anything that waits. Before the first and behind the last effect
     there is nothing to tell."""

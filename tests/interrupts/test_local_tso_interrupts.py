@@ -25,7 +25,6 @@ def memory_stores() -> TsoStores:
     return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog())
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupted_commit_leaves_a_tso_that_goes_on(error: Callable[[], BaseException]) -> None:
     told: set[bool | None] = set()
 

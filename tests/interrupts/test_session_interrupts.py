@@ -37,7 +37,6 @@ CLIENT = (
 WAIT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """One that came up while a generator was ended is told, and goes no further: so does CPython's own."""
-ERRORS: list[Callable[[], BaseException]] = [KeyboardInterrupt, MemoryError]
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +51,6 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 def session(database: Database) -> TsoSession:
     assert isinstance(database._core.deployment.tso, TsoSession)
     return database._core.deployment.tso
-
-
-@pytest.fixture(scope="module")
-def other_thread() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
 
 
 def assert_all_free(database: Database, other_thread: ThreadPoolExecutor) -> None:
@@ -93,7 +86,6 @@ def busy_neighbour(database: Database) -> Iterator[list[int]]:
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("dials", [False, True], ids=["connected", "dialling"])
 def test_an_interrupted_request_leaves_the_session_whole(
     db: Database, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException], dials: bool
@@ -114,7 +106,6 @@ def test_an_interrupted_request_leaves_the_session_whole(
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("error", ERRORS)
 def test_an_interrupted_reader_leaves_its_neighbours_answers_to_them(
     db: Database, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
 ) -> None:
@@ -211,7 +202,6 @@ def outcome_is_told(db: Database, other_thread: ThreadPoolExecutor, error: Any, 
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("error", ERRORS)
 def test_an_interrupted_transaction_tells_its_outcome(
     db: Database, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
 ) -> None:
@@ -220,7 +210,6 @@ def test_an_interrupted_transaction_tells_its_outcome(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("error", ERRORS)
 def test_an_interrupted_transaction_tells_its_outcome_at_every_place(
     db: Database, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
 ) -> None:

@@ -34,12 +34,6 @@ def environment(tmp_path: Path) -> Iterator[Environment]:
     release(opened)
 
 
-@pytest.fixture(scope="module")
-def other_thread() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
 def counted(environment: Environment, key: bytes) -> Callable[[Any], int]:
     """A write that shows when it was done twice."""
 
@@ -88,10 +82,6 @@ def assert_all_free(environment: Environment, other_thread: ThreadPoolExecutor) 
     other_thread.submit(lambda: environment._alone(lambda: None)).result(WAIT_S)
 
 
-ERRORS: list[Callable[[], BaseException]] = [KeyboardInterrupt, MemoryError]
-
-
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("neighbour", ["good", "failing"])
 def test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others(
     environment: Environment, other_thread: ThreadPoolExecutor, neighbour: str, error: Callable[[], BaseException]
@@ -116,7 +106,6 @@ def test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others(
     assert every_place(MODULES, error, scene) > 40
 
 
-@pytest.mark.parametrize("error", ERRORS)
 def test_an_interrupted_write_that_waits_for_nobody_leaves_the_turn(
     environment: Environment, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
 ) -> None:
@@ -155,7 +144,6 @@ def test_a_write_that_waits_for_nobody_is_refused_beside_another_one(
     assert environment.write_at_once(counted(environment, b"k")) == 1
 
 
-@pytest.mark.parametrize("error", ERRORS)
 def test_an_interrupted_read_or_reopening_stops_nobody(
     environment: Environment, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
 ) -> None:

@@ -107,15 +107,12 @@ def test_w_passes_a_transaction_that_was_forgotten(db: Database) -> None:
     work_until(db, lambda w: w >= start_ts)
 
 
-def test_w_follows_transactions_of_an_event_loop(db: Database, url: str) -> None:
-    async def scenario() -> None:
-        async with await pyomid.aio.connect(url) as adb:
-            reader = await adb.begin()
-            await asyncio.to_thread(work_until, db, lambda w: w == reader.start_ts - 1)
-            await reader.rollback()
-            await asyncio.to_thread(work_until, db, lambda w: w >= reader.start_ts)
-
-    asyncio.run(scenario())
+async def test_w_follows_transactions_of_an_event_loop(db: Database, url: str) -> None:
+    async with await pyomid.aio.connect(url) as adb:
+        reader = await adb.begin()
+        await asyncio.to_thread(work_until, db, lambda w: w == reader.start_ts - 1)
+        await reader.rollback()
+        await asyncio.to_thread(work_until, db, lambda w: w >= reader.start_ts)
 
 
 def begin_and_close(url: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,17 +54,23 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
         store, row = MemoryStore(), MemoryLeaderState()
         made = Stores(store, MemoryCommitTable(store, row), row)
     else:
-        folder = tmp_path / "db"
-        made = Stores(
-            EmbeddedStore(folder),
-            EmbeddedCommitTable(folder, writable=True),
-            EmbeddedLeaderState(folder, writable=True),
-        )
+        made = of_folder(tmp_path / "db")
+    with led(made):
+        yield made
+
+
+def of_folder(folder: Path) -> Stores:
+    table, row = EmbeddedCommitTable(folder, writable=True), EmbeddedLeaderState(folder, writable=True)
+    return Stores(EmbeddedStore(folder), table, row)
+
+
+@contextmanager
+def led(stores: Stores) -> Iterator[None]:
     for name in ("t", "u"):
-        made.store.create_table(TableInfo(name, (b"f",)))
-    assert made.leader_state.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
-    yield made
-    for port in (made.store, made.commits, made.leader_state):
+        stores.store.create_table(TableInfo(name, (b"f",)))
+    assert stores.leader_state.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
+    yield
+    for port in (stores.store, stores.commits, stores.leader_state):
         if hasattr(port, "close"):
             port.close()
 
@@ -164,15 +171,9 @@ def test_a_row_of_another_write_stays(stores: Stores) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[tuple[Stores, Path]]:
-    path = tmp_path / "db"
-    made = Stores(
-        EmbeddedStore(path), EmbeddedCommitTable(path, writable=True), EmbeddedLeaderState(path, writable=True)
-    )
-    made.store.create_table(TableInfo("t", (b"f",)))
-    made.leader_state.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
-    yield made, path
-    made.store.close()
-    made.commits.close()
+    made = of_folder(tmp_path / "db")
+    with led(made):
+        yield made, tmp_path / "db"
 
 
 def test_a_full_disk_refuses_what_carries_cells_and_keeps_the_rest(

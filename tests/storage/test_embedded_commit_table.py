@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,28 @@ from waiting import until
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
 
 
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[EmbeddedCommitTable]:
+    table = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    yield table
+    table.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[EmbeddedLeaderState]:
+    state = EmbeddedLeaderState(tmp_path / "db", writable=True)
+    yield state
+    state.close()
+
+
 def starts_of(*starts: int) -> np.ndarray:
     return np.array(starts, dtype=np.int64)
 
 
-def test_a_completed_entry_goes_with_the_next_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completed_entry_goes_with_the_next_write(
+    table: EmbeddedCommitTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit_table, "COMPLETION_S", 3600.0)
-    table = EmbeddedCommitTable(tmp_path / "db", writable=True)
     table.put([(50, 60), (100, 110)])
     table.seal(150)
     before = table._environment._lmdb.info()["last_txnid"]
@@ -34,18 +50,17 @@ def test_a_completed_entry_goes_with_the_next_write(tmp_path: Path, monkeypatch:
     assert table.put([(200, 210)]) == []
     assert table._environment._lmdb.info()["last_txnid"] == before + 1
     assert list(table.entries()) == [(100, 110), (150, SEALED), (200, 210)]
-    table.close()
 
 
-def test_a_completed_entry_goes_without_another_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completed_entry_goes_without_another_write(
+    table: EmbeddedCommitTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit_table, "COMPLETION_S", 0.05)
-    table = EmbeddedCommitTable(tmp_path / "db", writable=True)
     table.put([(50, 60)])
     for _ in range(2):
         table.delete_at_once(starts_of(50))
         until(lambda: not table.count(), "the entry stays")
         table.put([(50, 60)])
-    table.close()
 
 
 def test_a_closed_table_leaves_no_completed_entry(tmp_path: Path) -> None:
@@ -61,66 +76,55 @@ def test_a_closed_table_leaves_no_completed_entry(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_system_without_threads_deletes_with_the_next_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_threads_deletes_with_the_next_write(
+    table: EmbeddedCommitTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    table = EmbeddedCommitTable(tmp_path / "db", writable=True)
     table.put([(50, 60)])
     table.delete_at_once(starts_of(50))
     table.put([(100, 110)])
     assert list(table.entries()) == [(100, 110)]
-    table.close()
 
 
-def test_a_completion_comes_before_what_is_put_with_it(tmp_path: Path) -> None:
-    table = EmbeddedCommitTable(tmp_path / "db", writable=True)
+def test_a_completion_comes_before_what_is_put_with_it(table: EmbeddedCommitTable) -> None:
     table.put([(50, 60)])
     table.delete_at_once(starts_of(50))
     table.put_branches([50], 70)
     table.delete_at_once(starts_of(100))
     assert table.seal(100).placed
     assert table.lookup([50, 100]) == [70, SEALED]
-    table.close()
 
 
-def test_a_deposed_tso_writes_nothing_whoever_took_over(tmp_path: Path) -> None:
+def test_a_deposed_tso_writes_nothing_whoever_took_over(table: EmbeddedCommitTable, state: EmbeddedLeaderState) -> None:
     """The epoch is read in the transaction that writes: here it changes in another process's."""
-    table, state = (
-        EmbeddedCommitTable(tmp_path / "db", writable=True),
-        EmbeddedLeaderState(tmp_path / "db", writable=True),
-    )
     assert state.take_over(expected=0, epoch=100, ceiling=1000)
     table.serve_epoch(100)
     table.put([(150, 160)])
     assert state.take_over(expected=100, epoch=1000, ceiling=2000)
     table.delete_at_once(starts_of(150))
-    with pytest.raises(Deposed):
-        table.put([(200, 210)])
+    for write in (
+        lambda: table.put([(250, 300)]),
+        lambda: table.seal(250),
+        lambda: table.delete([150]),
+        lambda: table.delete_below(1000),
+        lambda: table.put_branches([250], 300),
+    ):
+        with pytest.raises(Deposed):
+            write()
     assert list(table.entries()) == [(150, 160)]
-    state.close()
-    table.close()
 
 
-def test_entries_and_watermarks_are_of_one_state(tmp_path: Path) -> None:
-    table, state = (
-        EmbeddedCommitTable(tmp_path / "db", writable=True),
-        EmbeddedLeaderState(tmp_path / "db", writable=True),
-    )
+def test_entries_and_watermarks_are_of_one_state(table: EmbeddedCommitTable, state: EmbeddedLeaderState) -> None:
     assert state.take_over(expected=0, epoch=100, ceiling=1000)
     state.update(100, LeaderStateChanges(watermark=90, horizon=80))
     table.put([(150, 160)])
     assert table.lookup_then_watermarks([150, 200]) == ([160, NOT_FOUND], 90, 80)
-    state.close()
-    table.close()
 
 
-def test_the_last_commit_has_a_time(tmp_path: Path) -> None:
-    table, state = (
-        EmbeddedCommitTable(tmp_path / "db", writable=True),
-        EmbeddedLeaderState(tmp_path / "db", writable=True),
-    )
+def test_the_last_commit_has_a_time(table: EmbeddedCommitTable, state: EmbeddedLeaderState, tmp_path: Path) -> None:
     assert state.changed_ms() == 0
     began_ms = time.time_ns() // 1_000_000
     table.put([(50, 60)])
@@ -132,8 +136,6 @@ def test_the_last_commit_has_a_time(tmp_path: Path) -> None:
     assert state.changed_ms() == changed_ms, "nothing was committed since"
     table.put_branches([150], 160)
     assert state.changed_ms() > changed_ms
-    state.close()
-    table.close()
 
 
 def test_a_client_writes_neither_commits_nor_leader_state(tmp_path: Path) -> None:
@@ -158,13 +160,11 @@ def test_a_new_folder_is_small(tmp_path: Path) -> None:
     assert used <= 1_000_000
 
 
-def test_what_is_written_into_a_removed_folder_is_not_promised(tmp_path: Path) -> None:
-    table = EmbeddedCommitTable(tmp_path / "db", writable=True)
+def test_what_is_written_into_a_removed_folder_is_not_promised(table: EmbeddedCommitTable, tmp_path: Path) -> None:
     table.put([(50, 60)])
     (tmp_path / "db").rename(tmp_path / "away")
     with pytest.raises((Misuse, Unavailable)):
         table.put([(100, 110)])
-    table.close()
 
 
 def test_a_tso_that_waits_has_the_next_turn(tmp_path: Path) -> None:

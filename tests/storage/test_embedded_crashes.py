@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABLE, content, row_key
+from small_disks import small_disk
 
 from conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.errors import StoreFull, Unavailable
@@ -204,8 +205,6 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
 
 def test_full_tmpfs_is_store_full_and_room_helps(tmp_path: Path) -> None:
     with small_disk(tmp_path, "2m") as disk:
-        if disk is None:
-            pytest.skip("mounting a tmpfs needs the right to mount")
         store = EmbeddedStore(disk / "db")
         store.create_table(TableInfo(TABLE, FAMILIES))
         ballast = disk / "ballast"
@@ -228,26 +227,8 @@ def fill(write: Callable[[int], None]) -> int:
     return 1000
 
 
-@contextmanager
-def small_disk(tmp_path: Path, size: str) -> Iterator[Path | None]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        yield None
-        return
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
 def test_commit_table_on_a_full_tmpfs_loses_nothing_and_goes_on(tmp_path: Path) -> None:
     with small_disk(tmp_path, "40m") as disk:
-        if disk is None:
-            pytest.skip("mounting a tmpfs needs the right to mount")
         commits = EmbeddedCommitTable(disk / "db", writable=True)
         reader = EmbeddedCommitTable(disk / "db", writable=False)
         ballast = disk / "ballast"

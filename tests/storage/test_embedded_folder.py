@@ -27,11 +27,10 @@ from conformance import (
     scanned,
     written_batch,
 )
-from pyomid.errors import Corruption, Deposed, Misuse, OmidError, StoreFull, Unavailable
+from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import (
     EmbeddedCatalog,
     EmbeddedCommitTable,
-    EmbeddedLeaderState,
     EmbeddedStore,
     open_folder,
     tables,
@@ -425,19 +424,6 @@ def test_more_readers_than_lmdb_takes_by_default_read_at_once(store: EmbeddedSto
     assert sorted(places) == list(range(200))
 
 
-def test_child_may_open_the_folder_again(tmp_path: Path, store: EmbeddedStore) -> None:
-    store.write_cells("t", 50, [column_write(b"r", (A, b"parent"))])
-
-    def in_child() -> None:
-        own = EmbeddedStore(tmp_path)
-        assert own.read_rows("t", [b"r"]) == [[Cell(b"r", *A, 50, b"parent")]]
-        own.write_cells("t", 100, [column_write(b"r", (A, b"child"))])
-        own.close()
-
-    assert in_forked_child(in_child) == ""
-    assert {cell.value for cell in store.read_rows("t", [b"r"])[0]} == {b"parent", b"child"}
-
-
 def test_fork_under_load_harms_neither_side(tmp_path: Path, store: EmbeddedStore) -> None:
     stop, errors = threading.Event(), []
 
@@ -521,39 +507,6 @@ def test_interrupted_writer_says_so_to_all_it_wrote_for(store: EmbeddedStore) ->
         store._environment.write(interrupt)
     store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
     assert len(scanned(store, "t")) == 1
-
-
-def test_commit_table_opened_for_reading_cannot_write(tmp_path: Path) -> None:
-    reader = EmbeddedCommitTable(tmp_path, writable=False)
-    with pytest.raises(Misuse, match="only the TSO writes it"):
-        reader.put([(50, 110)])
-    writer = EmbeddedCommitTable(tmp_path, writable=True)
-    writer.put([(50, 110)])
-    assert reader.lookup([50]) == [110]
-    reader.close()
-    assert writer.lookup([50]) == [110]
-    writer.close()
-
-
-def test_flush_of_a_deposed_tso_puts_nothing(tmp_path: Path) -> None:
-    commits, leader_state = EmbeddedCommitTable(tmp_path, writable=True), EmbeddedLeaderState(tmp_path, writable=True)
-    assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
-    commits.serve_epoch(100)
-    assert commits.put([(150, 200)]) == []
-    assert leader_state.take_over(expected=100, epoch=1000, ceiling=2000)
-    writes: list[Callable[[], object]] = [
-        lambda: commits.put([(250, 300)]),
-        lambda: commits.seal(250),
-        lambda: commits.delete([150]),
-        lambda: commits.delete_below(1000),
-        lambda: commits.put_branches([250], 300),
-    ]
-    for write in writes:
-        with pytest.raises(Deposed):
-            write()
-    assert list(commits.entries()) == [(150, 200)]
-    commits.close()
-    leader_state.close()
 
 
 def test_start_that_is_no_multiple_of_the_step_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import lmdb
 import numpy as np
 import pytest
 
-from pyomid.cells import CellBatch
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.environment import Environment
 from pyomid.storage.embedded.layout import CELLS
@@ -122,16 +121,8 @@ def test_a_scan_sees_what_was_written_behind_the_end_of_its_mapping(tmp_path: Pa
     store.close()
 
 
-def test_a_scan_of_unknown_pages_goes_by_the_cursor(tmp_path: Path) -> None:
-    store = filled(tmp_path / "db", 1)
-    expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
-    store._scans.pages._is_known = False
-    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
-    store.close()
-
-
-def cells_of(batch: CellBatch) -> list[object]:
-    return list(batch.all_cells())
+def batches_of(store: EmbeddedStore) -> list[list[Cell]]:
+    return [list(batch.all_cells()) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -165,16 +156,16 @@ def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path, monkeypatch: p
     other = filled(tmp_path / "other", 2)
     other.close()
     store = filled(tmp_path / "db", 1)
-    expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
+    expected = batches_of(store)
     store._scans.pages.close()  # as it is before the first scan, and when the file has grown
     os.replace(tmp_path / "other" / "data" / "data.mdb", tmp_path / "db" / "data" / "data.mdb")
-    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
+    assert batches_of(store) == expected
     store._environment._panicked = True  # LMDB is opened again, and finds the other file
     assert store.read_rows("t", [b"x"]) == [[]]
-    found = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
+    found = batches_of(store)
     assert found != expected
     store._scans.pages._is_known = False
-    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == found
+    assert batches_of(store) == found
     store.close()
 
 
@@ -198,10 +189,10 @@ def test_a_store_that_found_another_file_leaves_the_first_one(tmp_path: Path, mo
 def test_a_file_that_cannot_be_mapped_is_read_by_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Environment, "_check_file", lambda environment: None)
     store = filled(tmp_path / "db", 1)
-    expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
+    expected = batches_of(store)
     store._scans.pages.close()
     os.rename(tmp_path / "db", tmp_path / "elsewhere")
-    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
+    assert batches_of(store) == expected
     store.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -12,11 +11,10 @@ from zlib import crc32
 import pytest
 
 from pyomid.client.drive import drive, store_handlers
-from pyomid.config import Settings
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps, read_settled_steps
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.records import (
     HEADER_BYTES,
@@ -50,14 +48,9 @@ SELECTIONS = (None, (COLUMNS[0],), COLUMNS[1:3], (FAMILY,), (FAMILY, COLUMNS[3])
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Iterator[Deployment]:
-    store, commits = EmbeddedStore(tmp_path), EmbeddedCommitTable(tmp_path, writable=True)
-    leader_state, catalog = EmbeddedLeaderState(tmp_path, writable=True), EmbeddedCatalog(tmp_path)
-    store.create_table(TableInfo("t", (b"f", b"g")))
-    leader_state.take_over(expected=0, epoch=1, ceiling=1)
-    yield Deployment(store, commits, leader_state, catalog, None, Settings())  # type: ignore[arg-type]
-    for each in (store, commits, leader_state, catalog):
-        each.close()
+def parts(parts: Deployment) -> Deployment:
+    parts.store.create_table(TableInfo("t", (b"f", b"g")))
+    return parts
 
 
 def write_history(rng: random.Random, parts: Deployment) -> None:

@@ -8,8 +8,7 @@ tombstones of cells and families, missing shadow cells, expired values.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,12 +16,11 @@ from portions import first
 from pyomid.cells import batch_of_records
 from pyomid.client.drive import Handler, drive, store_handlers
 from pyomid.client.transaction_steps import visible_rows
-from pyomid.config import Settings
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps, read_settled_steps
 from pyomid.protocol.visibility import visible_point
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo, start_of
 
 pytestmark = pytest.mark.fast
@@ -34,17 +32,12 @@ Handlers = dict[type[effects.Effect], Handler]
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Iterator[Deployment]:
-    store, commits = EmbeddedStore(tmp_path), EmbeddedCommitTable(tmp_path, writable=True)
-    leader_state, catalog = EmbeddedLeaderState(tmp_path, writable=True), EmbeddedCatalog(tmp_path)
+def parts(parts: Deployment) -> Deployment:
     for table in ("before", "t", "behind"):
-        store.create_table(TableInfo(table, (b"f", b"g")))
+        parts.store.create_table(TableInfo(table, (b"f", b"g")))
     for table in ("before", "behind"):
-        store.write_cells(table, 50, [RowWrite(b"x", ((Column(b"f", b"q"), b"1"),))])
-    leader_state.take_over(expected=0, epoch=1, ceiling=1)
-    yield Deployment(store, commits, leader_state, catalog, None, Settings())  # type: ignore[arg-type]
-    for each in (store, commits, leader_state, catalog):
-        each.close()
+        parts.store.write_cells(table, 50, [RowWrite(b"x", ((Column(b"f", b"q"), b"1"),))])
+    return parts
 
 
 def write_history(

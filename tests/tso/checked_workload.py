@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from types import TracebackType
 
-from service_process import RawPeer
+from service_process import RawPeer, cell
 
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.codec import encode_request
@@ -19,11 +19,6 @@ from pyomid.wire.messages import Begin
 
 HOT_CELLS = 8
 PATIENCE_S = 90.0
-
-
-def cell(number: int) -> int:
-    """An id as evenly spread as a hash's."""
-    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
 
 
 class CheckedWorkload:

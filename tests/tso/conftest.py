@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import uvloop
-from served_folder import DEADLINE_S, Run
+from served_folder import DEADLINE_S
 from service_process import is_alive, kill_tso, tso_pid
 
+from certificates import make_certificates
 from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
 from pyomid.storage.embedded import open_folder
@@ -33,6 +34,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             kill_tso(path, signal.SIGKILL)
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
 def session_of() -> Iterator[Callable[..., TsoSession]]:
     """Sessions with the on-demand TSO of a folder."""
@@ -49,8 +55,8 @@ def session_of() -> Iterator[Callable[..., TsoSession]]:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """On both event loops."""
+def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a test that is a coroutine on each of both event loops."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
 
     def run(scenario: Coroutine[Any, Any, None]) -> None:

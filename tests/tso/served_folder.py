@@ -6,14 +6,15 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from service_process import cell
 
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.oracle.machine import TsoSettings
@@ -24,17 +25,23 @@ from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, open_folder
 from pyomid.types import CommitRequest
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
-"""Runs a scenario to its end on an event loop of its own."""
-
 DEADLINE_S = 60
 SETTINGS = TsoSettings(conflict_map_entries=28 * 64, store_retry_s=0.2)
 SESSIONS = 4
 
 
-def cell(number: int) -> int:
-    """An id as evenly spread as a hash's."""
-    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
+Flushed = tuple[list[int], int]
+Flush = Callable[[], Flushed]
+
+
+def instead_of_flushes(monkeypatch: pytest.MonkeyPatch, act: Callable[[Flush], Flushed]) -> None:
+    """Where a folder's table would flush, `act` gets that flush."""
+    flush = EmbeddedCommitTable.flush
+
+    def acted(table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool = False) -> Flushed:
+        return act(partial(flush, table, entries, at_once=at_once))
+
+    monkeypatch.setattr(EmbeddedCommitTable, "flush", acted)
 
 
 class Served:
@@ -56,17 +63,15 @@ class Served:
         self.drained: bool | None = None
         self.once_begun: Callable[[], object] = lambda: None
         """Called between the submission of a flush and its end, on the flush's thread."""
-        loop_thread, flush = threading.get_ident(), EmbeddedCommitTable.flush
+        loop_thread = threading.get_ident()
 
-        def flushed(
-            table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool = False
-        ) -> tuple[list[int], int]:
+        def flushed(flush: Flush) -> Flushed:
             if threading.get_ident() != loop_thread:
                 self.begun += 1
                 self.once_begun()
-            return flush(table, entries, at_once=at_once)
+            return flush()
 
-        monkeypatch.setattr(EmbeddedCommitTable, "flush", flushed)
+        instead_of_flushes(monkeypatch, flushed)
         stores = TsoStores(self.table, self.row, self.catalog)
         machine = take_over_and_build(stores, settings, BucketMap(settings.conflict_map_entries))
         self.service = TsoService(

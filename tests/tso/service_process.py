@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from changed_tso import changed_tso
 from pyomid.client.session.blocking import TsoSession
@@ -21,7 +22,13 @@ from pyomid.tls import tcp_connector
 from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake
 from pyomid.wire.frames import FrameCutter
 
+T = TypeVar("T")
 COMMAND = [sys.executable, "-m", "pyomid", "tso"]
+
+
+def cell(number: int) -> int:
+    """An id as evenly spread as a hash's."""
+    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
 
 
 @dataclass
@@ -42,6 +49,11 @@ class Service:
     def raw(self) -> RawPeer:
         return RawPeer(self.connect())
 
+    def greeted(self) -> RawPeer:
+        peer = self.raw()
+        peer.greet()
+        return peer
+
     def metrics(self) -> dict[str, float]:
         """Name, or name{labels}, and value; of a service with `--metrics 127.0.0.1:0`."""
         lines = self.page("/metrics").splitlines()
@@ -59,6 +71,11 @@ class Service:
     def has_logged(self, text: str) -> bool:
         return any(text in line["message"] for line in self.log_lines())
 
+    @property
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) << 10
+
 
 class RawPeer:
     """A peer that says what it likes."""
@@ -75,13 +92,19 @@ class RawPeer:
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
 
-    def answer(self) -> ReceivedAnswer:
+    def answer(self, kind: type = object) -> ReceivedAnswer:
         while not self._answers:
             chunk = self.sock.recv(1 << 16)
             if not chunk:
                 raise EOFError("closed by the TSO")
             self._answers += [decode_answer(payload) for payload in self._cutter.feed(chunk)]
-        return self._answers.pop(0)
+        answer = self._answers.pop(0)
+        assert isinstance(answer.body, kind), answer
+        return answer
+
+    def told(self, kind: type[T]) -> T:
+        body: T = self.answer(kind).body  # type: ignore[assignment]
+        return body
 
     def is_closed_by_peer(self) -> bool:
         """Waits for the end of the stream, whatever comes before it."""
@@ -121,6 +144,14 @@ def served(
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def tls_options(certificates: Path) -> tuple[str, ...]:
+    return "--tls-cert", str(certificates / "server.pem"), "--tls-key", str(certificates / "server.key")
+
+
+def trusting(certificates: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificates / "ca.pem"))
 
 
 def tso_pid(folder: Path) -> int:

@@ -11,9 +11,8 @@ from service_process import served
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.tls import tcp_connector
-from pyomid.types import CommitRequest, SealOutcome, Status
+from pyomid.types import CommitRequest, SealOutcome
 from pyomid.wire.messages import (
-    AskStatus,
     Done,
     EndLease,
     Fence,
@@ -28,11 +27,6 @@ from pyomid.wire.messages import (
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 
-def cell(number: int) -> int:
-    """An id as evenly spread as a hash's."""
-    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
-
-
 def session(address: str, **more: float) -> AsyncTsoSession:
     async def dial() -> ConnectedSocket:
         return ConnectedSocket(await asyncio.to_thread(tcp_connector(address)))
@@ -40,28 +34,9 @@ def session(address: str, **more: float) -> AsyncTsoSession:
     return AsyncTsoSession(dial, **{"request_s": 5.0, "retry_s": 5.0, **more})
 
 
-def test_many_tasks_share_one_connection(tmp_path: Path) -> None:
-    async def transact(tso: AsyncTsoSession) -> tuple[int, int]:
-        start_ts = (await tso.begin()).start_ts
-        reply = await tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
-        assert reply.committed
-        assert reply.start_ts == start_ts
-        return start_ts, reply.commit_ts
-
-    async def scenario(address: str) -> None:
-        tso = session(address)
-        done = await asyncio.gather(*(transact(tso) for _ in range(300)))
-        assert len({ts for pair in done for ts in pair}) == 600
-        assert (await tso.ask(AskStatus(), Status)).counters["commits"] >= 0
-        await tso.close()
-
+async def test_leases_seals_and_errors(tmp_path: Path) -> None:
     with served(tmp_path) as running:
-        asyncio.run(scenario(running.address))
-
-
-def test_leases_seals_and_errors(tmp_path: Path) -> None:
-    async def scenario(address: str) -> None:
-        tso = session(address)
+        tso = session(running.address)
         start_ts = (await tso.begin()).start_ts
         assert (await tso.ask(GrantLease(start_ts, 5.0), LeaseReply)).term_s == 5.0
         assert (await tso.ask(RenewLease(start_ts), LeaseReply)).term_s == 5.0
@@ -77,12 +52,9 @@ def test_leases_seals_and_errors(tmp_path: Path) -> None:
         with pytest.raises(Misuse, match="closed"):
             await tso.begin()
 
+
+async def test_a_dead_tso_raises_unavailable_or_outcome_unknown(tmp_path: Path) -> None:
     with served(tmp_path) as running:
-        asyncio.run(scenario(running.address))
-
-
-def test_a_dead_tso_raises_unavailable_or_outcome_unknown(tmp_path: Path) -> None:
-    async def scenario(running) -> None:  # type: ignore[no-untyped-def]
         tso = session(running.address, retry_s=0.3)
         start_ts = (await tso.begin()).start_ts
         running.process.kill()
@@ -92,6 +64,3 @@ def test_a_dead_tso_raises_unavailable_or_outcome_unknown(tmp_path: Path) -> Non
         with pytest.raises(Unavailable):
             await tso.begin()
         await tso.close()
-
-    with served(tmp_path) as running:
-        asyncio.run(scenario(running))

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from checked_workload import cell
-from service_process import served
+from service_process import cell, served
 
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.writer_turns import WriterTurn
@@ -25,19 +24,13 @@ HELD_BYTES_MAX = 160 << 20
 """More than `peer.CARRIED_BYTES_MAX`, and far less than all of it."""
 
 
-def resident_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) << 10
-
-
 def test_cells_that_wait_for_the_writer_are_bounded(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     store = EmbeddedStore(folder)
     store.create_table(TableInfo("t", (b"f",)))
     cells = ((Column(b"f", b"x"), bytes(CELL_BYTES)),)
     with served(tmp_path, store=f"omid://{folder}") as service:
-        peer = service.raw()
-        peer.greet()
+        peer = service.greeted()
         peer.send(b"".join(encode_request(Begin(), request_id=tag) for tag in range(1, COMMITS + 1)))
         starts = [
             answer.body.start_ts for _ in range(COMMITS) if isinstance((answer := peer.answer()).body, BeginReply)
@@ -45,7 +38,7 @@ def test_cells_that_wait_for_the_writer_are_bounded(tmp_path: Path) -> None:
         packed = store.pack_cells(starts[0], [("t", [RowWrite(b"row", cells)])])
         turn = WriterTurn(store._environment.folder)
         turn.take(time.monotonic() + 30.0, time.monotonic(), is_urgent=True)
-        before = resident_bytes(service.process.pid)
+        before = service.resident_bytes
 
         def send() -> None:
             for tag, start in enumerate(starts, 1):
@@ -56,13 +49,12 @@ def test_cells_that_wait_for_the_writer_are_bounded(tmp_path: Path) -> None:
         most = 0
         for _ in range(20):
             time.sleep(0.1)
-            most = max(most, resident_bytes(service.process.pid) - before)
+            most = max(most, service.resident_bytes - before)
         assert most < HELD_BYTES_MAX
         turn.release()
         answered = set()
         for _ in range(COMMITS):
-            body = peer.answer().body
-            assert isinstance(body, CommitReply)
+            body = peer.told(CommitReply)
             assert body.committed
             answered.add(body.start_ts)
         sender.join()

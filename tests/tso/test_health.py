@@ -34,3 +34,4 @@ def test_a_standby_is_ready_once_it_could_lead() -> None:
     watched.service = SimpleNamespace(is_serving=False)  # type: ignore[assignment]
     assert statuses(watched) == (503, 503, 503)
     assert status(watched, "/ready?other=yes") == 503
+    assert status(watched, "/other") == 404

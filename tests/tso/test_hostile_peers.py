@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from checked_workload import PATIENCE_S, CheckedWorkload, cell
-from service_process import RawPeer, Service, served
+from checked_workload import PATIENCE_S, CheckedWorkload
+from service_process import RawPeer, Service, cell, served
+from wire_bytes import block, field_of, varint
 
 from pyomid.storage.embedded import EmbeddedCommitTable, open_folder
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
@@ -103,9 +104,7 @@ def test_a_thousand_clients_connect_at_once_and_disconnect_halfway(service: Serv
 def test_more_connections_than_allowed_are_closed_and_there_is_room_again_when_some_leave(tmp_path: Path) -> None:
     with served(tmp_path, "--connections", "12", "--metrics", "127.0.0.1:0") as running:
         with CheckedWorkload(running.connect) as load:
-            peers = [running.raw() for _ in range(10)]
-            for peer in peers:
-                peer.greet()
+            peers = [running.greeted() for _ in range(10)]
             refused = [running.raw() for _ in range(10)]
             for peer in refused:
                 answer = peer.greet().body
@@ -119,8 +118,7 @@ def test_more_connections_than_allowed_are_closed_and_there_is_room_again_when_s
             for peer in (*peers, *refused, java):
                 peer.close()
             until_only_the_workload_is_connected(running)
-            again = running.raw()
-            again.greet()
+            again = running.greeted()
             again.close()
             load.wait_for_more(10)
 
@@ -141,8 +139,7 @@ def test_half_open_connections_are_detected(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"keepalive_s": 2.0}) as running:
         with CheckedWorkload(running.connect):
             for _ in range(20):
-                peer = running.raw()
-                peer.greet()
+                peer = running.greeted()
                 try:
                     peer.sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
                 except PermissionError:
@@ -155,9 +152,7 @@ def test_half_open_connections_are_detected(tmp_path: Path) -> None:
 def test_idle_peers_are_cut_off_if_configured(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"idle_s_max": 6.0}) as running:
         with CheckedWorkload(running.connect):
-            peers = [running.raw() for _ in range(20)]
-            for peer in peers:
-                peer.greet()
+            peers = [running.greeted() for _ in range(20)]
             assert all(peer.is_closed_by_peer() for peer in peers)
             assert running.has_logged("was silent for")
             for peer in peers:
@@ -210,8 +205,7 @@ def test_a_slow_loris_gains_no_time_by_single_bytes(service: Service, load: Chec
 @pytest.mark.long
 def test_a_peer_that_was_silent_for_long_may_send_a_frame_in_two_halves(service: Service) -> None:
     """The time of half a frame counts from its own first byte, not from the last request."""
-    peer = service.raw()
-    peer.greet()
+    peer = service.greeted()
     time.sleep(5.5)  # longer than `frame_s_max`
     for request in (Begin(), CommitRequest(50, tuple(range(5000)))):
         data = encode_request(request, request_id=3)
@@ -226,8 +220,7 @@ def test_slow_readers_are_cut_off_without_delaying_others(tmp_path: Path) -> Non
     with served(tmp_path, "--metrics", "127.0.0.1:0", limits={"unread_bytes_max": 65_536}) as running:
         with CheckedWorkload(running.connect) as load:
             for _ in range(3):
-                slow = running.raw()
-                slow.greet()
+                slow = running.greeted()
                 slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 begins = encode_request(Begin(), request_id=1) * 1000
                 with contextlib.suppress(OSError):
@@ -242,8 +235,7 @@ def test_slow_readers_are_cut_off_without_delaying_others(tmp_path: Path) -> Non
 def test_the_peer_with_most_unfinished_bytes_is_cut_off_first(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0", held_bytes_max=2_000_000) as running:
         with CheckedWorkload(running.connect):
-            small = running.raw()
-            small.greet()
+            small = running.greeted()
             small.send(frame(bytes(100_000))[:50_000])
             hogs = [running.raw() for _ in range(4)]
             for peer in hogs:
@@ -286,8 +278,7 @@ def test_an_impossible_commit_is_refused_and_logged(
     peer = service.raw()
     peer.greet(Handshake(1 if extended else 0))
     peer.send(encode_request(Begin(), request_id=1 if extended else 0, extended=extended))
-    begun = peer.answer().body
-    assert isinstance(begun, BeginReply)
+    begun = peer.told(BeginReply)
     start_ts = start_of(begun.start_ts)
     commit = CommitRequest(start_ts, (1, 2))
     peer.send(encode_request(commit, request_id=2 if extended else 0, extended=extended))
@@ -302,15 +293,14 @@ def test_an_impossible_commit_is_refused_and_logged(
         assert answer.start_ts == start_ts
     until(lambda: service.has_logged(text), f"{text!r} was not logged")
     peer.send(encode_request(Begin(), request_id=3 if extended else 0, extended=extended))
-    assert isinstance(peer.answer().body, BeginReply), "the connection goes on"
+    peer.told(BeginReply)  # the connection goes on
     peer.close()
 
 
 @pytest.mark.parametrize("ids", [100, 12_000], ids=["short", "long"])
 def test_a_request_id_may_be_any_of_64_bits(service: Service, load: CheckedWorkload, ids: int) -> None:
     """A long request is parsed by compiled code, to which these are signed: its answer must not end the process."""
-    peer = service.raw()
-    peer.greet()
+    peer = service.greeted()
     for number, request_id in enumerate(((1 << 63) - 1, 1 << 63, (1 << 64) - 1)):
         commit = CommitRequest(50, tuple(range(-ids, 0)), (7 + number,))
         peer.send(encode_request(commit, request_id=request_id))
@@ -321,11 +311,9 @@ def test_a_request_id_may_be_any_of_64_bits(service: Service, load: CheckedWorkl
 def test_the_error_for_an_oversize_frame_names_the_limit_and_the_way_out(
     service: Service, load: CheckedWorkload
 ) -> None:
-    peer = service.raw()
-    peer.greet()
+    peer = service.greeted()
     peer.send(((10 << 20) + 1).to_bytes(4, "big"))
-    refused = peer.answer().body
-    assert isinstance(refused, Refused)
+    refused = peer.told(Refused)
     assert refused.code == "OMID-FRAME-TOO-LONG"
     assert f"over the limit of {10 << 20}" in refused.message
     assert "commit smaller transactions" in refused.message
@@ -336,24 +324,22 @@ def test_the_error_for_an_oversize_frame_names_the_limit_and_the_way_out(
 
 @pytest.mark.parametrize("start_ts", [7, 0, -50, (1 << 63) - 1])
 def test_completions_of_unknown_starts_have_no_effect(service: Service, load: CheckedWorkload, start_ts: int) -> None:
-    peer = service.raw()
-    peer.greet()
+    peer = service.greeted()
     refused = service.metrics()["pyomid_tso_refused_total"]
     peer.send(encode_request(Complete((50, start_ts))))
     until(lambda: service.metrics()["pyomid_tso_refused_total"] > refused, "nothing was refused")
     peer.send(encode_request(Begin(), request_id=3))
-    assert isinstance(peer.answer().body, BeginReply), "the connection goes on"
+    peer.told(BeginReply)  # the connection goes on
     peer.close()
 
 
 def test_a_flood_of_refusals_fills_no_log_and_hides_no_other_line(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0") as running, CheckedWorkload(running.connect):
-        peer = running.raw()
-        peer.greet()
+        peer = running.greeted()
         for _ in range(20):
             peer.send(encode_request(CommitRequest(51, (1,)), request_id=9) * 100)
             for _ in range(100):
-                assert isinstance(peer.answer().body, Refused)
+                peer.told(Refused)
         assert running.metrics()["pyomid_tso_refused_total"] == 2000
         refusals = [line for line in running.log_lines() if "refused a request" in line["message"]]
         assert 0 < len(refusals) <= 200
@@ -368,51 +354,31 @@ def test_a_flood_of_refusals_fills_no_log_and_hides_no_other_line(tmp_path: Path
 ODD_NUMBERS = (0, 1, 49, 50, -1, -50, -(1 << 63), (1 << 63) - 1, (1 << 62) + 50)
 
 
-def varint(value: int, padding: int = 0) -> bytes:
-    """`padding` more bytes than needed: allowed up to ten in all, nonsense beyond."""
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    if not padding:
-        return bytes([*out, value])
-    return bytes([*out, value | 0x80, *[0x80] * (padding - 1), 0])
-
-
 def number(rng: random.Random) -> bytes:
     return varint(rng.choice((rng.choice(ODD_NUMBERS), rng.getrandbits(63))), rng.choice((0, 0, 0, 1, 3, 9, 12)))
-
-
-def numbered(field: int, wire_type: int, body: bytes) -> bytes:
-    return varint(field << 3 | wire_type) + body
-
-
-def block(body: bytes) -> bytes:
-    return varint(len(body)) + body
 
 
 def commit_field(rng: random.Random) -> bytes:
     match rng.randrange(7):
         case 0:
-            return numbered(1, 0, number(rng))
+            return field_of(1, 0, number(rng))
         case 1:
-            return numbered(rng.choice((3, 4)), 0, number(rng))  # ids that are not packed
+            return field_of(rng.choice((3, 4)), 0, number(rng))  # ids that are not packed
         case 2 | 3:
-            return numbered(rng.choice((3, 4)), 2, block(b"".join(number(rng) for _ in range(rng.randrange(30)))))
+            return field_of(rng.choice((3, 4)), 2, block(b"".join(number(rng) for _ in range(rng.randrange(30)))))
         case 4:
-            return numbered(rng.choice((5, 63, 90, 12345)), 0, number(rng))  # unknown to everybody
+            return field_of(rng.choice((5, 63, 90, 12345)), 0, number(rng))  # unknown to everybody
         case 5:
-            return numbered(rng.choice((6, 62, 777)), 2, block(rng.randbytes(rng.randrange(40))))
+            return field_of(rng.choice((6, 62, 777)), 2, block(rng.randbytes(rng.randrange(40))))
         case _:
-            return numbered(rng.choice((2, 64, 65)), 0, number(rng))
+            return field_of(rng.choice((2, 64, 65)), 0, number(rng))
 
 
 def strange_message(rng: random.Random) -> bytes:
     """A message nobody's library would write: any order, any encoding, sometimes damaged; often valid all the same."""
     fields = [commit_field(rng) for _ in range(rng.randrange(10))]
     rng.shuffle(fields)
-    body = numbered(2, 2, block(b"".join(fields)))
+    body = field_of(2, 2, block(b"".join(fields)))
     if rng.random() < 0.3:
         odd, few = rng.choice(ODD_NUMBERS), tuple(rng.choices(ODD_NUMBERS, k=2))
         terms = (0.1, 0.0, -1.0, 1e300, float("nan"), float("inf"))
@@ -424,7 +390,7 @@ def strange_message(rng: random.Random) -> bytes:
         ))  # fmt: skip
         body = encode_request(request, request_id=rng.getrandbits(64))[4:]
     if rng.random() < 0.2:
-        body += numbered(64, 0, number(rng))
+        body += field_of(64, 0, number(rng))
     data = bytearray(frame(body))
     match rng.randrange(8):
         case 0:
@@ -475,16 +441,13 @@ def test_sigterm_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) 
                 starts = [peer.answer().body.start_ts for _ in range(32)]  # type: ignore[union-attr]
                 peer.send(b"".join(encode_request(CommitRequest(s, (cell(s),)), request_id=s) for s in starts))
                 for _ in starts:
-                    reply = peer.answer().body
-                    assert isinstance(reply, CommitReply)
+                    reply = peer.told(CommitReply)
                     assert reply.committed
                     with lock:
                         acknowledged.append((reply.start_ts, reply.commit_ts))
 
     with served(tmp_path, store=f"omid://{folder}") as running:
-        peers = [running.raw() for _ in range(4)]
-        for peer in peers:
-            peer.greet()
+        peers = [running.greeted() for _ in range(4)]
         threads = [threading.Thread(target=work, args=(peer,)) for peer in peers]
         for thread in threads:
             thread.start()
@@ -512,15 +475,13 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
 
 
 def test_every_metric_is_reported_and_counts(fresh: Service) -> None:
-    peer = fresh.raw()
-    peer.greet()
+    peer = fresh.greeted()
     before = fresh.metrics()
     peer.send(b"".join(encode_request(Begin(), request_id=tag) for tag in (1, 2)))
     first, second = (peer.answer().body.start_ts for _ in range(2))  # type: ignore[union-attr]
     for start_ts, reason in ((first, None), (second, AbortReason.CONFLICT), (50, AbortReason.LOW_WATERMARK)):
         peer.send(encode_request(CommitRequest(start_ts, (cell(77),)), request_id=9))
-        reply = peer.answer().body
-        assert isinstance(reply, CommitReply)
+        reply = peer.told(CommitReply)
         assert reply.reason == reason
     after = fresh.metrics()
 
@@ -536,6 +497,7 @@ def test_every_metric_is_reported_and_counts(fresh: Service) -> None:
     assert after["pyomid_tso_conflict_map_entries_max"] >= 65536
     for reason in AbortReason:
         assert f'pyomid_tso_aborts_total{{reason="{reason.value}"}}' in after
+    assert any(name.startswith('pyomid_tso_watermark_lag{by="') for name in after)
     for name in ("begin_waits_total", "slow_readers_total", "refused_total", "leases", "leads", "epoch"):
         assert f"pyomid_tso_{name}" in after
     assert fresh.page("/health") == fresh.page("/ready") == "serving\n"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from wire_bytes import block, field_of, varint
 
 from portions import examples
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
@@ -293,12 +294,6 @@ def test_a_flush_in_place_is_not_offered_where_more_is_due(reason: str) -> None:
     assert machine.start_inline_flush(now_s) is None
 
 
-def is_java(request: Asked) -> bool:
-    return isinstance(request, Begin) or (
-        isinstance(request, CommitRequest) and not (request.branches or request.level)
-    )
-
-
 def test_begins_keep_their_order_of_arrival_within_a_chunk() -> None:
     fast = Fast(entries=280)
     fast.take("java", b"".join(encode_request(Begin(), extended=False) for _ in range(100)))
@@ -407,19 +402,6 @@ def agrees(payload: bytes) -> bool:
     return True
 
 
-def varint(value: int) -> bytes:
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field_of(number: int, wire_type: int, body: bytes) -> bytes:
-    return varint(number << 3 | wire_type) + body
-
-
 @pytest.mark.parametrize("padding", range(9))
 def test_a_padded_tag_or_length_is_parsed_as_the_reference_decodes_it(padding: int) -> None:
     """Protobuf refuses tags and lengths of more than five bytes; numbers may have ten."""
@@ -441,15 +423,15 @@ unknown_fields = st.one_of(
     st.builds(lambda n, v: field_of(n, 0, varint(v)), st.integers(5, 63) | st.integers(71, 500), int64s),
     st.builds(lambda n, b: field_of(n, 1, b), st.integers(5, 63), st.binary(min_size=8, max_size=8)),
     st.builds(lambda n, b: field_of(n, 5, b), st.integers(5, 63), st.binary(min_size=4, max_size=4)),
-    st.builds(lambda n, b: field_of(n, 2, varint(len(b)) + b), st.integers(5, 63), st.binary(max_size=20)),
+    st.builds(lambda n, b: field_of(n, 2, block(b)), st.integers(5, 63), st.binary(max_size=20)),
 )
 commit_fields = st.one_of(
     st.builds(lambda v: field_of(1, 0, varint(v)), int64s),
     st.builds(lambda v: field_of(3, 0, varint(v)), int64s),
     st.builds(lambda v: field_of(4, 0, varint(v)), int64s),
-    st.builds(lambda n, vs: field_of(n, 2, varint(len(b"".join(map(varint, vs)))) + b"".join(map(varint, vs))),
+    st.builds(lambda n, vs: field_of(n, 2, block(b"".join(map(varint, vs)))),
               st.sampled_from([3, 4]), st.lists(int64s, max_size=12)),
-    st.builds(lambda b: field_of(66, 2, varint(len(b)) + b), st.binary(max_size=20)),
+    st.builds(lambda b: field_of(66, 2, block(b)), st.binary(max_size=20)),
 )  # fmt: skip
 anything = (
     commit_fields
@@ -459,7 +441,7 @@ anything = (
 
 
 def requests_of(inner: st.SearchStrategy[bytes], *, field: int = 2) -> st.SearchStrategy[bytes]:
-    request = st.lists(inner, max_size=8).map(b"".join).map(lambda b: field_of(field, 2, varint(len(b)) + b))
+    request = st.lists(inner, max_size=8).map(b"".join).map(lambda b: field_of(field, 2, block(b)))
     tag = st.integers(0, (1 << 64) - 1).map(lambda v: field_of(64, 0, varint(v)))
     around = st.lists(tag, max_size=2).map(b"".join)
     return st.builds(lambda a, b, c: a + b + c, around, request, around)
@@ -468,7 +450,7 @@ def requests_of(inner: st.SearchStrategy[bytes], *, field: int = 2) -> st.Search
 complete_fields = st.one_of(
     st.builds(lambda v: field_of(1, 0, varint(v)), int64s),
     st.lists(int64s, max_size=12).map(lambda vs: b"".join(map(varint, vs))).map(
-        lambda b: field_of(1, 2, varint(len(b)) + b)
+        lambda b: field_of(1, 2, block(b))
     ),
 )  # fmt: skip
 
@@ -497,13 +479,13 @@ def test_a_field_that_the_kernel_does_not_read_goes_to_the_decoder(kind: str) ->
     around = {field.number: field.name for field in pb.Request.DESCRIPTOR.fields}
     for other, (wire_type, value) in itertools.product((*range(1, 130), 500, (1 << 29) - 1), WIRE_TYPES.items()):
         field = field_of(other, wire_type, value)
-        within = field_of(number, 2, varint(len(field)) + field)
+        within = field_of(number, 2, block(field))
         assert not agrees(within) or names.get(other) in TAKEN[kind], (other, wire_type)
         for beside in (field_of(number, 2, b"\x00") + field, field + field_of(number, 2, b"\x00")):
             assert not agrees(beside) or around.get(other) == "request_id", (other, wire_type)
     for name in TAKEN[kind]:
         field = field_of(inner.fields_by_name[name].number, 2 if name == "cells" else 0, b"\x00")
-        assert agrees(field_of(number, 2, varint(len(field)) + field) + field_of(64, 0, b"\x01")), name
+        assert agrees(field_of(number, 2, block(field)) + field_of(64, 0, b"\x01")), name
 
 
 @given(requests_of(anything) | requests_of(anything, field=68), st.data())

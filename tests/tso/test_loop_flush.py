@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from served_folder import SETTINGS, Run, served, together, transact
+from served_folder import SETTINGS, served, together, transact
 
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.embedded import EmbeddedCommitTable
 
-pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(120), pytest.mark.usefixtures("on_loop")]
 
 
 class FarTable:
@@ -66,73 +66,55 @@ class FarTable:
 
 
 @pytest.mark.parametrize("failures", [0.0, 0.3])
-def test_acknowledged_commits_are_durable_whatever_happens_to_their_flush(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: float
+async def test_acknowledged_commits_are_durable_whatever_happens_to_their_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: float
 ) -> None:
     far = FarTable(monkeypatch, failures=failures)
-
-    async def scenario() -> None:
-        # A flush that fails is put out again after a pause, for so long.
-        async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
-            done = await together(each, 25)
-            while far.under_way_max < SETTINGS.flushes_in_flight_max:  # they go beside each other, when they meet
-                done |= await together(each, 25)
-            reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
-            assert reader.lookup(list(done)) == list(done.values())
-            reader.close()
-            assert not each.deaths
-        assert far.left, "connections of the loop end with the service"
-
-    run(scenario())
+    # A flush that fails is put out again after a pause, for so long.
+    async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
+        done = await together(each, 25)
+        while far.under_way_max < SETTINGS.flushes_in_flight_max:  # they go beside each other, when they meet
+            done |= await together(each, 25)
+        reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
+        assert reader.lookup(list(done)) == list(done.values())
+        reader.close()
+        assert not each.deaths
+    assert far.left, "connections of the loop end with the service"
     assert (far.failed > 0) == (failures > 0)
     assert far.under_way == 0
     assert far.under_way_max == SETTINGS.flushes_in_flight_max
 
 
-def test_a_lone_client_is_answered_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lone_client_is_answered_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = FarTable(monkeypatch)
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch) as each:
-            done = await transact(each.session(), 20)
-            assert far.begun >= 20, "one each at least: none went on a thread"
-            assert each.table.lookup(list(done)) == list(done.values())
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch) as each:
+        done = await transact(each.session(), 20)
+        assert far.begun >= 20, "one each at least: none went on a thread"
+        assert each.table.lookup(list(done)) == list(done.values())
 
 
-def test_a_failed_flush_is_resubmitted_until_it_succeeds(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_flush_is_resubmitted_until_it_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a pause, with all that is done about a store that fails: there is no other way for it."""
     far = FarTable(monkeypatch, failures=1.0)
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
-            committing = asyncio.create_task(transact(each.session(), 1))
-            while far.failed < 4:
-                await asyncio.sleep(0.005)
-            assert not committing.done()
-            far.failures = 0.0
-            done = await committing
-            assert far.begun > far.failed
-            assert each.table.lookup(list(done)) == list(done.values())
-            assert not each.deaths
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
+        committing = asyncio.create_task(transact(each.session(), 1))
+        while far.failed < 4:
+            await asyncio.sleep(0.005)
+        assert not committing.done()
+        far.failures = 0.0
+        done = await committing
+        assert far.begun > far.failed
+        assert each.table.lookup(list(done)) == list(done.values())
+        assert not each.deaths
 
 
-def test_a_store_that_fails_for_too_long_ends_the_service(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_store_that_fails_for_too_long_ends_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FarTable(monkeypatch, failures=1.0)
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch) as each:
-            committing = asyncio.create_task(transact(each.session(request_s=2), 1))
-            await each.until_dead()
-            assert "no answer came" in each.deaths[0]
-            with pytest.raises(OmidError):
-                await committing
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch) as each:
+        committing = asyncio.create_task(transact(each.session(request_s=2), 1))
+        await each.until_dead()
+        assert "no answer came" in each.deaths[0]
+        with pytest.raises(OmidError):
+            await committing

@@ -28,13 +28,6 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def resident_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the TSO is gone")
-
-
 def transactions(running: Service) -> float:
     return sum(
         value
@@ -59,11 +52,11 @@ def check_growth(tmp_path: Path, generator: Path, count: int, *options: str) -> 
     options = (*options, "--complete")
     with served(tmp_path, "--metrics", "127.0.0.1:0", conflict_map_entries=500_000) as running:
         run_until(running, generator, WARM_UP, *options)
-        before, seen_before = resident_bytes(running.process.pid), transactions(running)
+        before, seen_before = running.resident_bytes, transactions(running)
         for share in (0.1, 0.5, 1.0):
             run_until(running, generator, seen_before + share * count, *options)
             seen = transactions(running) - seen_before
-            grown = resident_bytes(running.process.pid) - before
+            grown = running.resident_bytes - before
             print(f"{seen:.0f} transactions, {before >> 20} MiB resident before, {grown / 2**20:.1f} MiB more after")
         assert grown <= GROWTH_BYTES_MAX * min(seen, 10_000_000)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import cast
 
 import pytest
 from served_folder import served as served_here
-from service_process import RawPeer, served
+from service_process import RawPeer, served, tls_options, trusting
 
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Unavailable
@@ -36,23 +35,10 @@ def silent(address: str, count: int = STRANGERS) -> Iterator[list[socket.socket]
         yield [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(count)]
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificate")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "server.key",
-         "-out", "server.pem"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-    return folder
-
-
-def test_half_open_tls_connections_do_not_block_others(certificate: Path, tmp_path: Path) -> None:
+def test_half_open_tls_connections_do_not_block_others(certificates: Path, tmp_path: Path) -> None:
     """They fill the table of descriptors, and no rightful client is accepted until they time out."""
-    options = ("--tls-cert", str(certificate / "server.pem"), "--tls-key", str(certificate / "server.key"))
-    with served(tmp_path, *options, before=FEW_FILES, limits={"handshake_s_max": 60.0}) as running:
-        context = ssl.create_default_context(cafile=str(certificate / "server.pem"))
+    with served(tmp_path, *tls_options(certificates), before=FEW_FILES, limits={"handshake_s_max": 60.0}) as running:
+        context = trusting(certificates)
         with silent(running.address):
             tso = TsoSession(tcp_connector(running.address, tls=context, timeout_s=20.0), request_s=20.0, retry_s=20.0)
             assert tso.begin().start_ts
@@ -109,24 +95,22 @@ with socket.socket(socket.AF_UNIX) as peer:
 """
 
 
-def test_a_full_tso_refuses_clients_and_serves_its_own_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_tso_refuses_clients_and_serves_its_own_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What waits for a place may wait for what that frees."""
-
-    async def scenario() -> None:
-        async with served_here(tmp_path / "db", monkeypatch) as running:
-            running.service._connections_max = 1
-            assert (await running.session().begin()).start_ts
-            with pytest.raises(Unavailable, match="has 1 connections, the maximum is 1: close some"):
-                await running.session(request_s=1.0).begin()
-            listener, path = socket.socket(socket.AF_UNIX), str(tmp_path / "tso")
-            listener.bind(path)
-            running.service.listen(listener)
-            command = [sys.executable, "-c", A_STRANGER, path]
-            said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
-            assert "has 1 connections, the maximum is 1" in said.stdout
-            assert await asyncio.to_thread(begin_here, path)
-
-    asyncio.run(scenario())
+    async with served_here(tmp_path / "db", monkeypatch) as running:
+        running.service._connections_max = 1
+        assert (await running.session().begin()).start_ts
+        with pytest.raises(Unavailable, match="has 1 connections, the maximum is 1: close some"):
+            await running.session(request_s=1.0).begin()
+        listener, path = socket.socket(socket.AF_UNIX), str(tmp_path / "tso")
+        listener.bind(path)
+        running.service.listen(listener)
+        command = [sys.executable, "-c", A_STRANGER, path]
+        said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+        assert "has 1 connections, the maximum is 1" in said.stdout
+        assert await asyncio.to_thread(begin_here, path)
 
 
 def begin_here(path: str) -> int:

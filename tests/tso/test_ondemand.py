@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -15,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from service_process import is_alive, kill_tso, served, tso_pid
+from service_process import cell, is_alive, kill_tso, served, tso_pid
 
 from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
@@ -30,11 +28,6 @@ from pyomid.wiring import tso_command
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 SessionOf = Callable[..., TsoSession]
-
-
-def cell(number: int) -> int:
-    """An id as evenly spread as a hash's."""
-    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
 
 
 def commit_one(tso: TsoSession) -> tuple[int, int]:
@@ -61,29 +54,12 @@ def test_t14_a_start_storm_ends_with_one_tso(folder: Path) -> None:
     assert len({start for _, start in said}) == 8
 
 
-def test_two_folders_are_two_databases(tmp_path: Path, session_of: SessionOf) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for path in folders:
-        open_folder(path)
-        session_of(path).begin()
-    assert tso_pid(folders[0]) != tso_pid(folders[1])
-    for path in folders:
-        kill_tso(path)
-
-
 def test_a_folder_with_a_path_too_long_for_a_socket_works(tmp_path: Path, session_of: SessionOf) -> None:
     long = tmp_path / ("a" * 100) / ("b" * 100)
     assert len(str(long / SOCKET_FILE)) > 107
     open_folder(long)
     commit_one(session_of(long))
     kill_tso(long)
-
-
-def test_a_killed_tsos_socket_does_not_mislead_the_next_client(folder: Path, session_of: SessionOf) -> None:
-    commit_one(session_of(folder))
-    kill_tso(folder)
-    assert (folder / SOCKET_FILE).exists()
-    commit_one(session_of(folder))
 
 
 def test_t4_a_tso_replaced_while_suspended_exits_without_a_reply(folder: Path, session_of: SessionOf) -> None:
@@ -288,14 +264,3 @@ def test_another_users_tso_has_a_clear_error(tmp_path: Path) -> None:
 def test_dying_in_doubt_has_an_exit_code_of_its_own() -> None:
     program = "from pyomid.server.leadership import die_now; die_now('test')"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == DOUBT_EXIT_CODE
-
-
-def test_garbage_on_the_folders_socket_is_harmless(folder: Path, session_of: SessionOf) -> None:
-    tso = session_of(folder)
-    commit_one(tso)
-    rng = random.Random(3)
-    for _ in range(30):
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(str(folder / SOCKET_FILE))
-            stranger.sendall(rng.randbytes(rng.randrange(1, 200)))
-        commit_one(tso)

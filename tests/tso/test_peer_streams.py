@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from checked_workload import CheckedWorkload, cell
-from service_process import RawPeer, Service, served
+from checked_workload import CheckedWorkload
+from service_process import RawPeer, Service, cell, served
 
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.codec import Handshake, encode_request
@@ -41,8 +41,7 @@ def begun(peer: RawPeer, count: int) -> list[int]:
     peer.send(b"".join(encode_request(Begin(), request_id=tag) for tag in range(1, count + 1)))
     starts = []
     for tag in range(1, count + 1):
-        answer = peer.answer()
-        assert isinstance(answer.body, BeginReply)
+        answer = peer.answer(BeginReply)
         assert answer.request_id == tag
         starts.append(answer.body.start_ts)
     assert all(one < other for one, other in pairwise(starts))
@@ -70,8 +69,7 @@ def test_frames_may_be_cut_anywhere_between_two_reads(service: Service) -> None:
                 time.sleep(0.001)
         answered = {}
         for _ in starts:
-            answer = peer.answer()
-            assert isinstance(answer.body, CommitReply)
+            answer = peer.answer(CommitReply)
             assert answer.body.committed, (round_, answer)
             answered[answer.request_id] = answer.body.start_ts
         assert answered == dict(enumerate(starts, 1))
@@ -122,8 +120,7 @@ def test_a_peer_that_reads_late_gets_every_answer_once_and_in_order(service: Ser
         load.wait_for_more(50)
         tags, starts = [], []
         for _ in range(count):
-            answer = peer.answer()
-            assert isinstance(answer.body, BeginReply)
+            answer = peer.answer(BeginReply)
             tags.append(answer.request_id)
             starts.append(answer.body.start_ts)
         sender.join()
@@ -144,8 +141,7 @@ def test_a_peer_with_more_commits_than_may_wait_gets_all_its_answers(service: Se
     sender.start()
     answered = set()
     for _ in range(count):
-        answer = peer.answer()
-        assert isinstance(answer.body, CommitReply)
+        answer = peer.answer(CommitReply)
         assert answer.body.start_ts == starts[answer.request_id - 1]
         answered.add(answer.request_id)
     sender.join()

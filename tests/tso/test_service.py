@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_process import COMMAND, Service, served
+from service_process import COMMAND, Service, cell, served
 
 from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Misuse, OmidError, Unavailable
@@ -24,11 +21,6 @@ from pyomid.wire.messages import Begin, Refused
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 A, B = 1 << 60, 2 << 60
-
-
-def cell(number: int) -> int:
-    """An id as evenly spread as a hash's."""
-    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
 
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])
@@ -92,12 +84,10 @@ def test_a_java_client_gets_replies_of_its_protocol(service: Service) -> None:
     assert all(isinstance(s, BeginReply) and s.epoch == 0 for s in starts)
     start_ts = starts[0].start_ts  # type: ignore[union-attr]
     peer.send(encode_request(CommitRequest(start_ts, (B,)), extended=False))
-    reply = peer.answer().body
-    assert isinstance(reply, CommitReply)
+    reply = peer.told(CommitReply)
     assert reply.committed
     peer.send(encode_request(CommitRequest(start_ts + 1, (B,)), extended=False))
-    malformed = peer.answer().body
-    assert isinstance(malformed, CommitReply)
+    malformed = peer.told(CommitReply)
     assert not malformed.committed
     peer.close()
 
@@ -121,8 +111,7 @@ def test_t11_a_protocol_error_closes_only_that_peer(service: Service, name: str)
         bad.greet()
     bad.send(data)
     if greets:
-        refused = bad.answer().body
-        assert isinstance(refused, Refused)
+        refused = bad.told(Refused)
         assert text in refused.message
     assert bad.is_closed_by_peer()
     assert service.has_logged(text)
@@ -151,25 +140,6 @@ def test_the_token_is_required(tmp_path: Path) -> None:
             with pytest.raises(Misuse, match="token"):
                 running.session(token=wrong).begin()
         good.close()
-
-
-def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with served(tmp_path, "--metrics", f"127.0.0.1:{port}") as running:
-        tso = running.session()
-        for _ in range(3):
-            tso.commit(CommitRequest(tso.begin().start_ts, (A,)))
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-        assert "pyomid_tso_begins_total 3.0" in text
-        assert "pyomid_tso_commits_total 3.0" in text
-        assert "pyomid_tso_connections 1.0" in text
-        assert 'pyomid_tso_watermark_lag{by="' in text
-        assert 'pyomid_tso_flush_seconds_bucket{le="+Inf"} 3.0' in text
-        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health").read() == b"serving\n"
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/other")
-        tso.close()
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,17 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from service_process import Service, served
 
-from pyomid.client.session import async_session as async_session
+from portions import first
+from pyomid.client.session import async_session
 from pyomid.client.session import blocking as session_module
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
@@ -93,89 +94,60 @@ def stopped(service: Service) -> Iterator[None]:
         os.kill(service.process.pid, signal.SIGCONT)
 
 
+Ask = Callable[..., Future[Any]]
+"""A method's name and its arguments: what the session's call returns, later."""
+
+
 @contextmanager
-def session_with(leaders: Leaders) -> Iterator[tuple[TsoSession, Callable[..., Future[Any]]]]:
-    """And what calls in threads of its own. Closed first: a call that hangs ends, and the test says so."""
+def in_threads(leaders: Leaders) -> Iterator[Ask]:
+    """Closed first: a call that hangs ends, and the test says so."""
     session = TsoSession(leaders.dial, request_s=FOR_EVER_S, retry_s=FOR_EVER_S, has_moved=leaders.has_moved)
     with ThreadPoolExecutor(16) as threads:
         try:
-            yield session, threads.submit
+            yield lambda name, *arguments: threads.submit(getattr(session, name), *arguments)
         finally:
             session.close()
 
 
-def on_a_loop(leaders: Leaders, scenario: Callable[[AsyncTsoSession], Awaitable[None]]) -> None:
-    async def go() -> None:
-        session = AsyncTsoSession(
-            lambda: asyncio.to_thread(lambda: ConnectedSocket(leaders.dial())),
-            request_s=FOR_EVER_S,
-            retry_s=FOR_EVER_S,
-            has_moved=leaders.has_moved,
-        )
-        try:
-            await asyncio.wait_for(scenario(session), DEADLINE_S)
-        finally:
-            await session.close()
+@contextmanager
+def in_tasks(leaders: Leaders) -> Iterator[Ask]:
+    session = AsyncTsoSession(
+        lambda: asyncio.to_thread(lambda: ConnectedSocket(leaders.dial())),
+        request_s=FOR_EVER_S,
+        retry_s=FOR_EVER_S,
+        has_moved=leaders.has_moved,
+    )
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
 
-    asyncio.run(go())
+    def ask(name: str, *arguments: Any) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(getattr(session, name)(*arguments), loop)
+
+    try:
+        yield ask
+    finally:
+        ask("close").result(DEADLINE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
-def test_tasks_leave_a_suspended_leader_for_the_next_one(services: tuple[Service, Service]) -> None:
+SessionWith = Callable[[Leaders], AbstractContextManager[Ask]]
+SESSIONS: list[SessionWith] = [in_threads, in_tasks]
+BOTH = pytest.mark.parametrize("session_with", SESSIONS)
+
+
+@BOTH
+def test_requests_leave_a_suspended_leader_for_the_next_one(
+    services: tuple[Service, Service], session_with: SessionWith
+) -> None:
     one, two = services
     leaders = Leaders(one)
-
-    async def scenario(session: AsyncTsoSession) -> None:
-        await session.begin()
+    with session_with(leaders) as ask:
+        ask("begin").result(DEADLINE_S)
         with stopped(one):
-            held = [asyncio.create_task(session.begin()) for _ in range(8)]
-            await asyncio.to_thread(leaders.wait_for_looks, 3)
-            assert not any(each.done() for each in held)
-            leaders.leader = two
-            await asyncio.gather(*held)
-        assert leaders.dialled == [one, two], "all of them by one new connection"
-        assert leaders.looks_beside_another == 0, "one looks for all who wait"
-
-    on_a_loop(leaders, scenario)
-
-
-def test_a_tasks_handshake_held_by_a_stopped_leader_leaves_a_commit_unsent(services: tuple[Service, Service]) -> None:
-    one, two = services
-    leaders = Leaders(one)
-
-    async def scenario(session: AsyncTsoSession) -> None:
-        with closing(two.session()) as other:
-            start_ts = (await asyncio.to_thread(other.begin)).start_ts
-        with stopped(one):
-            held = asyncio.create_task(session.commit(CommitRequest(start_ts, (7,))))
-            await asyncio.to_thread(leaders.wait_for_looks, 1)
-            leaders.leader = two
-            assert (await held).committed
-
-    on_a_loop(leaders, scenario)
-
-
-def test_tasks_wait_for_a_slow_leader_while_nobody_else_leads(services: tuple[Service, Service]) -> None:
-    one, _ = services
-    leaders = Leaders(one)
-
-    async def scenario(session: AsyncTsoSession) -> None:
-        before = await session.begin()
-        with stopped(one):
-            held = asyncio.create_task(session.begin())
-            await asyncio.to_thread(leaders.wait_for_looks, 5)
-        assert (await held).start_ts > before.start_ts
-        assert leaders.dialled == [one]
-
-    on_a_loop(leaders, scenario)
-
-
-def test_requests_leave_a_suspended_leader_for_the_next_one(services: tuple[Service, Service]) -> None:
-    one, two = services
-    leaders = Leaders(one)
-    with session_with(leaders) as (session, submit):
-        session.begin()
-        with stopped(one):
-            held = [submit(session.begin) for _ in range(8)]
+            held = [ask("begin") for _ in range(8)]
             leaders.wait_for_looks(3)
             assert not any(each.done() for each in held)
             leaders.leader = two
@@ -185,96 +157,72 @@ def test_requests_leave_a_suspended_leader_for_the_next_one(services: tuple[Serv
         assert leaders.looks_beside_another == 0, "one looks for all who wait"
 
 
-def test_a_commit_that_the_old_leader_may_have_received_is_only_looked_up(services: tuple[Service, Service]) -> None:
-    """It was sent: the next TSO never decides it, though nothing conflicts with it there (decision 0006)."""
+@BOTH
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_the_next_leader_decides_no_commit_that_the_old_one_may_have_received(
+    services: tuple[Service, Service], session_with: SessionWith, is_connected: bool
+) -> None:
+    """It only looks it up, though nothing conflicts with it (decision 0006). A request that waited for the handshake
+    never left, and is decided as what it is, a first try."""
     one, two = services
     leaders = Leaders(one)
-    with session_with(leaders) as (session, submit), closing(two.session()) as other:
-        session.begin()
+    with session_with(leaders) as ask, closing(two.session()) as other:
+        if is_connected:
+            ask("begin").result(DEADLINE_S)
         start_ts = other.begin().start_ts
         with stopped(one):
-            held = submit(session.commit, CommitRequest(start_ts, (7,)))
+            held = ask("commit", CommitRequest(start_ts, (7,)))
             leaders.wait_for_looks(1)
             leaders.leader = two
-            assert not held.result(DEADLINE_S).committed
+            assert held.result(DEADLINE_S).committed is not is_connected
 
 
-def test_a_handshake_held_by_a_stopped_leader_leaves_a_commit_unsent(services: tuple[Service, Service]) -> None:
-    """The request itself never left: the next TSO decides it as what it is, a first try."""
-    one, two = services
-    leaders = Leaders(one)
-    with session_with(leaders) as (session, submit), closing(two.session()) as other:
-        start_ts = other.begin().start_ts
-        with stopped(one):
-            held = submit(session.commit, CommitRequest(start_ts, (7,)))
-            leaders.wait_for_looks(1)
-            leaders.leader = two
-            assert held.result(DEADLINE_S).committed
-
-
-def test_a_slow_leader_is_waited_for_while_nobody_else_leads(services: tuple[Service, Service]) -> None:
+@BOTH
+def test_a_slow_leader_is_waited_for_while_nobody_else_leads(
+    services: tuple[Service, Service], session_with: SessionWith
+) -> None:
     one, _ = services
     leaders = Leaders(one)
-    with session_with(leaders) as (session, submit):
-        before = session.begin()
+    with session_with(leaders) as ask:
+        before = ask("begin").result(DEADLINE_S)
         with stopped(one):
-            held = submit(session.begin)
+            held = ask("begin")
             leaders.wait_for_looks(5)
         assert held.result(DEADLINE_S).start_ts > before.start_ts
         assert leaders.dialled == [one], "its answer came by the connection that was kept"
-
-
-def silent_looks() -> int:
-    """After so many in a row, and one more for the one that was under way, the log must say so."""
-    return int(LOG_AFTER_S / session_module.LOOK_S) + 2
 
 
 def told_of_silence(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "has not replied for" in record.message]
 
 
+@pytest.mark.parametrize("session_with", first(1, SESSIONS))
 def test_waiting_for_a_silent_leader_is_logged(
-    services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
+    services: tuple[Service, Service], caplog: pytest.LogCaptureFixture, session_with: SessionWith
 ) -> None:
     one, _ = services
     leaders = Leaders(one)
-    with session_with(leaders) as (session, submit):
-        session.begin()
+    with session_with(leaders) as ask:
+        ask("begin").result(DEADLINE_S)
         assert not told_of_silence(caplog)
         with stopped(one):
-            held = submit(session.begin)
-            leaders.wait_for_looks(silent_looks())
+            held = ask("begin")
+            leaders.wait_for_looks(int(LOG_AFTER_S / session_module.LOOK_S) + 2)  # one may have been under way
             assert told_of_silence(caplog) == ["the TSO is connected, but has not replied for 2 s"]
         held.result(DEADLINE_S)
 
 
-@pytest.mark.long
-def test_a_loop_logs_that_it_waits_for_a_silent_leader(
-    services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
-) -> None:
-    one, _ = services
-    leaders = Leaders(one)
-
-    async def scenario(session: AsyncTsoSession) -> None:
-        await session.begin()
-        with stopped(one):
-            held = asyncio.create_task(session.begin())
-            await asyncio.to_thread(leaders.wait_for_looks, silent_looks())
-            assert len(told_of_silence(caplog)) == 1
-        await held
-
-    on_a_loop(leaders, scenario)
-
-
+@BOTH
 def test_a_leader_that_answers_is_never_left(
-    services: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch
+    services: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch, session_with: SessionWith
 ) -> None:
-    monkeypatch.setattr(session_module, "LOOK_S", DEADLINE_S)
+    for module in (session_module, async_session):
+        monkeypatch.setattr(module, "LOOK_S", DEADLINE_S)
     one, two = services
     leaders = Leaders(one)
-    with session_with(leaders) as (session, _):
-        session.begin()
+    with session_with(leaders) as ask:
+        ask("begin").result(DEADLINE_S)
         leaders.leader = two
-        answers = [session.begin() for _ in range(100)]
+        answers = [ask("begin").result(DEADLINE_S) for _ in range(100)]
         assert len({each.start_ts for each in answers}) == 100
         assert leaders.dialled == [one]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from served_folder import Run, limit_store_threads
+from served_folder import limit_store_threads
 
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import Flush, Flushed
@@ -19,7 +19,7 @@ from pyomid.server.store_calls import Flushes
 from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState
 from pyomid.types import LeaderRecord
 
-pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(60), pytest.mark.usefixtures("on_loop")]
 
 ENTRIES = np.array([(50, 110), (100, 160)], dtype=np.int64)
 
@@ -69,38 +69,30 @@ class RowThatLooks(MemoryLeaderState):
 
 
 @pytest.mark.parametrize("kind", [OnThreads, MemoryCommitTable], ids=["on a thread", "at once"])
-def test_t5_the_epoch_is_read_after_the_entries(run: Run, kind: type[CommitTable]) -> None:
+async def test_t5_the_epoch_is_read_after_the_entries(kind: type[CommitTable]) -> None:
     table = kind()
     row = RowThatLooks(table)
-
-    async def scenario() -> None:
-        flushes, told = Flushes(table, row, threads_max=1, fail=never), Told()
-        flushes.submit(Flush((), ENTRIES), told, may_wait=False)
-        await told.once.wait()
-        flushes.close(wait=True)
-        assert told.results == [Flushed(frozenset(), 0)]
-
-    run(scenario())
+    flushes, told = Flushes(table, row, threads_max=1, fail=never), Told()
+    flushes.submit(Flush((), ENTRIES), told, may_wait=False)
+    await told.once.wait()
+    flushes.close(wait=True)
+    assert told.results == [Flushed(frozenset(), 0)]
     assert row.found == [[110, 160]]
 
 
-def test_a_blocking_table_does_not_block_the_loop(run: Run) -> None:
+async def test_a_blocking_table_does_not_block_the_loop() -> None:
     """And the array stays as it is until the end."""
     may_go = threading.Event()
     table = OnThreads(before=may_go.wait)
-
-    async def scenario() -> None:
-        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never), Told()
-        for _ in range(2):
-            flushes.submit(Flush((), ENTRIES), told, may_wait=False)
-        await asyncio.sleep(0)
-        assert not told.results
-        may_go.set()
-        while len(told.results) < 2:
-            await asyncio.sleep(0.001)
-        flushes.close(wait=True)
-
-    run(scenario())
+    flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never), Told()
+    for _ in range(2):
+        flushes.submit(Flush((), ENTRIES), told, may_wait=False)
+    await asyncio.sleep(0)
+    assert not told.results
+    may_go.set()
+    while len(told.results) < 2:
+        await asyncio.sleep(0.001)
+    flushes.close(wait=True)
 
 
 def fails() -> None:
@@ -113,29 +105,25 @@ def breaks() -> None:
 
 @pytest.mark.parametrize(("what", "message"), [(fails, "no room"), (breaks, "ZeroDivisionError")])
 @pytest.mark.parametrize("on_thread", [False, True])
-def test_an_error_is_reported_once_as_an_omid_error(
-    run: Run, what: Callable[[], None], message: str, on_thread: bool
+async def test_an_error_is_reported_once_as_an_omid_error(
+    what: Callable[[], None], message: str, on_thread: bool
 ) -> None:
     class Failing(MemoryCommitTable):
         def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
             what()
 
     table = OnThreads(before=what) if on_thread else Failing()
-
-    async def scenario() -> None:
-        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1, fail=never), Told()
-        flushes.submit(Flush((), ENTRIES), told, may_wait=False)
-        await told.once.wait()
-        flushes.close(wait=True)
-        (error,) = told.results
-        assert isinstance(error, Unavailable)
-        assert message in str(error)
-
-    run(scenario())
+    flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1, fail=never), Told()
+    flushes.submit(Flush((), ENTRIES), told, may_wait=False)
+    await told.once.wait()
+    flushes.close(wait=True)
+    (error,) = told.results
+    assert isinstance(error, Unavailable)
+    assert message in str(error)
 
 
 @pytest.mark.parametrize("on_thread", [False, True])
-def test_an_error_of_the_callback_does_not_fail_the_flush(run: Run, on_thread: bool) -> None:
+async def test_an_error_of_the_callback_does_not_fail_the_flush(on_thread: bool) -> None:
     """The entries are durable: told of a failure, it would put them out again."""
     told: list[Any] = []
     table = OnThreads() if on_thread else MemoryCommitTable()
@@ -144,77 +132,61 @@ def test_an_error_of_the_callback_does_not_fail_the_flush(run: Run, on_thread: b
         told.append(result)
         raise ZeroDivisionError
 
-    async def scenario() -> None:
-        failed, once = list[Exception](), asyncio.Event()
-        flushes = Flushes(
-            table, MemoryLeaderState(), threads_max=1, fail=lambda error: (failed.append(error), once.set())
-        )
-        flushes.submit(Flush((), ENTRIES), stumbles, may_wait=False)
-        await once.wait()
-        flushes.close(wait=True)
-        assert [type(error) for error in failed] == [ZeroDivisionError]
-
-    run(scenario())
+    failed, once = list[Exception](), asyncio.Event()
+    flushes = Flushes(table, MemoryLeaderState(), threads_max=1, fail=lambda error: (failed.append(error), once.set()))
+    flushes.submit(Flush((), ENTRIES), stumbles, may_wait=False)
+    await once.wait()
+    flushes.close(wait=True)
+    assert [type(error) for error in failed] == [ZeroDivisionError]
     assert told == [Flushed(frozenset(), 0)]
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_flush_without_a_thread_fails_once_and_does_not_run(
-    run: Run, monkeypatch: pytest.MonkeyPatch, threads: int
+async def test_a_flush_without_a_thread_fails_once_and_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """The pool keeps what it has no thread for: a thread that is free later must not do it."""
     may_go = threading.Event()
     table = OnThreads(before=may_go.wait)
     lift = limit_store_threads(monkeypatch, threads)
-
-    async def scenario() -> None:
-        flushes = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never)
-        busy = [Told() for _ in range(threads)]
-        for each in busy:
-            flushes.submit(Flush((), ENTRIES), each, may_wait=False)
-        told = Told()
-        flushes.submit(Flush((), ENTRIES + 1000), told, may_wait=False)
-        assert not told.results, "it is told of later: whoever asks has not yet noted that it asked"
-        await told.once.wait()
-        lift()
-        may_go.set()
-        after = Told()
-        flushes.submit(Flush((), ENTRIES + 2000), after, may_wait=False)
-        await asyncio.gather(*(each.once.wait() for each in (*busy, after)))
-        flushes.close(wait=True)
-        (error,) = told.results
-        assert isinstance(error, Unavailable)
-        assert "new thread" in str(error)
-        assert table.lookup([1050, 2050]) == [0, 2110]
-
-    run(scenario())
+    flushes = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never)
+    busy = [Told() for _ in range(threads)]
+    for each in busy:
+        flushes.submit(Flush((), ENTRIES), each, may_wait=False)
+    told = Told()
+    flushes.submit(Flush((), ENTRIES + 1000), told, may_wait=False)
+    assert not told.results, "it is told of later: whoever asks has not yet noted that it asked"
+    await told.once.wait()
+    lift()
+    may_go.set()
+    after = Told()
+    flushes.submit(Flush((), ENTRIES + 2000), after, may_wait=False)
+    await asyncio.gather(*(each.once.wait() for each in (*busy, after)))
+    flushes.close(wait=True)
+    (error,) = told.results
+    assert isinstance(error, Unavailable)
+    assert "new thread" in str(error)
+    assert table.lookup([1050, 2050]) == [0, 2110]
 
 
-def test_all_threads_start_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_threads_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of processes that is reached later stops no flush."""
-
-    async def scenario() -> None:
-        flushes = Flushes(OnThreads(), MemoryLeaderState(), threads_max=3, fail=never)
-        limit_store_threads(monkeypatch, 0)
-        told = [Told() for _ in range(6)]
-        for each in told:
-            flushes.submit(Flush((), ENTRIES), each, may_wait=False)
-        await asyncio.gather(*(each.once.wait() for each in told))
-        flushes.close(wait=True)
-        assert all(each.results == [Flushed(frozenset(), 0)] for each in told)
-
-    run(scenario())
+    flushes = Flushes(OnThreads(), MemoryLeaderState(), threads_max=3, fail=never)
+    limit_store_threads(monkeypatch, 0)
+    told = [Told() for _ in range(6)]
+    for each in told:
+        flushes.submit(Flush((), ENTRIES), each, may_wait=False)
+    await asyncio.gather(*(each.once.wait() for each in told))
+    flushes.close(wait=True)
+    assert all(each.results == [Flushed(frozenset(), 0)] for each in told)
 
 
-def test_the_table_is_notified_when_the_loop_ends(run: Run) -> None:
+async def test_the_table_is_notified_when_the_loop_ends() -> None:
     left: list[bool] = []
 
     class Leaving(MemoryCommitTable):
         def leave_loop(self) -> None:
             left.append(True)
 
-    async def scenario() -> None:
-        Flushes(Leaving(), MemoryLeaderState(), threads_max=1, fail=never).close(wait=True)
-
-    run(scenario())
+    Flushes(Leaving(), MemoryLeaderState(), threads_max=1, fail=never).close(wait=True)
     assert left == [True]

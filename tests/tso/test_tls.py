@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from service_process import Service, served
+from service_process import Service, served, tls_options, trusting
 
-from certificates import make_certificates
 from pyomid.client.session import blocking
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
@@ -29,22 +28,13 @@ from pyomid.wire.client_protocol import ClientProtocol
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-def options(certificates: Path) -> tuple[str, ...]:
-    return "--tls-cert", str(certificates / "server.pem"), "--tls-key", str(certificates / "server.key")
-
-
 def session(running: Service, context: ssl.SSLContext | None) -> TsoSession:
     return TsoSession(tcp_connector(running.address, tls=context, timeout_s=2.0), request_s=3.0, retry_s=1.0)
 
 
 def test_threads_share_a_tls_connection(certificates: Path, tmp_path: Path) -> None:
-    with served(tmp_path, *options(certificates)) as running:
-        tso = session(running, ssl.create_default_context(cafile=str(certificates / "ca.pem")))
+    with served(tmp_path, *tls_options(certificates)) as running:
+        tso = session(running, trusting(certificates))
         done: list[int] = []
 
         def work() -> None:
@@ -63,22 +53,22 @@ def test_threads_share_a_tls_connection(certificates: Path, tmp_path: Path) -> N
 
 
 def test_plain_text_is_refused(certificates: Path, tmp_path: Path) -> None:
-    with served(tmp_path, *options(certificates)) as running:
+    with served(tmp_path, *tls_options(certificates)) as running:
         with pytest.raises(Unavailable):
             session(running, None).begin()
-        good = session(running, ssl.create_default_context(cafile=str(certificates / "ca.pem")))
+        good = session(running, trusting(certificates))
         assert good.begin().start_ts
         good.close()
 
 
 def test_an_untrusted_server_has_a_clear_error(certificates: Path, tmp_path: Path) -> None:
-    with served(tmp_path, *options(certificates)) as running, pytest.raises(Misuse, match="not trusted"):
+    with served(tmp_path, *tls_options(certificates)) as running, pytest.raises(Misuse, match="not trusted"):
         session(running, ssl.create_default_context()).begin()
 
 
 def test_clients_must_present_a_certificate_if_configured(certificates: Path, tmp_path: Path) -> None:
-    with served(tmp_path, *options(certificates), "--tls-client-ca", str(certificates / "ca.pem")) as running:
-        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    with served(tmp_path, *tls_options(certificates), "--tls-client-ca", str(certificates / "ca.pem")) as running:
+        context = trusting(certificates)
         with pytest.raises(Unavailable):
             session(running, context).begin()
         context.load_cert_chain(certificates / "client.pem", certificates / "client.key")
@@ -87,27 +77,25 @@ def test_clients_must_present_a_certificate_if_configured(certificates: Path, tm
         good.close()
 
 
-def test_an_event_loop_uses_tls_and_verifies_the_server(certificates: Path, tmp_path: Path) -> None:
-    async def scenario(running: Service) -> None:
+async def test_an_event_loop_uses_tls_and_verifies_the_server(certificates: Path, tmp_path: Path) -> None:
+    with served(tmp_path, *tls_options(certificates)) as running:
+
         def loop_session(context: ssl.SSLContext, host: str = "127.0.0.1") -> AsyncTsoSession:
             dial = tcp_connector(running.address)
             return AsyncTsoSession(
                 lambda: asyncio.to_thread(lambda: ConnectedSocket(dial(), context, host)), retry_s=1.0
             )
 
-        trusting = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
-        good = loop_session(trusting)
+        trusted = trusting(certificates)
+        good = loop_session(trusted)
         starts = [begun.start_ts for begun in await asyncio.gather(*(good.begin() for _ in range(200)))]
         assert len(set(starts)) == 200
         assert (await good.commit(CommitRequest(starts[0], tuple(range(16_000))))).committed
         await good.close()
-        for stranger in (loop_session(ssl.create_default_context()), loop_session(trusting, "elsewhere.example")):
+        for stranger in (loop_session(ssl.create_default_context()), loop_session(trusted, "elsewhere.example")):
             with pytest.raises(Misuse, match="not trusted"):
                 await stranger.begin()
             await stranger.close()
-
-    with served(tmp_path, *options(certificates)) as running:
-        asyncio.run(scenario(running))
 
 
 @contextmanager
@@ -118,7 +106,7 @@ def tls_pair(certificates: Path) -> Iterator[tuple[socket.socket, socket.socket]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dial = tcp_connector(
             f"127.0.0.1:{listener.getsockname()[1]}",
-            tls=ssl.create_default_context(cafile=str(certificates / "ca.pem")),
+            tls=trusting(certificates),
             timeout_s=30.0,
         )
         with ThreadPoolExecutor(1) as pool:

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from pyomid.oracle.instructions import Event, Instruction, RequestCame
 from pyomid.oracle.machine import TsoSettings
@@ -30,6 +29,7 @@ from pyomid.wire.messages import AskStatus, Begin, Complete, Fence, Request, Sea
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
+UVLOOP = pytest.mark.parametrize("on_loop", ["uvloop"], indirect=True)
 SETTINGS = TsoSettings(conflict_map_entries=28 * 64)
 
 
@@ -121,55 +121,48 @@ BURSTS: dict[str, Request] = {
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "plain"])
 @pytest.mark.parametrize("kind", BURSTS)
-def test_a_burst_is_processed_in_turns(kind: str, kernel: bool) -> None:
+async def test_a_burst_is_processed_in_turns(kind: str, kernel: bool) -> None:
     """Else everybody waits until the last request of it was done."""
-
-    async def scenario() -> None:
-        async with watched(kernel=kernel) as watch:
-            many, one = await watch.peer(), await watch.peer()
-            await many.send(*[BURSTS[kind]] * 2000)
+    async with watched(kernel=kernel) as watch:
+        many, one = await watch.peer(), await watch.peer()
+        await many.send(*[BURSTS[kind]] * 2000)
+        await many.answer()
+        await one.send(AskStatus())
+        await one.answer()
+        [lone] = [peer for peer, count in Counter(watch.came).items() if count == 1]
+        assert watch.came.index(lone) < 1000, "it waited for those that had come before"
+        for _ in range(1999):
             await many.answer()
-            await one.send(AskStatus())
-            await one.answer()
-            [lone] = [peer for peer, count in Counter(watch.came).items() if count == 1]
-            assert watch.came.index(lone) < 1000, "it waited for those that had come before"
-            for _ in range(1999):
-                await many.answer()
-            assert max(watch.turns) <= QUANTUM * TURNS_AT_ONCE
-
-    asyncio.run(scenario())
+        assert max(watch.turns) <= QUANTUM * TURNS_AT_ONCE
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "plain"])
-def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
+async def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
     """Their answers cost as much as they, and all come in one step, when the flush that they wait for ends."""
-
-    async def scenario() -> None:
-        async with watched(kernel=kernel) as watch:
-            many, one = await watch.peer(), await watch.peer()
-            held: list[Any] = []
-            watch.table.submit = lambda *flush: held.append(flush)  # type: ignore[method-assign]
-            await many.send(Fence(1), *[Fence(1)] * 3000)
-            await one.send(Begin())
+    async with watched(kernel=kernel) as watch:
+        many, one = await watch.peer(), await watch.peer()
+        held: list[Any] = []
+        watch.table.submit = lambda *flush: held.append(flush)  # type: ignore[method-assign]
+        await many.send(Fence(1), *[Fence(1)] * 3000)
+        await one.send(Begin())
+        await one.answer()
+        while len(watch.came) < SLOW_OUTSTANDING_MAX:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await one.send(AskStatus())
             await one.answer()
-            while len(watch.came) < SLOW_OUTSTANDING_MAX:
-                await asyncio.sleep(0)
-            for _ in range(100):
-                await one.send(AskStatus())
-                await one.answer()
-            asked = Counter(watch.came).most_common()
-            assert asked[0][1] <= SLOW_OUTSTANDING_MAX + 1
-            assert all(connection.held_bytes <= RECEIVE_BYTES for connection in watch.service._connections)
-            del watch.table.submit  # type: ignore[method-assign]
-            for flush in held:
-                watch.table.submit(*flush)
-            for _ in range(3001):
-                await many.answer()
-
-    asyncio.run(scenario())
+        asked = Counter(watch.came).most_common()
+        assert asked[0][1] <= SLOW_OUTSTANDING_MAX + 1
+        assert all(connection.held_bytes <= RECEIVE_BYTES for connection in watch.service._connections)
+        del watch.table.submit  # type: ignore[method-assign]
+        for flush in held:
+            watch.table.submit(*flush)
+        for _ in range(3001):
+            await many.answer()
 
 
-def test_a_peer_gets_one_chunk_before_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@UVLOOP
+async def test_a_peer_gets_one_chunk_before_others_are_read(on_loop: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else libuv receives from one socket 32 times in a row, which is a quarter of a second of begins."""
     looks, taken = [0], Counter[int]()
     took = Connection.buffer_updated
@@ -184,68 +177,57 @@ def test_a_peer_gets_one_chunk_before_others_are_read(monkeypatch: pytest.Monkey
         looks[0] += 1
         asyncio.get_running_loop().call_soon(look)
 
-    async def scenario() -> None:
-        async with watched(kernel=True) as watch:
-            many = await watch.peer()
-            look()
-            begin = encode_request(Begin(), request_id=1)
-            count = 8 * RECEIVE_BYTES // len(begin)
-            many.writer.write(begin * count)
-            reading = asyncio.create_task(many.read_all())
-            while watch.machine.step.counters["begins"] < count:
-                await asyncio.sleep(0)
-                watch.service.update_counters()
-            reading.cancel()
-            assert max(taken.values()) <= RECEIVE_BYTES
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(scenario())
+    async with watched(kernel=True) as watch:
+        many = await watch.peer()
+        look()
+        begin = encode_request(Begin(), request_id=1)
+        count = 8 * RECEIVE_BYTES // len(begin)
+        many.writer.write(begin * count)
+        reading = asyncio.create_task(many.read_all())
+        while watch.machine.step.counters["begins"] < count:
+            await asyncio.sleep(0)
+            watch.service.update_counters()
+        reading.cancel()
+        assert max(taken.values()) <= RECEIVE_BYTES
 
 
-def test_a_peer_skips_turns_after_an_expensive_request() -> None:
+async def test_a_peer_skips_turns_after_an_expensive_request() -> None:
     """Else its next one follows at once, and the others have every second moment at best."""
-
-    async def scenario() -> None:
-        async with watched(kernel=True) as watch:
-            many = await watch.peer()
-            await many.send(Complete(tuple(range(50, 50 * 50_000, 50))))
-            while len(watch.came) < 1:
-                await asyncio.sleep(0)
-            [connection] = watch.service._connections
-            assert connection.owes_work
-            await many.send(AskStatus())
-            before = len(watch.turns)
-            await many.answer()
-            assert len(watch.turns) - before >= 4
-            assert not connection.owes_work
-
-    asyncio.run(scenario())
+    async with watched(kernel=True) as watch:
+        many = await watch.peer()
+        await many.send(Complete(tuple(range(50, 50 * 50_000, 50))))
+        while len(watch.came) < 1:
+            await asyncio.sleep(0)
+        [connection] = watch.service._connections
+        assert connection.owes_work
+        await many.send(AskStatus())
+        before = len(watch.turns)
+        await many.answer()
+        assert len(watch.turns) - before >= 4
+        assert not connection.owes_work
 
 
-def test_unread_bytes_of_a_peer_that_left_are_dropped() -> None:
+async def test_unread_bytes_of_a_peer_that_left_are_dropped() -> None:
     """Nobody waits for its answers any more."""
-
-    async def scenario() -> None:
-        async with watched(kernel=True) as watch:
-            many, one = await watch.peer(), await watch.peer()
-            await many.send(*[Seal((50,))] * 5000)
-            await many.answer()
-            many.writer.transport.abort()
-            while watch.service.connections > 1:
-                await one.send(AskStatus())
-                await one.answer()
-            assert len(watch.machine.peer_requests) == 0
-            before = len(watch.came)
-            for _ in range(20):
-                await one.send(AskStatus())
-                await one.answer()
-            assert len(watch.came) - before == 20
-            assert before < 5000
-
-    asyncio.run(scenario())
+    async with watched(kernel=True) as watch:
+        many, one = await watch.peer(), await watch.peer()
+        await many.send(*[Seal((50,))] * 5000)
+        await many.answer()
+        many.writer.transport.abort()
+        while watch.service.connections > 1:
+            await one.send(AskStatus())
+            await one.answer()
+        assert len(watch.machine.peer_requests) == 0
+        before = len(watch.came)
+        for _ in range(20):
+            await one.send(AskStatus())
+            await one.answer()
+        assert len(watch.came) - before == 20
+        assert before < 5000
 
 
-def test_metrics_requests_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@UVLOOP
+async def test_metrics_requests_are_answered_one_at_a_time(on_loop: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else fifty of them hold up every client as long as all their answers take to write; and one that gave way to
     a newer one was answered all the same, which put a traceback into the log each time."""
     looks, written, complaints = [0], Counter[int](), list[dict[str, Any]]()
@@ -272,19 +254,15 @@ def test_metrics_requests_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyP
         looks[0] += 1
         asyncio.get_running_loop().call_soon(look)
 
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-        async with watched(kernel=False) as watch:
-            told = Watched()
-            told.service = watch.service
-            server = await metrics.serve_metrics(told, "127.0.0.1:0")
-            look()
-            address, connected = server.sockets[0].getsockname(), asyncio.Barrier(100)
-            answers = await asyncio.gather(*[ask(address, connected) for _ in range(100)])
-            server.close()
-            assert sum(b"pyomid_tso_leads 1.0" in answer for answer in answers) >= metrics.CONNECTIONS_MAX
-            assert max(written.values()) == 1
-            assert not complaints
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(scenario())
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    async with watched(kernel=False) as watch:
+        told = Watched()
+        told.service = watch.service
+        server = await metrics.serve_metrics(told, "127.0.0.1:0")
+        look()
+        address, connected = server.sockets[0].getsockname(), asyncio.Barrier(100)
+        answers = await asyncio.gather(*[ask(address, connected) for _ in range(100)])
+        server.close()
+        assert sum(b"pyomid_tso_leads 1.0" in answer for answer in answers) >= metrics.CONNECTIONS_MAX
+        assert max(written.values()) == 1
+        assert not complaints

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_folder import SETTINGS, Run, Served, cell, limit_store_threads, served, transact
+from served_folder import SETTINGS, Served, limit_store_threads, served, transact
+from service_process import cell
 
 from pyomid.oracle.commits import Commits
 from pyomid.oracle.machine import TsoMachine
@@ -32,6 +33,7 @@ from pyomid.wire.messages import Begin, Fence, Seal, SealReply
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
 TABLE_OF_THE_ERROR = 13
+BOTH_LOOPS = pytest.mark.usefixtures("on_loop")
 
 
 def once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception) -> Callable[[], None]:
@@ -59,6 +61,7 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     assert machine.dead
 
 
+@BOTH_LOOPS
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
@@ -74,36 +77,33 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     ],
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
-def test_t11_an_unexpected_error_ends_the_tso(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+async def test_t11_an_unexpected_error_ends_the_tso(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """It neither lives on without the flush that got lost, nor calls itself healthy."""
     fail = once(monkeypatch, owner, name, MemoryError())
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch) as each:
-            one, two = each.session(request_s=5), each.session(request_s=5)
-            await asyncio.gather(transact(one, 3), transact(two, 3))
-            starts = [(await one.begin()).start_ts for _ in range(300)]
-            fail()
-            working = [
-                asyncio.create_task(one.ask(Seal(tuple(starts)), SealReply)),
-                *(asyncio.create_task(two.ask(Seal((start_ts,)), SealReply)) for start_ts in starts[:100]),
-                asyncio.create_task(transact(two, 100)),
-            ]
-            await each.until_dead()
-            assert each.deaths[0] == "MemoryError"
-            assert not each.service.is_serving
-            assert not each.service.machine.may_decide_fast
-            for task in working:
-                task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch) as each:
+        one, two = each.session(request_s=5), each.session(request_s=5)
+        await asyncio.gather(transact(one, 3), transact(two, 3))
+        starts = [(await one.begin()).start_ts for _ in range(300)]
+        fail()
+        working = [
+            asyncio.create_task(one.ask(Seal(tuple(starts)), SealReply)),
+            *(asyncio.create_task(two.ask(Seal((start_ts,)), SealReply)) for start_ts in starts[:100]),
+            asyncio.create_task(transact(two, 100)),
+        ]
+        await each.until_dead()
+        assert each.deaths[0] == "MemoryError"
+        assert not each.service.is_serving
+        assert not each.service.machine.may_decide_fast
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
 
 
-def test_t11_an_unexpected_error_in_a_peers_bytes_closes_only_that_peer(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@BOTH_LOOPS
+async def test_t11_an_unexpected_error_in_a_peers_bytes_closes_only_that_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cut off. The answer of another peer whose request the same step read leaves, though no other step comes."""
     decode = peer.decode_request
@@ -115,22 +115,18 @@ def test_t11_an_unexpected_error_in_a_peers_bytes_closes_only_that_peer(
         return incoming
 
     monkeypatch.setattr(peer, "decode_request", decode_request)
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch) as each:
-            other, hit = [await greeted(each) for _ in range(2)]
-            other.send(encode_request(Begin(), request_id=1))
-            hit.send(encode_request(Fence(TABLE_OF_THE_ERROR), request_id=1))
-            loop = asyncio.get_running_loop()
-            assert await loop.sock_recv(other, 1 << 16)
-            assert await loop.sock_recv(hit, 1 << 16) == b""
-            await transact(each.session(), 3)
-            assert not each.deaths
-            assert each.service.is_serving
-            other.close()
-            hit.close()
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch) as each:
+        other, hit = [await greeted(each) for _ in range(2)]
+        other.send(encode_request(Begin(), request_id=1))
+        hit.send(encode_request(Fence(TABLE_OF_THE_ERROR), request_id=1))
+        loop = asyncio.get_running_loop()
+        assert await loop.sock_recv(other, 1 << 16)
+        assert await loop.sock_recv(hit, 1 << 16) == b""
+        await transact(each.session(), 3)
+        assert not each.deaths
+        assert each.service.is_serving
+        other.close()
+        hit.close()
 
 
 async def greeted(each: Served) -> socket.socket:
@@ -143,8 +139,9 @@ async def greeted(each: Served) -> socket.socket:
     return sock
 
 
-def test_native_code_serves_without_a_thread_for_its_memory(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@BOTH_LOOPS
+async def test_native_code_serves_without_a_thread_for_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
 
@@ -154,31 +151,24 @@ def test_native_code_serves_without_a_thread_for_its_memory(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch) as each:
-            await transact(each.session(), 3)
-            assert each.service.chunk_oracle is not None
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch) as each:
+        await transact(each.session(), 3)
+        assert each.service.chunk_oracle is not None
 
 
-def test_store_calls_without_a_thread_are_retried(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH_LOOPS
+async def test_store_calls_without_a_thread_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands behind such a call in the list of a step is performed all the same: a flush, for example."""
     lift = limit_store_threads(monkeypatch, 1)
-
-    async def scenario() -> None:
-        async with served(tmp_path / "db", monkeypatch) as each:
-            one, two = each.session(), each.session()
-            await asyncio.gather(transact(one, 3), transact(two, 3))
-            starts = [(await one.begin()).start_ts for _ in range(3)]
-            sealing = [asyncio.create_task(one.ask(Seal((start_ts,)), SealReply)) for start_ts in starts[:2]]
-            committing = asyncio.create_task(one.commit(CommitRequest(starts[2], (cell(starts[2]),))))
-            assert (await committing).committed
-            await transact(two, 3)
-            lift()
-            for task in sealing:
-                assert (await task).outcomes[0].placed
-            assert not each.deaths
-
-    run(scenario())
+    async with served(tmp_path / "db", monkeypatch) as each:
+        one, two = each.session(), each.session()
+        await asyncio.gather(transact(one, 3), transact(two, 3))
+        starts = [(await one.begin()).start_ts for _ in range(3)]
+        sealing = [asyncio.create_task(one.ask(Seal((start_ts,)), SealReply)) for start_ts in starts[:2]]
+        committing = asyncio.create_task(one.commit(CommitRequest(starts[2], (cell(starts[2]),))))
+        assert (await committing).committed
+        await transact(two, 3)
+        lift()
+        for task in sealing:
+            assert (await task).outcomes[0].placed
+        assert not each.deaths
