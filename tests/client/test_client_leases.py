@@ -163,6 +163,17 @@ def test_a_long_lease_is_renewed_in_time_for_a_tso_that_took_over() -> None:
     assert renewal_pause_s(86_400.0, tso_term_s=3.0) == 1.0
 
 
+def test_a_leased_transaction_holds_the_watermark_below_it_until_its_end(memory_url: str) -> None:
+    with pyomid.connect(memory_url, max_transaction_age_seconds=0.1) as db:
+        db.create_table("t", families=["f"])
+        tx = db.begin(lease=True)
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        assert tx.start_ts in db.status().tso.leases
+        assert db.status().tso.watermark < tx.start_ts
+        tx.commit()
+        assert tx.start_ts not in db.status().tso.leases
+
+
 @pytest.mark.parametrize("end", ["rollback", "commit"])
 def test_every_end_of_a_transaction_ends_its_lease(memory_db: pyomid.Database, end: str) -> None:
     tx = memory_db.begin(lease=True)

@@ -126,6 +126,16 @@ def test_t7_commits_sent_to_a_stopped_tso_are_found_or_aborted_by_their_retries_
     table.close()
 
 
+def test_two_folders_are_two_databases(tmp_path: Path, session_of: SessionOf) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for path in folders:
+        open_folder(path)
+        session_of(path).begin()
+    assert tso_pid(folders[0]) != tso_pid(folders[1])
+    for path in folders:
+        kill_tso(path)
+
+
 def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, session_of: SessionOf) -> None:
     tso = session_of(folder, tso_idle_exit_seconds=0.5, lease_seconds=300.0)
     start_ts = tso.begin().start_ts
