@@ -24,6 +24,7 @@ from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
+from waiting import until
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]
 
@@ -217,6 +218,6 @@ def test_an_unlimited_get_kills_the_server(tmp_path: Path) -> None:
         with pytest.raises(Unavailable):
             impatient.rows("t", [RowGet(b"big")])
         impatient.close()
-        assert b"OutOfMemoryError" in own.server.log.read_bytes()
+        until(lambda: b"OutOfMemoryError" in own.server.log.read_bytes(), "the server lives")
     finally:
         own.end()

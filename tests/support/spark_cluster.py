@@ -52,7 +52,7 @@ def _start(
 
 
 def _wait_for_port(port: int) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
