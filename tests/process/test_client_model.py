@@ -49,7 +49,7 @@ def test_a_random_program_of_many_clients_is_its_model(processes: Processes, tmp
 
 
 def play_whole(processes: Processes, folder: Path, seed: int, steps: int) -> WholePlay:
-    url = f"omid://{folder}/db?tsoIdleExitSeconds=1&commitRetrySeconds=1"
+    url = f"omid://{folder}/db?tsoIdleExitSeconds=1&commitRetrySeconds=5"
     others: list[Any] = []
 
     def new_client() -> RemoteClient:
