@@ -179,7 +179,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
 ) -> None:
     """The walk reads pages that the writer frees meanwhile, in one pass by a guess of its room, or in two; while it
     stands still before each, too."""
-    monkeypatch.setattr("pyomid.storage.embedded.pages._RECORDS_GUESSED_MAX", guessed_max)
+    monkeypatch.setattr("pyomid.storage.embedded.scans._RECORDS_GUESSED_MAX", guessed_max)
     rng, walk, walks = random.Random(11), pages.walk, 0
 
     def slow_walk(*asked: object) -> object:

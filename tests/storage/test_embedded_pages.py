@@ -17,9 +17,8 @@ from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.environment import Environment
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import pages as kernels
-from pyomid.storage.embedded.pages import Limits, Pages
 from pyomid.storage.embedded.records import VERSION_BYTES, range_bounds
-from pyomid.storage.embedded.scans import joined, records_until
+from pyomid.storage.embedded.scans import Limits, Pages, joined, records_until
 from pyomid.types import (
     TIMESTAMP_MAX,
     Cell,

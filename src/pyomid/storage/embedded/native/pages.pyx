@@ -1,4 +1,4 @@
-"""Copy records from LMDB's pages in bulk, without a Python object per record; `pages` says when that is safe.
+"""Copy records from LMDB's pages in bulk, without a Python object per record; `scans` says when that is safe.
 
 The format is that of LMDB 0.9 (`mdb.c`: MDB_page, MDB_node, MDB_db) on 64-bit little-endian machines:
 
@@ -47,7 +47,7 @@ cdef struct Pages:
     int64_t count
 
 
-# As `pyomid.storage.embedded.pages.Limits`.
+# As `pyomid.storage.embedded.scans.Limits`.
 cdef struct Limits:
     int64_t tail_bytes
     int64_t records_max
