@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import select
 import socket
 import ssl
 import threading
@@ -43,11 +45,11 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.memory import populate
 from pyomid.ports import Clock
-from pyomid.server.ended_processes import EndedProcesses
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
 from pyomid.server.store_calls import Durations, Flushes, TsoStores, as_failure, perform
 from pyomid.server.unauthenticated import Acceptor, UnauthenticatedPeers
+from pyomid.system import peer_process
 from pyomid.wire.messages import Answer
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,10 @@ FIRST_CLIENT_S: Final = 10.0
 
 STORE_THREADS_BESIDE_FLUSHES: Final = 3
 """Threads for store calls other than flushes."""
+
+WATCHED_MAX: Final = 256
+"""Processes watched at once; each takes a descriptor. One more replaces the oldest, whose starts then count until they
+are too old."""
 
 
 class TsoService:
@@ -554,3 +560,54 @@ def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memo
         if wait_for_memory:
             memory.join()
     return compiled
+
+
+class EndedProcesses:
+    """The processes of closed connections, watched until they end or their starts are too old to count.
+
+    Nothing uses the start timestamps of a process that has ended (T16). A killed process closes its sockets before it
+    counts as ended, so each tick checks again. A file descriptor (pidfd) identifies a process, because its pid may be
+    reused.
+    """
+
+    def __init__(self, clock: Callable[[], float], age_s_max: float) -> None:
+        self._clock = clock
+        self._age_s_max = age_s_max
+        self._watched: dict[int, tuple[Connection, float]] = {}
+        """Connection and time by descriptor, oldest first."""
+        self._poll = select.poll()
+
+    def watch(self, connection: Connection, sock: socket.socket) -> bool:
+        """Watch the process behind a connection that the peer has closed; `sock` is our open end. True if the process
+        has ended already."""
+        try:
+            process = peer_process(sock)
+        except ProcessLookupError:
+            return True
+        if process is not None:
+            if len(self._watched) >= WATCHED_MAX:
+                self._forget(next(iter(self._watched)))
+            self._watched[process] = connection, self._clock()
+            self._poll.register(process, select.POLLIN)
+        return False
+
+    def take_ended(self) -> list[Connection]:
+        """Return the connections whose process has ended since the last call. Stop watching those whose starts are too
+        old to count."""
+        if not self._watched:
+            return []
+        ended = [self._watched[process][0] for process, _ in self._poll.poll(0)]
+        old_s = self._clock() - self._age_s_max
+        for process, (connection, since_s) in tuple(self._watched.items()):
+            if connection in ended or since_s < old_s:
+                self._forget(process)
+        return ended
+
+    def close(self) -> None:
+        for process in tuple(self._watched):
+            self._forget(process)
+
+    def _forget(self, process: int) -> None:
+        del self._watched[process]
+        self._poll.unregister(process)
+        os.close(process)
