@@ -22,12 +22,12 @@ from pyomid.storage.hbase.codec.layout import (
     PHOENIX_COPROCESSOR,
     TIMESTAMP_FAMILY,
 )
+from pyomid.storage.hbase.leader_state import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import put_batch_steps
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
-from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.types import Cell, Column, ConflictLevel, RowWrite
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)

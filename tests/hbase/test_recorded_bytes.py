@@ -39,6 +39,7 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_of,
 )
 from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
+from pyomid.storage.hbase.leader_state import CEILING_ZNODE
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
@@ -47,7 +48,6 @@ from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Reply, decode_reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
 from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.storage.hbase.timestamp_ceiling import CEILING_ZNODE
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Cell, CommitReply, CommitRequest, KeyRange
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.codec import Handshake, HandshakeReply, decode_answer, decode_request, encode_answer, encode_request

@@ -357,7 +357,8 @@ def _init(arguments: argparse.Namespace) -> int:
         print("nothing to do: the first client creates this kind of database")
         return 0
     from pyomid.storage.hbase.catalog import HBaseCatalog
-    from pyomid.storage.hbase.deployment import chosen_ceiling, create_database, hbase_options, open_cluster
+    from pyomid.storage.hbase.deployment import create_database, hbase_options, open_cluster
+    from pyomid.storage.hbase.leader_state import chosen_ceiling
 
     deadline_s = settings.store_retry_seconds
     cluster = open_cluster(address.quorum, address.znode, hbase_options(settings), deadline_s=deadline_s)
@@ -379,8 +380,7 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
     """Move epoch and ceiling above the backup's timestamps, as a takeover does. That deposes a running TSO."""
     from pyomid.errors import Unavailable
     from pyomid.storage.hbase.backup import HBaseRestore
-    from pyomid.storage.hbase.deployment import chosen_ceiling
-    from pyomid.storage.hbase.leader_state import HBaseLeaderState
+    from pyomid.storage.hbase.leader_state import HBaseLeaderState, chosen_ceiling
 
     newest_ts = HBaseRestore(cluster, backup).manifest.newest_ts
     epoch = newest_ts + -newest_ts % TIMESTAMP_STEP

@@ -4,7 +4,7 @@
     codec/     cell blocks and Omid's formats, one cell at a time and in compiled passes
     regions/   region locations; each operation on regions once, as a generator (`regions/steps`)
     cluster, loop_client    perform these operations: on threads, and on an event loop for the TSO's flushes
-    store, commit_table, leader_state, catalog, timestamp_ceiling, coordination    the ports
+    store, commit_table, leader_state, catalog, coordination    the ports
 
 `rpc` and `regions` know nothing of transactions. Outside this package only `wiring`, `cli` and `testing` import from
 it.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import (
@@ -29,14 +28,13 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.kerberos import Kerberos, KerberosOptions
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.leader_state import ChosenCeiling, HBaseLeaderState, chosen_ceiling
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.token_service import TokenKeeper, credentials_of, token_steps
 from pyomid.storage.hbase.rpc.handshake import Handshake, SaslHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.requests import Durability
 from pyomid.storage.hbase.sasl import Credentials, Protection
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.tls import client_context
 from pyomid.types import TaskToken
@@ -119,12 +117,6 @@ def check_database(cluster: Cluster) -> None:
             f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
             table=missing[0],
         )
-
-
-def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
-    """Return the timestamp ceiling in the store `name`: "hbase" or "zookeeper"."""
-    stores: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
-    return ChosenCeiling(stores.pop(name), stores)
 
 
 def hbase_options(settings: Settings) -> HBaseOptions:

@@ -1,4 +1,6 @@
-"""`LeaderState` in PYOMID_META: one row, changed by compare-and-set of one cell that holds the whole fixed part.
+"""The TSO's own durable state: `LeaderState`, and the timestamp ceiling.
+
+`LeaderState` is in PYOMID_META: one row, changed by compare-and-set of one cell that holds the whole fixed part.
 
     state        format, nonce, revision, epoch, ceiling, W, H        49 bytes, read after each flush
     l<start>     a lease                                              written in the same mutation, on condition that
@@ -17,12 +19,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyomid.errors import Corruption, Unavailable
-from pyomid.ports import LeaderState
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from pyomid.errors import Corruption, Misuse, Unavailable
+from pyomid.ports import CeilingStore, LeaderState
 from pyomid.storage.checks import deposed
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, LATEST, KeyValue
@@ -30,13 +34,19 @@ from pyomid.storage.hbase.codec.layout import (
     COMMIT_TABLE,
     META_FAMILY,
     META_TABLE,
+    TIMESTAMP_FAMILY,
+    TIMESTAMP_QUALIFIER,
+    TIMESTAMP_ROW,
+    TIMESTAMP_TABLE,
     WATERMARK_FAMILY,
     WATERMARK_QUALIFIER,
     WATERMARK_ROW,
     timestamp_bytes,
+    timestamp_of,
 )
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.rpc.requests import Mutation, RowGet, RowMutation, deletes, puts
+from pyomid.storage.hbase.rpc.requests import INDETERMINATE, Mutation, RowCondition, RowGet, RowMutation, deletes, puts
+from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 
 ROW: Final = b"epoch"
@@ -210,3 +220,112 @@ def _leader_record(row: dict[bytes, bytes]) -> LeaderRecord:
     )
     retention_ms = int.from_bytes(row.get(_RETENTION, b""), "big")
     return LeaderRecord(state.epoch, state.ceiling, state.watermark, state.horizon, leases, pending, retention_ms)
+
+
+# The timestamp ceiling. Apache Omid may keep it in either of two stores: an HBase table or a znode.
+
+CEILING_ZNODE = "/omid/timestamp"
+"""As in Apache Omid, which adds the namespace /omid to all of its paths: in ZooKeeper it is /omid/omid/timestamp."""
+
+
+def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
+    """Return the timestamp ceiling in the store `name`: "hbase" or "zookeeper"."""
+    stores: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
+    return ChosenCeiling(stores.pop(name), stores)
+
+
+class ChosenCeiling:
+    """The ceiling in the store that option `ceiling` names. `others`: stores where an earlier TSO may have kept it.
+
+    A TSO may have handed out every timestamp below its ceiling. If another store holds a higher ceiling, ignoring it
+    would hand out timestamps twice.
+    """
+
+    def __init__(self, chosen: CeilingStore, others: Mapping[str, CeilingStore]) -> None:
+        self._chosen = chosen
+        self._others = others
+
+    def read(self) -> int:
+        """Return the ceiling. `Misuse` if another store holds a higher one."""
+        found = self._chosen.read()
+        for name, other in self._others.items():
+            higher = other.read()
+            if higher > found:
+                raise Misuse(
+                    f"{name} holds the timestamp ceiling {higher}, above {found}, the one in use: set option "
+                    f"ceiling={name}, or stop every TSO and run `pyomid init` with the present URL to move the ceiling",
+                    ceiling=higher,
+                )
+        return found
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        return self._chosen.compare_and_set(expected, ceiling)
+
+    def move_here(self) -> int:
+        """Raise the ceiling to the highest of all stores, and return it. No TSO may be running."""
+        while True:
+            found = self._chosen.read()
+            highest = max([found, *(other.read() for other in self._others.values())])
+            if highest == found or self._chosen.compare_and_set(found, highest):
+                return highest
+
+
+class HBaseCeiling:
+    """The ceiling in OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value, like Java's TSO."""
+
+    def __init__(self, cluster: Cluster, *, table: str = TIMESTAMP_TABLE) -> None:
+        self._cluster = cluster
+        self._table = table
+
+    def read(self) -> int:
+        wanted = ((TIMESTAMP_FAMILY, (TIMESTAMP_QUALIFIER,)),)
+        (found,) = self._cluster.rows(self._table, [RowGet(TIMESTAMP_ROW, wanted, max_versions=1)])
+        assert isinstance(found, list)
+        return timestamp_of(found[0].value) if found else 0
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        """Return whether the ceiling was set. False also if the reply was lost: the caller then reads the ceiling again
+        and tries a higher one."""
+        old = timestamp_bytes(expected) if expected else None
+        cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
+        condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
+        (result,) = self._cluster.rows(self._table, [RowMutation(TIMESTAMP_ROW, (puts([cell]),), condition)])
+        return result is not INDETERMINATE and bool(result)
+
+
+class ZooKeeperCeiling:
+    """The ceiling in the znode `timestamp` of Omid's namespace, changed by compare-and-set on the znode's version."""
+
+    def __init__(self, zookeeper: ZooKeeper, *, path: str = f"/omid{CEILING_ZNODE}") -> None:
+        self._zookeeper = zookeeper
+        self._path = path
+
+    def read(self) -> int:
+        return self._read()[0]
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        ask = self._zookeeper.ask
+        try:
+            found, version = self._read()
+            if found != expected:
+                return False
+            if version < 0:
+                ask("create", self._path, timestamp_bytes(ceiling), makepath=True)
+            else:
+                ask("set", self._path, timestamp_bytes(ceiling), version=version)
+        except (BadVersionError, NodeExistsError):
+            return False
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+        return True
+
+    def _read(self) -> tuple[int, int]:
+        """Return ceiling and znode version; (0, -1) if there is no znode."""
+        zookeeper = self._zookeeper
+        try:
+            content, stat = zookeeper.session().retry(zookeeper.ask, "get", self._path)
+        except NoNodeError:
+            return 0, -1
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+        return timestamp_of(content), stat.version
