@@ -407,7 +407,7 @@ SHIPPED_MUTANTS: Final = (
         "B5a",
         "a record that is again as in the whole back-up stays as a later one had it",
         _INCREMENTS + "test_whatever_changed_is_restored_to_the_byte",
-        ("storage.embedded.difference:_since", lambda original, found, former, held: found),
+        ("storage.embedded.backup:_since", lambda original, found, former, held: found),
     ),
     _m(
         "B5b",

@@ -22,8 +22,7 @@ from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.backup import back_up, restore
-from pyomid.storage.embedded.difference import Change, differences, newest
+from pyomid.storage.embedded.backup import Change, back_up, differences, newest, restore
 from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import CELLS, DATABASES, open_data, open_folder
 
