@@ -125,6 +125,6 @@ def test_a_bookmark_of_a_dropped_table_is_refused(spark: SparkSession, url: str,
         planned.collect()
     with db.transaction() as tx:
         tx.write(frame(spark, [("alice", 7)]), TABLE, row_key=["name"])
-    with pytest.raises(Misuse, match=r"after the bookmark .* was dropped"), pyomid.spark.original_errors():
+    with pytest.raises(Misuse, match=r"after startingBookmark=.* was dropped"), pyomid.spark.original_errors():
         db.changes(TABLE, starting=since).collect()
     database.release_bookmark(since)
