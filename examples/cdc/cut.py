@@ -11,7 +11,7 @@ order of commits, so the longest run of complete transactions, from the last pos
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -68,12 +68,13 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
     position = {(row["topic"], row["partition"]): row for row in tx.read(POSITIONS).collect()}
     begun = position.get((TRANSACTIONS, 0), {"next": 0, "transactions": 0})
     records = arrived.select(*RECORD_COLUMNS).unionByName(tx.read(WAITING))
-    landed = tx.read(LANDED).select("transaction_id").toArrow()["transaction_id"].to_pylist()
-    is_new = f.coalesce(f.col("offset") >= _next(position), f.lit(True))
-    events = _without(parsed(records).where(is_new), _named(tx, landed)).persist()
+    landed = set(tx.read(LANDED).select("transaction_id").toArrow()["transaction_id"].to_pylist())
+    arrived_events = parsed(records).where(f.coalesce(f.col("offset") >= _next(position), f.lit(True))).persist()
     try:
-        limits, counts = _limits(events), _counts(events)
-        refused = [name for name in counts if counts[name][1]]
+        limits, counts = _limits(arrived_events), _counts(arrived_events)
+        again = [name for name in counts if name in landed]
+        events = _without(arrived_events, _named(tx, again)) if again else arrived_events
+        refused = [name for name in counts if counts[name][1] and name not in landed]
         if any(limit["reason"] for limit in limits) or (refused and not park):
             _refuse(events)
         complete, next_offset = cut(limits, counts, begun["next"], landed)
@@ -90,7 +91,7 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
         left = tx.write(waiting.select(*RECORD_COLUMNS), WAITING, mode="overwrite", duplicates="last").rows
         return Landed(len(complete), sum(count for _, count in complete), left, len(refused))
     finally:
-        events.unpersist()
+        arrived_events.unpersist()
 
 
 def parsed(records: DataFrame) -> DataFrame:
@@ -154,7 +155,7 @@ def _reason_of_row(table: str) -> Column:
 
 
 def cut(
-    limits: list[dict[str, Any]], counts: dict[str, tuple[int, int]], first: int, landed: Iterable[str] = ()
+    limits: list[dict[str, Any]], counts: dict[str, tuple[int, int]], first: int, landed: Collection[str] = ()
 ) -> tuple[list[tuple[str, int]], int]:
     """Return the complete transactions from offset `first` of the topic of transactions on, with their numbers of
     events, and the offset after the last one. A transaction that has `landed` is passed."""
