@@ -216,8 +216,11 @@ def _without(events: DataFrame, names: DataFrame) -> DataFrame:
 def _next(position: dict[tuple[str, int], Any]) -> Column:
     """Return the offset of the record's partition from which records have not been applied."""
     known = [f.lit(x) for (topic, part), row in position.items() for x in (f"{topic}+{part}", row["next"])]
-    place = f.format_string("%s+%d", "topic", "partition")
-    return f.coalesce(f.create_map(*known)[place], f.lit(0)) if known else f.lit(0)
+    return f.coalesce(f.create_map(*known)[_place("topic", "partition")], f.lit(0)) if known else f.lit(0)
+
+
+def _place(*columns: str) -> Column:
+    return f.concat_ws("+", *(f.col(name).cast("string") for name in columns))
 
 
 def _apply(tx: SparkTransaction, chosen: DataFrame) -> None:
@@ -227,7 +230,7 @@ def _apply(tx: SparkTransaction, chosen: DataFrame) -> None:
             table,
             sequence_by="lsn",
             deletes="op = 'd'",
-            position=f.format_string("%s+%d+%d", "topic", "partition", "offset"),
+            position=_place("topic", "partition", "offset"),
         )
 
 
