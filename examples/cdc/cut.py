@@ -78,15 +78,16 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
         if any(limit["reason"] for limit in limits) or (refused and not park):
             _refuse(events)
         complete, next_offset = cut(limits, counts, begun["next"], landed)
-        done = [NO_TRANSACTION, *(name for name, _ in complete)]
-        refused = [name for name in refused if name in set(done)]
-        applied = _named(tx, done)
+        done = [name for name, _ in complete]
+        taken = {NO_TRANSACTION, *done}
+        refused = [name for name in refused if name in taken]
+        applied = _named(tx, [*taken])
         chosen = events.join(f.broadcast(applied), "transaction_id", "left_semi")
         good = _park(tx, chosen, refused) if refused else chosen
         if complete:
             _apply(tx, good)
             _note_positions(tx, chosen, next_offset, begun["transactions"] + len(complete))
-            _note_landed(tx, done[1:], begun["transactions"])
+            _note_landed(tx, done, begun["transactions"])
         waiting = _without(events, applied).where(~_is_limit() | (f.col("offset") >= next_offset))
         left = tx.write(waiting.select(*RECORD_COLUMNS), WAITING, mode="overwrite", duplicates="last").rows
         return Landed(len(complete), sum(count for _, count in complete), left, len(refused))
