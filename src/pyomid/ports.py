@@ -90,8 +90,8 @@ class DataStore(ABC):
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         """Write cells under `version`, without shadow cells. Durable on return.
 
-        An existing cell of the same version is replaced; other columns of that row and version stay. `Misuse`, before
-        anything is written, if a row key, value or qualifier is over the store's limit.
+        An existing cell of the same version is replaced, and keeps its shadow cell; other columns of that row and
+        version stay. `Misuse`, before anything is written, if a row key, value or qualifier is over the store's limit.
         """
 
     def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:

@@ -309,6 +309,18 @@ def test_tombstones_of_an_overwrite_may_land_again_even_after_its_commit(conn: C
         assert rows_of(conn) == [("a", 9), ("b", 5)]
 
 
+def test_no_tombstone_that_may_land_again_is_evidence_for_a_lost_reply(conn: Connection) -> None:
+    """Once it was cleaned away and landed again without a shadow cell, it would prove that nothing was committed."""
+    save(conn, ("a", 1))
+    writer = prepared(conn, overwrite=True)
+    deleted, replaced = writer.write_as(0, iter([])).report, written(writer, ("n", 1)).report
+    assert deleted is not None
+    assert (deleted.deleted, deleted.rows, deleted.witness) == (1, 0, None)
+    assert replaced is not None
+    assert replaced.witness is not None
+    assert (replaced.deleted, replaced.witness.version) == (1, replaced.branch)
+
+
 def test_an_overwrite_by_tasks_conflicts_with_a_writer_of_a_deleted_row(conn: Connection) -> None:
     save(conn, ("a", 1), ("b", 2))
     writer = prepared(conn, overwrite=True)

@@ -127,7 +127,8 @@ class MemoryStore(DataStore):
                     continue
                 content = stored.row_for_writing(row)
                 for column, value in cells:
-                    content[(column.family, column.qualifier, version)] = _Stored(value)
+                    cell = content.setdefault((column.family, column.qualifier, version), _Stored(value))
+                    cell.value = value
 
     def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
         self._guard.check()

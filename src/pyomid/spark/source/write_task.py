@@ -79,7 +79,8 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class BranchReport:
-    """An attempt's report of what it wrote. `witness` is one of its cells: evidence if the commit's reply is lost.
+    """An attempt's report of what it wrote. `witness` is one of its cells: evidence if the commit's reply is lost. None
+    if another attempt may write all its cells again, after compaction: then a missing shadow cell proves nothing.
 
     `ids_count`: how many conflict ids it reported to the TSO; None if the TSO had no room for them.
     """
@@ -335,10 +336,10 @@ def _write_branch(
             rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
             if with_keys:
                 keys.append(hashing.row_ids(plan.info.name.encode(), batch))
+            witness = witness or batch.cell_version(0)._replace(version=branch)
         lowest, highest = batch.row_key(0), batch.row_key(batch.rows - 1)
         first, last = min(first or lowest, lowest), max(last, highest)
-        witness = witness or batch.cell_version(0)._replace(version=under or branch)
-    if witness is None:
+    if not rows and not deleted:
         return None
     all_keys, span = np.concatenate(keys), KeyRange(first, last + b"\0")
     reported, count = _reported_keys(plan, all_keys), len(all_keys)

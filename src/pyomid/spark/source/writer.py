@@ -171,7 +171,8 @@ def _write_options(options: Options) -> WriteOptions:
 
 @dataclass(kw_only=True)
 class StreamMessage(BranchMessage):
-    """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks."""
+    """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks. Only the
+    first task's writer knows the rows that are replaced."""
 
     writer: OmidWriter
     query_id: str | None
@@ -203,16 +204,18 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
         assert self._writer is not None
         done = self._writer.write(iterator)
-        return StreamMessage(done.report, done.task, writer=self._writer, query_id=query_id)
+        writer = self._writer if done.task == 0 else replace(self._writer, replaced=None)  # a message stays small
+        return StreamMessage(done.report, done.task, writer=writer, query_id=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with coded_errors():
             check_complete(messages)
             reports = [message for message in messages if isinstance(message, StreamMessage)]
             if reports:
-                writer = self._named(reports[0], batchId)
+                first = min(reports, key=lambda message: message.task)
+                writer = self._named(first, batchId)
                 if writer.is_done:
-                    self._check_not_behind(reports[0], batchId)
+                    self._check_not_behind(first, batchId)
                 writer.commit(messages)
         crash_point("spark.stream.committed")
 
