@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RECORD_COLUMNS: Final = ("topic", "partition", "offset", "key", "value")
 
 _VALUE: Final = (
-    "op string, before string, after string, source struct<table string, lsn bigint>, "
+    "op string, before map<string, string>, after map<string, string>, source struct<table string, lsn bigint>, "
     "transaction struct<id string, total_order bigint>, status string, id string, event_count bigint"
 )
 
@@ -104,14 +104,21 @@ def parsed(records: DataFrame) -> DataFrame:
         *RECORD_COLUMNS,
         *("v.op", "v.status", "v.event_count", "v.source.table", "v.source.lsn", "v.transaction.total_order"),
         f.coalesce(name, f.lit(NO_TRANSACTION)).alias("transaction_id"),
-        f.when(f.col("v.op") == "d", f.col("v.before")).otherwise(f.col("v.after")).alias("row"),
+        f.when(f.col("v.op") == "d", f.col("v.before")).otherwise(f.col("v.after")).alias("values"),
     )
-    rows = fields.withColumns(
-        {t: f.when(f.col("table") == t, f.from_json("row", columns)) for t, columns in COLUMNS.items()}
-        | {"values": f.from_json("row", "map<string, string>")}
-    )
+    rows = fields.withColumns({t: f.when(f.col("table") == t, _typed(t)) for t in TABLES})
     reason = f.when(f.col("topic") == TRANSACTIONS, _reason_of_limit()).otherwise(_reason_of_change())
-    return rows.withColumn("reason", reason).drop("row", "values")
+    return rows.withColumn("reason", reason).drop("values")
+
+
+def _typed(table: str) -> Column:
+    """Return the event's row as the table has it; a column that does not fit its type is null."""
+    return f.struct(*(f.col("values")[name].try_cast(kind).alias(name) for name, kind in _columns(table)))
+
+
+def _columns(table: str) -> list[list[str]]:
+    """Return the names and types of a table's columns."""
+    return [column.split(" ") for column in COLUMNS[table].split(", ")]
 
 
 def _reason_of_limit() -> Column:
@@ -138,9 +145,9 @@ def _reason_of_change() -> Column:
 
 def _reason_of_row(table: str) -> Column:
     """Return why a row does not fit its table; a delete needs only the key."""
-    columns = [column.split(" ") for column in COLUMNS[table].split(", ")]
+    columns = _columns(table)
     names, found = [name for name, _ in columns], f.map_keys("values")
-    differs = f.array_sort(found) != f.array_sort(f.array(*map(f.lit, names)))
+    differs = f.sort_array(found) != f.sort_array(f.array(*map(f.lit, names)))
     expected = f"the table's columns are {', '.join(names)}; the event has %s"
     return f.coalesce(
         f.when((f.col("op") != "d") & differs, f.format_string(expected, f.array_join(found, ", "))),

@@ -24,7 +24,7 @@ from pyomid.server.leadership import holder
 
 FOLDER: Final = Path("build/cdc").absolute()
 
-PAUSE_S: Final = 1.0
+PAUSE_S: Final = 3.0
 """Time between two snapshots of the reader: the stream needs the cores too."""
 
 LANDING_S_MAX: Final = 300

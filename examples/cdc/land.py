@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from examples.cdc import cut
 from examples.cdc.events import note
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from pyomid.spark import SparkDatabase
 
 FILES_A_BATCH = 150
+
+SETTINGS: Final = {
+    "spark__sql__adaptive__enabled": "false",
+    "spark__sql__inMemoryColumnarStorage__compressed": "false",  # a batch's events are cached for seconds
+}
 
 
 def started(db: SparkDatabase, folder: Path, *, park: bool = False) -> StreamingQuery:
@@ -49,7 +54,8 @@ def vars_of(landed: cut.Landed) -> dict[str, int]:
 
 
 def main(folder: Path, url: str, *, park: bool = False) -> None:
-    db = pyomid.spark.connect(session("cdc", database=url, spark__sql__adaptive__enabled="false"), url)
+    spark = session("cdc", database=url, **SETTINGS)
+    db = pyomid.spark.connect(spark, url)
     with db.transaction() as tx:
         cut.create_tables(tx)
     note(folder, "driver started")
