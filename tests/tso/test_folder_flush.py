@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,7 +62,7 @@ async def test_a_lone_client_waits_on_a_thread_for_another_writer(
         session = each.session()
         await transact(session, 1)
         turn = WriterTurn(tmp_path / "db" / "data")  # as another process has it
-        turn.take(0.0, 0.0)
+        turn.take(now_s := time.monotonic(), now_s + 30.0)  # an entry may be being deleted
         committing = asyncio.create_task(transact(session, 1))
         while not each.begun:
             await asyncio.sleep(0.005)

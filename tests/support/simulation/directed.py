@@ -1100,6 +1100,8 @@ def a_restored_table_starts_from_nothing(build: Build) -> None:
     s.pass_time(10.0)
     compact(s)
     store = s.world.disk.store
+    store.drop_table("a")
+    store.create_table(TableInfo("a", (FAMILY,)))
     store.write_cells("a", tx.start_ts, [RowWrite(R0, ((X, b"restored"),))])
     put_entry(s.world.disk.catalog, TableInfo("a", (FAMILY,), generation=2))
     sanitise(s)
