@@ -17,6 +17,7 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize("seed", range(6))
 def test_blocks_and_single_entries_are_one_table(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_commit_table, "SEGMENT_ROWS", 16)
+    monkeypatch.setattr(memory_commit_table, "SPARSE_ROWS", 4)
     rng = random.Random(seed)
     table = MemoryCommitTable()
     commits: dict[int, int] = {}
@@ -33,7 +34,7 @@ def test_blocks_and_single_entries_are_one_table(seed: int, monkeypatch: pytest.
                 assert sorted(refused) == sorted(start for start in entries if start in marks)
                 commits.update((start, commit) for start, commit in entries.items() if start not in marks)
             case 2:
-                table.delete(some)
+                assert not len(table.delete_at_once(np.array(some, dtype=np.int64)))
                 for start in some:
                     commits.pop(start, None)
             case 3:
@@ -80,4 +81,16 @@ def test_memory_goes_back_when_entries_are_deleted_or_fall_below_the_horizon() -
         else:
             assert table.delete_below(int(starts[-1]) + 1) == len(starts)
         assert table.count() == 0
-        assert len(table._segments) == 0
+        assert len(table._segments) <= 1, "only the segment that is being filled may stay"
+
+
+def test_an_entry_that_stays_does_not_keep_its_segment() -> None:
+    table = MemoryCommitTable()
+    rows = memory_commit_table.SEGMENT_ROWS
+    starts = np.arange(50, 50 * (20 * rows + 1), 50, dtype=np.int64)
+    stay = starts[:: rows // 4]
+    for part in np.array_split(starts, 40):
+        table.put_block(np.column_stack((part, part + 50_000_000)))
+        table.delete(np.setdiff1d(part, stay).tolist())
+    assert dict(table.entries()) == {start: start + 50_000_000 for start in stay.tolist()}
+    assert len(table._segments) == 1

@@ -1,10 +1,11 @@
 """A compact `CommitTable` in memory: entries that arrive in blocks stay rows of 16 bytes, sorted on demand.
 
     dictionary   entries that arrive one by one, branches
-    segments     rows (start, commit) in order of arrival, 65 536 each; the last one is being filled
+    segments     rows (start, commit) in order of arrival, 16 384 each; the last one is being filled
 
-Starts that are looked up together are close to each other, so a lookup sorts one or two segments, once. A dictionary
-of all entries would need ten times the memory, and filling it would take longer than the flush.
+Starts that are looked up or deleted together are close to each other, so that sorts one or two segments, once. A
+dictionary of all entries would need ten times the memory, and filling it would take longer than the flush. The last
+rows of an almost empty segment move to the one that is being filled: a few entries do not keep a segment each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pyomid.types import NOT_FOUND, SEALED, CellsOfCommit, SealOutcome
 if TYPE_CHECKING:
     from pyomid.storage.memory import MemoryLeaderState, MemoryStore
 
-SEGMENT_ROWS: Final = 1 << 16
+SEGMENT_ROWS: Final = 1 << 14
+SPARSE_ROWS: Final = SEGMENT_ROWS // 8
 ONE_STEP_BYTES_MAX: Final = 256 << 10
 
 
@@ -56,29 +58,27 @@ class _Segment:
     def filled(self) -> NDArray[np.int64]:
         return self.rows[: self.count]
 
-    def is_below(self, horizon: int) -> bool:
-        return self._low_and_high()[1] < horizon
-
-    def find(self, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indexes in `starts` of those that this segment holds, and their rows."""
+    def find(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of those of the ascending `starts` that this segment holds. A retried flush leaves two rows
+        of one entry."""
         low, high = self._low_and_high()
-        asked = np.flatnonzero((starts >= low) & (starts <= high))
-        if not self.count or not len(asked):
-            return asked[:0], asked[:0]
-        order = self._sorted()
-        kept = self.rows[order, 0]
-        at = np.searchsorted(kept, starts[asked])
-        rows = order[np.minimum(at, self.count - 1)]
-        is_there = (self.rows[rows, 0] == starts[asked]) & (self.rows[rows, 1] != 0)
-        return asked[is_there], rows[is_there]
+        asked = starts[starts.searchsorted(low) : starts.searchsorted(high, "right")]
+        if not len(asked):
+            return np.empty(0, dtype=np.int64)
+        if self._order is None:
+            self._order = self.filled[:, 0].argsort(kind="stable")
+        kept = self.rows[self._order, 0]
+        at, after = kept.searchsorted(asked), kept.searchsorted(asked, "right")
+        found = [at[at < after]]
+        while len(found[-1]):
+            at = at + 1
+            found.append(at[at < after])
+        rows = self._order[np.concatenate(found)]
+        return rows[self.rows[rows, 1] != 0]
 
     def delete(self, starts: NDArray[np.int64]) -> None:
-        """Delete every row of these starts: a retried flush leaves two rows of one entry."""
-        while True:
-            _, rows = self.find(starts)
-            if not len(rows):
-                return
-            self._clear(np.unique(rows))
+        """Delete every row of these ascending starts."""
+        self._clear(np.unique(self.find(starts)))
 
     def delete_below(self, horizon: int) -> int:
         gone = np.flatnonzero((self.filled[:, 0] < horizon) & (self.filled[:, 1] != 0))
@@ -89,15 +89,8 @@ class _Segment:
         return [(start, commit) for start, commit in self.filled.tolist() if commit]
 
     def _clear(self, rows: NDArray[np.int64]) -> None:
-        """Mark rows as deleted. `_sorted` puts a start's deleted rows last, so `find` returns a live one first."""
         self.rows[rows, 1] = 0
         self.live -= len(rows)
-        self._order = None
-
-    def _sorted(self) -> NDArray[np.int64]:
-        if self._order is None:
-            self._order = np.lexsort((self.filled[:, 1] == 0, self.filled[:, 0]))
-        return self._order
 
     def _low_and_high(self) -> tuple[int, int]:
         """The least and greatest start that was ever in this segment."""
@@ -187,15 +180,20 @@ class MemoryCommitTable(CommitTable):
             return SealOutcome(placed=False, commit_ts=commit_ts)
 
     def delete(self, starts: Sequence[int]) -> None:
+        self.delete_at_once(np.array(starts, dtype=np.int64))
+
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See the port. Returns none."""
         self._guard.check()
         with self._lock:
-            for start in starts:
-                self._commits.pop(start, None)
-            if self._segments:
-                wanted = np.array(starts, dtype=np.int64)
-                for segment in self._segments:
-                    segment.delete(wanted)
-                self._drop_empty()
+            if self._commits:
+                for start in starts.tolist():
+                    self._commits.pop(start, None)
+            wanted = np.sort(starts)
+            for segment in self._segments:
+                segment.delete(wanted)
+            self._free_segments()
+            return starts[:0]
 
     def delete_below(self, horizon: int) -> int:
         self._guard.check()
@@ -205,12 +203,8 @@ class MemoryCommitTable(CommitTable):
                 self._commits.pop(start, None)
                 self._marks.discard(start)
             deleted = len(gone)
-            for segment in self._segments:
-                if segment.is_below(horizon):
-                    deleted, segment.live = deleted + segment.live, 0
-                else:
-                    deleted += segment.delete_below(horizon)
-            self._drop_empty()
+            deleted += sum(segment.delete_below(horizon) for segment in self._segments)
+            self._free_segments()
             return deleted
 
     def entries(self) -> Iterator[tuple[int, int]]:
@@ -234,19 +228,18 @@ class MemoryCommitTable(CommitTable):
 
     def _found(self, starts: Sequence[int]) -> dict[int, int]:
         found = {start: self._commits[start] for start in starts if start in self._commits}
-        if self._segments:
-            wanted = np.array(starts, dtype=np.int64)
-            for segment in self._segments:
-                asked, rows = segment.find(wanted)
-                if len(asked):
-                    found.update(zip(wanted[asked].tolist(), segment.rows[rows, 1].tolist(), strict=True))
+        wanted = np.array(sorted(starts), dtype=np.int64)
+        for segment in self._segments:
+            found.update(segment.rows[segment.find(wanted)].tolist())
         return found
 
-    def _drop_empty(self) -> None:
-        """Free empty segments. Keep the one that is being filled; otherwise each small delete would begin a new one."""
-        filling = self._segments[-1:]
-        self._segments = [segment for segment in self._segments[:-1] if segment.live]
-        self._segments += [segment for segment in filling if segment.live or not segment.is_full]
+    def _free_segments(self) -> None:
+        """Free the full segments that are almost empty, once their last rows stand in another one."""
+        freed = {segment for segment in self._segments if segment.is_full and segment.live <= SPARSE_ROWS}
+        for segment in freed:
+            self._append(segment.filled[segment.filled[:, 1] != 0])
+        if freed:
+            self._segments = [segment for segment in self._segments if segment not in freed]
 
     def _all(self) -> dict[int, int]:
         rows = {start: commit for segment in self._segments for start, commit in segment.entries()}

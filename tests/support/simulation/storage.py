@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
@@ -38,6 +41,9 @@ class PlainCommitTable(MemoryCommitTable):
         if start in self._marks:
             return SealOutcome(placed=True)
         return super().seal(start)
+
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return starts
 
 
 @dataclass(slots=True)
