@@ -74,7 +74,8 @@ class _Segment:
             at = at + 1
             found.append(at[at < after])
         rows = self._order[np.concatenate(found)]
-        return rows[self.rows[rows, 1] != 0]
+        live: NDArray[np.int64] = rows[self.rows[rows, 1] != 0]
+        return live
 
     def delete(self, starts: NDArray[np.int64]) -> None:
         """Delete every row of these ascending starts."""
