@@ -138,6 +138,7 @@ class OpenDatabase:
 
     def abandon(self) -> None:
         """Forget the connection as if the process had died: nothing is completed or closed. For tests."""
+        self._forgotten.detach()
         self._ending.forget()
 
     def check_usable(self) -> None:
