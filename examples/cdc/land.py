@@ -31,6 +31,9 @@ FILES_A_BATCH = 150
 SETTINGS: Final = {
     "spark__sql__adaptive__enabled": "false",
     "spark__sql__inMemoryColumnarStorage__compressed": "false",  # a batch's events are cached for seconds
+    # Each batch runs the same 120 generated classes; of the 100 that Spark keeps by default none is found again.
+    "spark__sql__codegen__cache__maxEntries": "1000",
+    "spark__driver__extraJavaOptions": "-XX:+UseSerialGC",  # with C2: a stream lives long enough for it
 }
 
 
