@@ -145,7 +145,8 @@ def _reason_of_change() -> Column:
 
 def _reason_of_row(table: str) -> Column:
     """Return why a row does not fit its table; a delete needs only the key."""
-    columns = _columns(table)
+    columns, keys = _columns(table), KEYS[table]
+    only = keys if len(keys) == 1 else ()  # then an empty text is an empty row key
     names, found = [name for name, _ in columns], f.map_keys("values")
     differs = f.sort_array(found) != f.sort_array(f.array(*map(f.lit, names)))
     expected = f"the table's columns are {', '.join(names)}; the event has %s"
@@ -158,7 +159,8 @@ def _reason_of_row(table: str) -> Column:
             )
             for name, kind in columns
         ),
-        *(f.when(f.col(f"{table}.{name}").isNull(), f"column '{name}' is null") for name in KEYS[table]),
+        *(f.when(f.col(f"{table}.{name}").isNull(), f"column '{name}' is null") for name in keys),
+        *(f.when(f.col(f"{table}.{name}").cast("string") == "", f"column '{name}' is empty") for name in only),
     )
 
 
