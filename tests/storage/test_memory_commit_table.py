@@ -64,6 +64,7 @@ def test_a_flush_that_was_repeated_leaves_one_entry_that_goes_at_once() -> None:
     assert dict(table.entries()) == {50: 100, 150: 200}
     table.delete([50])
     assert table.lookup([50, 150]) == [NOT_FOUND, 200]
+    assert table.delete_below(1000) == 1
 
 
 def test_memory_goes_back_when_entries_are_deleted_or_fall_below_the_horizon() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SEGMENT_ROWS: Final = 1 << 14
 SPARSE_ROWS: Final = SEGMENT_ROWS // 8
 ONE_STEP_BYTES_MAX: Final = 256 << 10
+_NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, dtype=np.int64)
 
 
 class _Segment:
@@ -44,10 +45,10 @@ class _Segment:
     def append(self, entries: NDArray[np.int64]) -> int:
         """Add rows until the segment is full; return how many were added."""
         taken = min(len(entries), SEGMENT_ROWS - self.count)
+        self._order = self._bounds = None
         self.rows[self.count : self.count + taken] = entries[:taken]
         self.count += taken
         self.live += taken
-        self._order = self._bounds = None
         return taken
 
     @property
@@ -62,9 +63,9 @@ class _Segment:
         """Return the rows of those of the ascending `starts` that this segment holds. A retried flush leaves two rows
         of one entry."""
         low, high = self._low_and_high()
+        if not len(starts) or starts[0] > high or starts[-1] < low:
+            return _NO_ROWS
         asked = starts[starts.searchsorted(low) : starts.searchsorted(high, "right")]
-        if not len(asked):
-            return np.empty(0, dtype=np.int64)
         if self._order is None:
             self._order = self.filled[:, 0].argsort(kind="stable")
         kept = self.rows[self._order, 0]
@@ -79,12 +80,16 @@ class _Segment:
 
     def delete(self, starts: NDArray[np.int64]) -> None:
         """Delete every row of these ascending starts."""
-        self._clear(np.unique(self.find(starts)))
+        rows = self.find(starts)
+        if len(rows):
+            self._clear(np.unique(rows))
 
-    def delete_below(self, horizon: int) -> int:
+    def delete_below(self, horizon: int) -> NDArray[np.int64]:
+        """Return the starts of the rows that were deleted."""
         gone = np.flatnonzero((self.filled[:, 0] < horizon) & (self.filled[:, 1] != 0))
         self._clear(gone)
-        return len(gone)
+        starts: NDArray[np.int64] = self.rows[gone, 0]
+        return starts
 
     def entries(self) -> list[tuple[int, int]]:
         return [(start, commit) for start, commit in self.filled.tolist() if commit]
@@ -203,10 +208,9 @@ class MemoryCommitTable(CommitTable):
             for start in gone:
                 self._commits.pop(start, None)
                 self._marks.discard(start)
-            deleted = len(gone)
-            deleted += sum(segment.delete_below(horizon) for segment in self._segments)
+            of_segments = [segment.delete_below(horizon) for segment in self._segments]
             self._free_segments()
-            return deleted
+            return len(np.unique(np.concatenate([np.array(gone, dtype=np.int64), *of_segments])))
 
     def entries(self) -> Iterator[tuple[int, int]]:
         self._guard.check()
@@ -228,11 +232,11 @@ class MemoryCommitTable(CommitTable):
             entries = entries[self._segments[-1].append(entries) :]
 
     def _found(self, starts: Sequence[int]) -> dict[int, int]:
-        found = {start: self._commits[start] for start in starts if start in self._commits}
+        found: dict[int, int] = {}
         wanted = np.array(sorted(starts), dtype=np.int64)
         for segment in self._segments:
             found.update(segment.rows[segment.find(wanted)].tolist())
-        return found
+        return {**found, **{start: self._commits[start] for start in starts if start in self._commits}}
 
     def _free_segments(self) -> None:
         """Free the full segments that are almost empty, once their last rows stand in another one."""
