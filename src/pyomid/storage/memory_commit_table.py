@@ -1,9 +1,9 @@
-"""A compact `CommitTable` in memory: entries that arrive in blocks stay rows of 16 bytes, sorted on demand.
+"""A compact `CommitTable` in memory: entries that arrive in blocks stay rows of 16 bytes.
 
     dictionary   entries that arrive one by one, branches
     segments     rows (start, commit) in order of arrival, 16 384 each; the last one is being filled
 
-Starts that are looked up or deleted together are close to each other, so that sorts one or two segments, once. A
+Starts that are looked up or deleted together are close to each other, so that searches one or two segments. A
 dictionary of all entries would need ten times the memory, and filling it would take longer than the flush. The last
 rows of an almost empty segment move to the one that is being filled: a few entries do not keep a segment each.
 """
@@ -34,18 +34,17 @@ _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, dtype=np.int64)
 class _Segment:
     """Rows in order of arrival. A row whose commit is 0 was deleted."""
 
-    __slots__ = ("_bounds", "_order", "count", "live", "rows")
+    __slots__ = ("_bounds", "count", "live", "rows")
 
     def __init__(self) -> None:
         self.rows: NDArray[np.int64] = np.empty((SEGMENT_ROWS, 2), dtype=np.int64)
         self.count = self.live = 0
-        self._order: NDArray[np.int64] | None = None
         self._bounds: tuple[int, int] | None = None
 
     def append(self, entries: NDArray[np.int64]) -> int:
         """Add rows until the segment is full; return how many were added."""
         taken = min(len(entries), SEGMENT_ROWS - self.count)
-        self._order = self._bounds = None
+        self._bounds = None
         self.rows[self.count : self.count + taken] = entries[:taken]
         self.count += taken
         self.live += taken
@@ -60,29 +59,17 @@ class _Segment:
         return self.rows[: self.count]
 
     def find(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of those of the ascending `starts` that this segment holds. A retried flush leaves two rows
-        of one entry."""
+        """Return the live rows of those of the ascending `starts` that this segment holds."""
         low, high = self._low_and_high()
         if not len(starts) or starts[0] > high or starts[-1] < low:
             return _NO_ROWS
-        asked = starts[starts.searchsorted(low) : starts.searchsorted(high, "right")]
-        if self._order is None:
-            self._order = self.filled[:, 0].argsort(kind="stable")
-        kept = self.rows[self._order, 0]
-        at, after = kept.searchsorted(asked), kept.searchsorted(asked, "right")
-        found = [at[at < after]]
-        while len(found[-1]):
-            at = at + 1
-            found.append(at[at < after])
-        rows = self._order[np.concatenate(found)]
-        live: NDArray[np.int64] = rows[self.rows[rows, 1] != 0]
-        return live
+        kept, commits = self.filled.T
+        is_asked = starts.take(starts.searchsorted(kept), mode="clip") == kept
+        return np.flatnonzero(is_asked & (commits != 0))
 
     def delete(self, starts: NDArray[np.int64]) -> None:
-        """Delete every row of these ascending starts."""
-        rows = self.find(starts)
-        if len(rows):
-            self._clear(np.unique(rows))
+        """Delete every row of these ascending starts: a retried flush leaves two rows of one entry."""
+        self._clear(self.find(starts))
 
     def delete_below(self, horizon: int) -> NDArray[np.int64]:
         """Return the starts of the rows that were deleted."""
