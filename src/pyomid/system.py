@@ -27,6 +27,7 @@ import contextlib
 import errno
 import os
 import pwd
+import signal
 import socket
 import stat
 import struct
@@ -38,7 +39,7 @@ import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyomid.errors import Misuse
 
@@ -97,6 +98,71 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+# Descriptors and signals
+#
+# A program may run with its standard descriptors closed: the next file opened gets number 0, 1 or 2, and what the
+# program or a library prints then goes into that file. A program may also run with SIGPIPE at its default action, which
+# ends the process when it sends to a peer that is gone.
+
+
+def occupy_standard() -> None:
+    """Open /dev/null in place of each closed standard descriptor, for good. Call before any file or socket is opened
+    that stays open: then none gets a number below 3."""
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STANDARD_MAX:
+        pass
+    os.close(fd)
+
+
+_STANDARD_MAX: Final = 2
+
+NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0)
+"""The flag of `socket.send` with which a closed connection is an error, never SIGPIPE."""
+
+
+class QuietSocket(socket.socket):
+    """A socket whose sends never raise SIGPIPE, for code that gives no flags: kazoo's, and asyncio's transports."""
+
+    @classmethod
+    def of(cls, sock: socket.socket) -> QuietSocket:
+        """Return the same connection; `sock` no longer has it."""
+        timeout_s = sock.gettimeout()
+        quiet = cls(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        quiet.settimeout(timeout_s)
+        return quiet
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        return super().send(data, flags | NO_SIGNAL)
+
+    def sendall(self, data: Any, flags: int = 0, /) -> None:
+        super().sendall(data, flags | NO_SIGNAL)
+
+    def sendmsg(self, buffers: Any, ancdata: Any = (), flags: int = 0, address: Any = None, /) -> int:
+        return super().sendmsg(buffers, ancdata, flags | NO_SIGNAL, address)
+
+
+def block_sigpipe() -> None:
+    """Keep SIGPIPE from this thread if its action would end the process: for writes whose flags cannot be chosen, of
+    OpenSSL and of libuv. They fail with EPIPE instead."""
+    if hasattr(signal, "pthread_sigmask") and signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+
+
+@contextlib.contextmanager
+def without_sigpipe() -> Iterator[None]:
+    """As `block_sigpipe`, for the block."""
+    if not hasattr(signal, "pthread_sigmask") or signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+    try:
+        yield
+    finally:
+        if signal.SIGPIPE not in before:
+            if signal.SIGPIPE in signal.sigpending():
+                signal.sigwait([signal.SIGPIPE])
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
 
 _SOCKET_PATH_BYTES_MAX: Final = 103
 """Linux has 107, a Mac 103."""
@@ -277,6 +343,7 @@ def open_own(path: str | os.PathLike[str], flags: int, *, shared: bool = False, 
 
     Raises `Misuse` for a link and for anything but a regular file; otherwise `OSError` as `os.open` does.
     """
+    occupy_standard()
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, file_mode(shared), dir_fd=dir_fd)
     except OSError as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pyomid.errors import Misuse, Unavailable
+from pyomid.system import occupy_standard, without_sigpipe
 
 
 def trusting(authority: str, certificate: str = "", key: str = "", *, names: str = "tls") -> ssl.SSLContext:
@@ -93,6 +94,7 @@ def probe(address: tuple[str, int], tls: ssl.SSLContext | None, server: str, nam
     """Connect once more to find out whether TLS explains a failed connection: return a `Refusal`, or advice; None if
     TLS is not the cause. Takes a few seconds at most."""
     try:
+        occupy_standard()
         with socket.create_connection(address, _PROBE_S_MAX) as sock:
             if tls is None:
                 hint = f"{server} speaks TLS at this port: set option {names}Ca, or correct the port"
@@ -145,16 +147,17 @@ class TlsSocket:
         with self._lock:
             return self._sock.pending()
 
-    def send(self, data: bytes | bytearray | memoryview) -> int:
+    def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
         """Send without waiting and return how many bytes were sent. After `BlockingIOError` the next call must have the
         same data."""
         try:
-            with self._lock:
+            with self._lock, without_sigpipe():
                 return self._sock.send(data)
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError) as error:
             raise BlockingIOError(str(error)) from error
 
-    def sendall(self, data: bytes | bytearray | memoryview) -> None:
+    def sendall(self, data: bytes | bytearray | memoryview, flags: int = 0) -> None:
+        """`flags` are for sockets without TLS."""
         rest = memoryview(data)
         while rest:
             try:
@@ -211,6 +214,7 @@ def tcp_connector(
         raise Misuse(f"{address!r} is not HOST:PORT", address=address)
 
     def connect() -> socket.socket:
+        occupy_standard()
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout_s)
         except OSError as error:

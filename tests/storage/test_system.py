@@ -122,3 +122,25 @@ def test_a_folder_is_served_without_what_only_linux_has() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_send_to_a_closed_peer_is_an_error_and_no_signal() -> None:
+    """In a child, because SIGPIPE at its default action would end the tests."""
+    child = """
+import signal, socket, ssl
+from pyomid import system
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+for send in (lambda s: s.send(b"x"), lambda s: s.sendall(b"x"), lambda s: s.sendmsg([b"x"])):
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    try: send(system.QuietSocket.of(ours))
+    except BrokenPipeError: print("error", end=" ")
+ours, theirs = socket.socketpair()
+theirs.close()
+try:
+    with system.without_sigpipe(): ours.send(b"x")
+except BrokenPipeError: print("error")
+assert signal.SIGPIPE not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False, timeout=30)
+    assert done.stdout.split() == ["error"] * 4, done.stderr

@@ -30,7 +30,7 @@ from pyomid.errors import Misuse, OmidError, Unavailable, by_code
 from pyomid.ports import Clock, Sleep, boot_clock
 from pyomid.server.leadership import SOCKET_FILE, holder, is_held, owner_text
 from pyomid.server.logs import LOG_FILE, append_text
-from pyomid.system import is_shared, open_own, peer_uid, process_text, socket_path, user_text
+from pyomid.system import is_shared, occupy_standard, open_own, peer_uid, process_text, socket_path, user_text
 
 START_LOCK_FILE: Final = "tso.start"
 START_LOCK_PATIENCE_S: Final = 10.0
@@ -103,6 +103,7 @@ def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
 def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
     """Return a connection to the folder's TSO. Raises the system's `OSError`, for instance if no TSO listens; `Misuse`
     if the listening process belongs to another user who does not share the folder."""
+    occupy_standard()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)

@@ -167,7 +167,9 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 
 
 async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s: float) -> None:
-    sock, loop = connected.sock, asyncio.get_running_loop()
+    sock, loop = system.QuietSocket.of(connected.sock), asyncio.get_running_loop()
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        system.block_sigpipe()  # uvloop sends by itself, from this thread
     system.keep_from_children(sock)
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:

@@ -363,7 +363,7 @@ class _Connection:
                         self._slots[key] = slot
                 if self.broken:
                     raise is_closed()
-                self._sock.sendall(frames)
+                self._sock.sendall(frames, system.NO_SIGNAL)
             except OmidError:
                 raise
             except (OSError, ValueError) as error:

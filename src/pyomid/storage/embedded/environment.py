@@ -44,7 +44,7 @@ import lmdb
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
-from pyomid.system import FileId, file_id, file_mode, is_shared, open_own, reserve
+from pyomid.system import FileId, file_id, file_mode, is_shared, occupy_standard, open_own, reserve
 
 T = TypeVar("T")
 Transaction = Any
@@ -458,6 +458,7 @@ class Environment:
             raise self._mapped(error) from error
 
     def _open_with(self, map_bytes: int) -> lmdb.Environment:
+        occupy_standard()
         return lmdb.open(
             os.fspath(self._folder),
             map_size=map_bytes,

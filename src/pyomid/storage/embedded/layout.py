@@ -26,7 +26,16 @@ from pyomid.storage.embedded.environment import (
     mapped,
     open_environment,
 )
-from pyomid.system import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
+from pyomid.system import (
+    LAYOUT_FILE,
+    check_owner,
+    file_mode,
+    is_shared,
+    make_folder,
+    occupy_standard,
+    open_own,
+    sync_folder,
+)
 
 LAYOUT_VERSION: Final = 3
 DATA_FOLDER: Final = "data"
@@ -144,6 +153,7 @@ def _create_environment(path: Path, *, shared: bool) -> None:
     make_folder(path, shared=shared)
     make_lock_file(path, shared=shared)
     size, mode = _MAP_BYTES_TO_CREATE, file_mode(shared)
+    occupy_standard()
     try:
         with lmdb.open(os.fspath(path), size, max_dbs=len(DATABASES), max_readers=READERS_MAX, mode=mode) as made:
             for database in DATABASES:

@@ -21,6 +21,7 @@ from pyomid.storage.hbase.regions.steps import Answer, FindServer, Finish, Pause
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, ServerConnection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import Address, Call, encode_call
+from pyomid.system import NO_SIGNAL
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class LoopConnection(ServerConnection[PendingAnswer]):
         unsent = self._unsent
         try:
             while unsent:
-                rest = unsent[0][self._socket.send(unsent[0]) :]
+                rest = unsent[0][self._socket.send(unsent[0], NO_SIGNAL) :]
                 if rest:
                     unsent[0] = rest
                 else:

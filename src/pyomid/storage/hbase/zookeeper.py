@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 import threading
 import time
@@ -19,6 +20,7 @@ from pyomid.errors import Corruption, Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.kerberos import Kerberos, KerberosContext, KerberosFailed
 from pyomid.storage.hbase.sasl import Protection, SaslRefused, exchange_steps
+from pyomid.system import block_sigpipe, occupy_standard
 from pyomid.tls import Refusal, probe
 
 _CONNECT_S_MAX: Final = 10.0
@@ -38,17 +40,26 @@ _kazoo_log.setLevel(logging.ERROR)
 """kazoo logs every connection and disconnection. Relevant errors are raised, or logged by the caller."""
 
 
-class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Connects with our own TLS context: kazoo's trusts the system's authorities too, and does not check host names."""
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Connects in kazoo's own thread, which sends too: SIGPIPE is kept from it. With our own TLS context, because
+    kazoo's trusts the system's authorities too, and does not check host names."""
 
-    def __init__(self, tls: ssl.SSLContext) -> None:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self._tls = tls
 
+    def start(self) -> None:
+        occupy_standard()
+        super().start()
+
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
-    ) -> ssl.SSLSocket:
-        sock = super().create_connection(address, timeout=timeout)
+    ) -> socket.socket:
+        occupy_standard()
+        block_sigpipe()
+        sock: socket.socket = super().create_connection(address, timeout=timeout)
+        if self._tls is None:
+            return sock
         try:
             return self._tls.wrap_socket(sock, server_hostname=hostname or address[0])
         except BaseException:
@@ -196,7 +207,7 @@ class ZooKeeper:
             hosts=self.quorum,
             timeout=self._session_s,
             logger=_kazoo_log,
-            handler=None if self._tls is None else _TlsHandler(self._tls),
+            handler=_Handler(self._tls),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )

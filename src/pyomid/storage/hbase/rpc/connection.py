@@ -38,7 +38,7 @@ from pyomid.storage.hbase.rpc.frames import (
     encode_call,
 )
 from pyomid.storage.hbase.rpc.handshake import Handshake
-from pyomid.system import bound_sends
+from pyomid.system import NO_SIGNAL, bound_sends, occupy_standard
 from pyomid.tls import TlsSocket, probe
 
 P = TypeVar("P")
@@ -62,7 +62,7 @@ class _Opening:
         self._socket = opened
 
     def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        self._socket.sendall(data, NO_SIGNAL)
 
     def read(self, count: int) -> bytes:
         received = b""
@@ -93,6 +93,7 @@ class ServerConnection(ABC, Generic[P]):
         self._lost: ConnectionLost | None = None
         self._may_need_tls = tls is None
         try:
+            occupy_standard()
             sock = socket.create_connection(address, timeout=connect_timeout_s)
         except OSError as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
@@ -219,7 +220,7 @@ class Connection(ServerConnection[PendingCall]):
             raise self._lost.again()
         try:
             for piece in self._pieces(*frame):
-                self._socket.sendall(piece)
+                self._socket.sendall(piece, NO_SIGNAL)
         except BaseException as error:
             self._lose_by(error, "lost while sending")
             raise
