@@ -8,6 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder
 from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import SENTINEL_QUALIFIER
+from pyomid.row_codec.schema import SENTINEL_QUALIFIER, Field, make_schema
 from pyomid.row_codec.values import encode_value
 from pyomid.spark.source.write_task import RUN_VARIABLE, in_runs
 from pyomid.types import Cell, Column, ColumnSchema, RowKeyPart, TableSchema
@@ -275,3 +276,17 @@ def test_a_nested_date_outside_of_the_calendar_is_refused() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1], pa.int64()), far], names=["k0", "v0"])
     with pytest.raises(Misuse, match="outside the years 1 to 9999"):
         RowEncoder(schema, FAMILIES).encode(batch)
+
+
+@pytest.mark.parametrize("schema", ["key", "value"])
+def test_a_string_that_is_not_utf8_is_refused_by_its_column(schema: str) -> None:
+    """Spark's strings hold any bytes; stored, they would be read as corruption."""
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    )
+    good = pa.array(["a"])
+    columns = (bad, good) if schema == "key" else (good, bad)
+    table = make_schema([Field("k", "string"), Field("v", "string")], (RowKeyPart("k"),))
+    encoder = RowEncoder(table, (b"d",), written=("k", "v"), duplicates=Duplicates.ERROR)
+    with pytest.raises(Misuse, match="'k'.*not UTF-8" if schema == "key" else "'v'.*not UTF-8"):
+        encoder.encode(pa.RecordBatch.from_arrays(list(columns), names=["k", "v"]))

@@ -169,6 +169,8 @@ class RowEncoder:
             column = batch.column(name)
             valid = validity(column)
             chosen = order if valid is None or self._null_length == TOMBSTONE else found.last_valid(valid)
+            if kind.layout is Layout.STRING:
+                _check_utf8(name, column)
             if kind.layout is Layout.JSON:
                 _fill_json(grid, index, column, kind, chosen, name)
             else:
@@ -186,6 +188,8 @@ class RowEncoder:
         lengths = np.zeros(rows, dtype=np.int64)
         for part, column in parts:
             _refuse_null(part, column)
+            if part.type.layout is Layout.STRING:
+                _check_utf8(part.name, column)
             _add_part_length(part, column, lengths)
         offsets = np.zeros(rows + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -196,6 +200,17 @@ class RowEncoder:
         for part, column in parts:
             _put_part(part, column, data, places)
         return EncodedKeys(data, offsets)
+
+
+def _check_utf8(name: str, column: pa.Array) -> None:
+    """Spark's strings may hold any bytes, for example of a cast binary; what is stored as a string must be one."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise Misuse(
+            f"column {name!r}: a string is not UTF-8 ({error}): repair the text, or store it in a binary column",
+            column=name,
+        ) from error
 
 
 def _refuse_null(part: KeyPart, column: pa.Array) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,10 +53,25 @@ class Field:
 def fields_of(columns: object) -> list[Field]:
     """Return the fields of a mapping of names to types, or of a class with annotations."""
     if isinstance(columns, type):
-        columns = typing.get_type_hints(columns, include_extras=True)
+        columns = stored_annotations(columns)
     if not isinstance(columns, Mapping) or not columns:
         raise MisuseType(f"columns {columns!r} is neither a class with annotations nor a mapping of names to types")
     return [Field(str(name), type_of_python(str(name), kind)) for name, kind in columns.items()]
+
+
+def stored_annotations(kind: type) -> dict[str, Any]:
+    """Return the annotations of the fields of a row class. `MisuseType` names one that does not resolve."""
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise MisuseType(
+            f"class {kind.__name__}: an annotation does not resolve: {error}; define that name in the class's module, "
+            "or give the columns as a mapping of names to types",
+            value=kind,
+        ) from error
+    if dataclasses.is_dataclass(kind):
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
 
 
 def type_name(json_value: object) -> str:
@@ -96,7 +112,10 @@ def names_text(names: Iterable[str]) -> str:
 
 def parse_row_key(text: str) -> tuple[RowKeyPart, ...]:
     """Return the parts of a row key from `"origin, time_hour desc, carrier"`, or from a JSON array of such parts."""
-    return row_key_parts(names_in(text, "row key"))
+    return row_key_parts([_DIRECTION.sub(r" \1", name) for name in names_in(text, "row key")])
+
+
+_DIRECTION: Final = re.compile(r"\s+(asc|desc)$", re.IGNORECASE)
 
 
 def row_key_text(row_key: str | Iterable[str | RowKeyPart]) -> str:
@@ -116,11 +135,13 @@ def row_key_parts(parts: str | Iterable[str | RowKeyPart]) -> tuple[RowKeyPart, 
         if isinstance(part, RowKeyPart):
             made.append(part)
             continue
-        name, _, direction = part.strip().rpartition(" ")
-        if direction.lower() in ("asc", "desc") and name:
-            made.append(RowKeyPart(name.strip(), direction.lower() == "desc"))
+        name, _, direction = part.rpartition(" ")
+        if direction.lower() in ("asc", "desc") and name.strip():
+            made.append(RowKeyPart(name, direction.lower() == "desc"))
         elif part.strip():
-            made.append(RowKeyPart(part.strip()))
+            made.append(RowKeyPart(part))
+        else:
+            raise Misuse(f"row key {parts!r}: {part!r} is not a column name", value=parts)
     names = [part.name for part in made]
     if not names or len(set(names)) < len(names):
         raise Misuse(f"row key {', '.join(names) or 'without columns'!r} must name columns, each once")
@@ -153,7 +174,7 @@ def column_mapping(mapping: Mapping[str, str | bytes | Column]) -> dict[str, Col
             if not colon or not family:
                 raise Misuse(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
             place = Column(family, qualifier)
-        made[name.strip()] = place
+        made[name] = place
     return made
 
 

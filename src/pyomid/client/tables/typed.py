@@ -1,4 +1,4 @@
-"""Typed tables: rows as dicts, dataclasses, TypedDicts or JSON, by the table's schema in the catalog.
+"""Typed tables: rows as dicts, dataclasses, NamedTuples, TypedDicts or JSON, by the table's schema in the catalog.
 
     accounts = tx.table("accounts", codec=Account)          # a dataclass or TypedDict; dict; "json"
     accounts.put(Account(id=17, owner="alice", balance=Decimal("1.50")))
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
+from pyomid.client.tables.row_classes import row_class
 from pyomid.client.tables.scans import DescendingScan, RowScan
 from pyomid.client.tables.table import BlockingTable, TableSteps, check_step, columns_of, unexpected
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
@@ -49,14 +49,10 @@ class Shape(Generic[RowT]):
             self._taken: Callable[[Any], Mapping[str, Any]] = self._of_json
         elif codec is dict:
             self._made, self._taken = dict, self._of_mapping
-        elif is_typeddict(codec):
-            names = tuple(codec.__annotations__)
-            self._made, self._taken = partial(_chosen, names), self._of_mapping
-        elif isinstance(codec, type) and dataclasses.is_dataclass(codec):
-            names = tuple(field.name for field in dataclasses.fields(codec) if field.init)
-            self._made, self._taken = partial(_instance, codec, names), partial(_fields, codec, names)
+        elif (found := row_class(codec)) is not None:
+            names, self._made, self._taken = found
         else:
-            raise MisuseType(f'codec {codec!r} is not a dataclass, TypedDict, dict or "json"', value=codec)
+            raise MisuseType(f'codec {codec!r} is not a dataclass, NamedTuple, TypedDict, dict or "json"', value=codec)
         if names is not None:
             _check_names(table, names, rows)
         self.names = names
@@ -85,20 +81,6 @@ def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
     for name in rows.layout.names:
         if name not in names:
             raise Misuse(f"table {table!r}: a row needs its key column {name!r}", column=name)
-
-
-def _chosen(names: Sequence[str], row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in names}
-
-
-def _instance(kind: type, names: Sequence[str], row: dict[str, Any]) -> Any:
-    return kind(**_chosen(names, row))
-
-
-def _fields(kind: type, names: Sequence[str], row: object) -> Mapping[str, Any]:
-    if not isinstance(row, kind):
-        raise MisuseType(f"row {row!r} is {type(row).__name__}, not {kind.__name__}", value=row)
-    return {name: getattr(row, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
