@@ -34,11 +34,13 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Protocol
 
 from pyomid.errors import Misuse
@@ -98,6 +100,64 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+# A call within a call of the same thread
+#
+# A signal handler, or another function that Python runs between two instructions, may call pyomid while its thread is
+# inside a call. That call holds what the second one would wait for: the folder's writer, the reading end of a
+# connection. So the second call is refused at once. The places that hold something note their frame here:
+#
+#     if (me := get_ident()) in inside: refuse_nested()
+#     try:
+#         inside[me] = _getframe()
+#         …
+#     finally:
+#         inside.pop(me, None)
+
+inside: Final[dict[int, FrameType]] = {}
+"""By thread: the frame of the call that it is inside."""
+
+
+def refuse_nested() -> None:
+    """Raise `Misuse` if this thread is inside a call that is noted in `inside`. An entry may be left over from a call
+    that was interrupted on its way out: then its frame is no longer on the stack."""
+    noted = inside.get(threading.get_ident())
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and noted is not None:
+        if frame is noted:
+            raise nested_call()
+        frame = frame.f_back
+
+
+def nested_call() -> Misuse:
+    return Misuse(
+        "this thread is inside another call of pyomid, which this call interrupts (in a signal handler?) and would "
+        "wait for: nothing was done; set a flag in the handler, or let another thread make the call"
+    )
+
+
+class OwnLock:
+    """A lock that refuses the thread that has it, in a call that interrupts its own. `is_noted`: in `inside` too."""
+
+    def __init__(self, *, is_noted: bool = False) -> None:
+        self._lock = threading.RLock()
+        self._is_noted = is_noted
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # only the lock knows it at every point
+            raise nested_call()
+        me = threading.get_ident()
+        notes = self._is_noted and me not in inside
+        try:
+            if notes:
+                inside[me] = sys._getframe(2)  # whoever entered the context: a generator's own frame leaves the stack
+            with self._lock:
+                yield
+        finally:
+            if notes:
+                inside.pop(me, None)
+
 
 # Descriptors and signals
 #

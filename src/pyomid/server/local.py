@@ -7,11 +7,13 @@ time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Lock
+from threading import get_ident
 from typing import TypeVar
 
+from pyomid import system
 from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
 from pyomid.oracle.machine import TsoMachine, TsoSettings
@@ -41,7 +43,7 @@ class LocalTso(TsoCalls):
     ) -> None:
         self._stores = stores
         self._clock = clock
-        self._lock = Lock()
+        self._lock = system.OwnLock()
         self._closed = False
         self._tag = 0
         self._died = ""
@@ -80,13 +82,13 @@ class LocalTso(TsoCalls):
             raise
 
     def complete(self, starts: Sequence[int]) -> None:
-        with self._lock:
+        with self._alone():
             self._step(RequestCame(None, 0, Complete(tuple(starts))))
             self._check_alive()
 
     def tick(self) -> None:
         """Do the periodic work: expire leases, publish W."""
-        with self._lock:
+        with self._alone():
             self._step()
             self._check_alive()
 
@@ -94,7 +96,7 @@ class LocalTso(TsoCalls):
         self._closed = True
 
     def _ask_for(self, request: Request, kind: type[T]) -> T:
-        with self._lock:
+        with self._alone():
             self._tag += 1
             answer = self._step(RequestCame(None, self._tag, request)).get(self._tag)
         if isinstance(answer, Refused):
@@ -106,6 +108,14 @@ class LocalTso(TsoCalls):
         if isinstance(request, CommitRequest):
             raise OutcomeUnknown(why, start_ts=request.start_ts)
         raise Unavailable(why)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the machine. `Misuse` in a call that interrupts another one of the same thread."""
+        if get_ident() in system.inside:
+            system.refuse_nested()
+        with self._lock.held():
+            yield
 
     def _step(self, *events: Event) -> dict[int, Answer]:
         """Feed the events, and the results of the store calls that follow, to the machine. Return its replies by tag,

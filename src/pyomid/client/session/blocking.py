@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -108,8 +109,14 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         """Request the deletion of entries, without waiting. Sanitizing deletes the entries of a lost request."""
         if not starts:
             return
-        with contextlib.suppress(ConnectionBroken):
-            self._connected(self._request_s).post(Complete(tuple(starts)))
+        if (me := threading.get_ident()) in system.inside:
+            system.refuse_nested()
+        try:
+            system.inside[me] = sys._getframe()
+            with contextlib.suppress(ConnectionBroken):
+                self._connected(self._request_s).post(Complete(tuple(starts)))
+        finally:
+            system.inside.pop(me, None)
 
     def close(self) -> None:
         """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
@@ -127,7 +134,13 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         return drive(self.ask_steps(request, kind), self._handlers)
 
     def _attempt(self, effect: Attempt) -> Answer:
-        return self._connected(effect.timeout_s).ask(effect.request, effect.timeout_s)
+        if (me := threading.get_ident()) in system.inside:
+            system.refuse_nested()
+        try:
+            system.inside[me] = sys._getframe()
+            return self._connected(effect.timeout_s).ask(effect.request, effect.timeout_s)
+        finally:
+            system.inside.pop(me, None)
 
     def _connected(self, timeout_s: float) -> _Connection:
         """Return the connection; a new one if there is none or it broke."""

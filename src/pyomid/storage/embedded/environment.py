@@ -31,12 +31,14 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
 
 import lmdb
@@ -44,7 +46,17 @@ import lmdb
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
-from pyomid.system import FileId, file_id, file_mode, is_shared, occupy_standard, open_own, reserve
+from pyomid.system import (
+    FileId,
+    file_id,
+    file_mode,
+    inside,
+    is_shared,
+    occupy_standard,
+    open_own,
+    refuse_nested,
+    reserve,
+)
 
 T = TypeVar("T")
 Transaction = Any
@@ -165,18 +177,18 @@ class Environment:
     def read(self, work: Callable[..., T], *arguments: object) -> T:
         """Run `work(transaction, *arguments)` inside a fresh read transaction. Its result must not point into the
         map."""
-        inside = object()
+        call = object()
         try:
-            self._enter(inside)
-            with self._begin(inside, write=False) as transaction:
+            self._enter(call)
+            with self._begin(call, write=False) as transaction:
                 if time.monotonic() - self._looked_s > LOOK_S:
                     self._check_file()
                 return work(transaction, *arguments)
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
-            if inside in self._inside:  # inline: an interrupt at a call's entry would skip it
-                self._inside.remove(inside)
+            if call in self._inside:  # inline: an interrupt at a call's entry would skip it
+                self._inside.remove(call)
 
     def commit_of(self, transaction: Transaction) -> Commit:
         """Return the commit that a read transaction sees."""
@@ -196,13 +208,17 @@ class Environment:
         """
         self._guard.check()
         pending = _Pending(work, records, is_patient=patience_s > 0, is_urgent=is_urgent)
+        if (me := get_ident()) in inside:
+            refuse_nested()
         try:
+            inside[me] = sys._getframe()
             self._queue.append(pending)
             if pending.done is not None:
                 pending.done.acquire(timeout=patience_s)
             if not pending.is_done:
                 self._see_to(pending)
         finally:
+            inside.pop(me, None)
             pending.is_abandoned = True
         return pending.result()
 
@@ -217,13 +233,17 @@ class Environment:
         the lock."""
         self._guard.check()
         pending = _Pending(work, records, is_urgent=True)
+        if (me := get_ident()) in inside:
+            refuse_nested()
         if self._writer.locked():
             raise Unavailable(f"another thread is writing the embedded store in {self._folder}")
         with self._writer:
             try:
+                inside[me] = sys._getframe()
                 self._end_group()
                 self._write_together([pending], time.monotonic() - WRITER_WAIT_S)
             finally:
+                inside.pop(me, None)
                 self._end_group()
         return pending.result()
 
@@ -321,11 +341,11 @@ class Environment:
         except OSError as error:
             raise self._mapped(error) from error
 
-    def _begin(self, inside: object, *, write: bool) -> Transaction:
+    def _begin(self, call: object, *, write: bool) -> Transaction:
         try:
             return self._lmdb.begin(write=write)
         except lmdb.MapResizedError:
-            self._adopt_map_size(inside)
+            self._adopt_map_size(call)
             return self._lmdb.begin(write=write)
         except lmdb.ReadersFullError:
             self._lmdb.reader_check()
@@ -386,29 +406,29 @@ class Environment:
             finally:
                 self._paused = False
 
-    def _enter(self, inside: object) -> None:
-        """Register a call. The caller must remove `inside` from `_inside`, however this method ends."""
+    def _enter(self, call: object) -> None:
+        """Register a call. The caller must remove `call` from `_inside`, however this method ends."""
         self._guard.check()
         if self._panicked:
             self._alone(self._reopen)
-        self._inside.append(inside)
+        self._inside.append(call)
         while self._paused:
-            self._inside.remove(inside)
+            self._inside.remove(call)
             with self._pausing:
                 pass
-            self._inside.append(inside)
+            self._inside.append(call)
         if self._closed:
             raise self._was_closed()
 
     def _was_closed(self) -> Misuse:
         return Misuse(f"the embedded store in {self._folder} was closed")
 
-    def _adopt_map_size(self, inside: object) -> None:
+    def _adopt_map_size(self, call: object) -> None:
         """Adopt the map size after another process wrote beyond our map. This call is inside: it leaves, waits for the
         others, and enters again."""
-        self._inside.remove(inside)
+        self._inside.remove(call)
         self._alone(lambda: self._lmdb.set_mapsize(0))
-        self._enter(inside)
+        self._enter(call)
 
     @property
     def is_in_place(self) -> bool:

@@ -112,7 +112,7 @@ class Table:
         self.prefix = table_prefix(self.number)
         self.families = frozenset(bytes.fromhex(family) for family in content["families"])
         self.take(LoadedColumns())
-        self._loading = threading.Lock()
+        self._loading = threading.RLock()
         """Serializes loads, so that a thread with an older transaction removes no columns."""
 
     @property

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pyomid import system
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, RowResult
@@ -63,6 +64,8 @@ class GroupCommit:
 
     def write(self, requests: Sequence[RowMutation]) -> Results:
         """Write rows and return their results. An error of the call is raised in every thread whose rows it carried."""
+        if threading.get_ident() in system.inside:
+            system.refuse_nested()
         share = _Share(requests)
         try:
             if self._wait_to_lead(share):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -25,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from pyomid import system
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, CallTimedOut, ConnectionLost, connection_lost
 from pyomid.storage.hbase.rpc.frames import (
@@ -199,6 +201,8 @@ class Connection(ServerConnection[PendingCall]):
 
     def start(self, call: Call, *, timeout_s: float) -> PendingCall:
         """Send a call. The same thread takes its reply by `finish`, in any order."""
+        if threading.get_ident() in system.inside:
+            system.refuse_nested()
         with self._state:
             call_id = self._new_id()
         frame = encode_call(call_id, call, max(1, int(timeout_s * 1000)))
@@ -228,7 +232,10 @@ class Connection(ServerConnection[PendingCall]):
     def finish(self, pending: PendingCall, *, timeout_s: float) -> Reply:
         """Return the reply, or raise the call's error."""
         deadline_s = time.monotonic() + timeout_s
+        if (me := threading.get_ident()) in system.inside:
+            system.refuse_nested()
         try:
+            system.inside[me] = sys._getframe()
             while not pending.is_done:
                 if self._try_become_reader(pending):
                     self._read_until(pending, deadline_s)
@@ -238,6 +245,8 @@ class Connection(ServerConnection[PendingCall]):
         except BaseException:
             self._abandon(pending)
             raise
+        finally:
+            system.inside.pop(me, None)
         if pending.failure is not None:
             raise pending.failure
         assert pending.reply is not None
