@@ -5,15 +5,21 @@
                table
     landed     the last transactions that were applied: Debezium publishes some of them again after a crash
 
+Debezium names a transaction alike in BEGIN, END and each event, except for PostgreSQL: there the id is the number of
+the transaction, which comes again after 2³² transactions, and the log position of that one record. So the number names
+the transaction here, and the position of its END tells it from an earlier one of the same number.
+
 A transaction is complete when its END has arrived and as many events as the END counts. Debezium writes ENDs in the
 order of commits, so the longest run of complete transactions, from the last position on, is a consistent cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 from examples.cdc.topics import COLUMNS, KEYS, RECORD, TABLES, TRANSACTIONS
@@ -36,8 +42,32 @@ WAITING, POSITIONS, LANDED, BAD = "cdc_waiting", "cdc_positions", "cdc_landed", 
 LANDED_KEPT: Final = 100_000
 """The size of the table `LANDED`: more transactions than Debezium publishes between two flushes of its offsets."""
 
+_NUMBERED: Final = "^[0-9]+:[0-9]+$"
+"""PostgreSQL's id: a transaction's number, and a position in its log."""
+
 NO_TRANSACTION: Final = ""
 """The transaction of an event that names none: such an event is always bad, and waits for no END."""
+
+
+class Count(NamedTuple):
+    """The events of a transaction that have arrived: how many, how many of them cannot be applied, and their greatest
+    position in the log, 0 if their ids have none."""
+
+    found: int
+    bad: int
+    lsn: int = 0
+
+
+NO_EVENTS: Final = Count(0, 0)
+
+
+def landed_of(names: Iterable[str]) -> dict[str, int]:
+    """Return the noted transactions by name, with the log position of the END, 0 if their ids have none."""
+    split = (name.split(":") if re.match(_NUMBERED, name) else (name, "0") for name in names)
+    found: dict[str, int] = {}
+    for name, lsn in split:
+        found[name] = max(int(lsn), found.get(name, 0))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +98,13 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
     position = {(row["topic"], row["partition"]): row for row in tx.read(POSITIONS).collect()}
     begun = position.get((TRANSACTIONS, 0), {"next": 0, "transactions": 0})
     records = arrived.select(*RECORD_COLUMNS).unionByName(tx.read(WAITING))
-    landed = set(tx.read(LANDED).select("transaction_id").toArrow()["transaction_id"].to_pylist())
+    landed = landed_of(tx.read(LANDED).select("transaction_id").toArrow()["transaction_id"].to_pylist())
     arrived_events = parsed(records).where(f.coalesce(f.col("offset") >= _next(position), f.lit(True))).persist()
     try:
         limits, counts = _limits(arrived_events), _counts(arrived_events)
-        again = [name for name in counts if name in landed]
+        again = [name for name, count in counts.items() if count.lsn <= landed.get(name, -1)]
         events = _without(arrived_events, _named(tx, again)) if again else arrived_events
-        refused = [name for name in counts if counts[name][1] and name not in landed]
+        refused = [name for name, count in counts.items() if count.bad and name not in again]
         if any(limit["reason"] for limit in limits) or (refused and not park):
             _refuse(events)
         complete, next_offset = cut(limits, counts, begun["next"], landed)
@@ -87,7 +117,8 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
         if complete:
             _apply(tx, good)
             _note_positions(tx, chosen, next_offset, begun["transactions"] + len(complete))
-            _note_landed(tx, done, begun["transactions"])
+            ends = {limit["id"]: limit["lsn"] for limit in limits if limit["status"] == "END"}
+            _note_landed(tx, [f"{name}:{ends[name]}" if ends[name] else name for name in done], begun["transactions"])
         waiting = _without(events, applied).where(~_is_limit() | (f.col("offset") >= next_offset))
         left = tx.write(waiting.select(*RECORD_COLUMNS), WAITING, mode="overwrite", duplicates="last").rows
         return Landed(len(complete), sum(count for _, count in complete), left, len(refused))
@@ -103,7 +134,10 @@ def parsed(records: DataFrame) -> DataFrame:
     fields = read.select(
         *RECORD_COLUMNS,
         *("v.op", "v.status", "v.event_count", "v.source.table", "v.source.lsn", "v.transaction.total_order"),
-        f.coalesce(name, f.lit(NO_TRANSACTION)).alias("transaction_id"),
+        f.coalesce(f.when(name.rlike(_NUMBERED), f.split(name, ":")[0]), name, f.lit(NO_TRANSACTION)).alias(
+            "transaction_id"
+        ),
+        f.when(name.rlike(_NUMBERED), f.split(name, ":")[1].cast("bigint")).alias("at_lsn"),
         f.when(f.col("v.op") == "d", f.col("v.before")).otherwise(f.col("v.after")).alias("values"),
     )
     rows = fields.withColumns({t: f.when(f.col("table") == t, _typed(t)) for t in TABLES})
@@ -165,20 +199,24 @@ def _reason_of_row(table: str) -> Column:
 
 
 def cut(
-    limits: list[dict[str, Any]], counts: dict[str, tuple[int, int]], first: int, landed: Collection[str] = ()
+    limits: list[dict[str, Any]],
+    counts: Mapping[str, Count],
+    first: int,
+    landed: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[list[tuple[str, int]], int]:
     """Return the complete transactions from offset `first` of the topic of transactions on, with their numbers of
     events, and the offset after the last one. A transaction that has `landed` is passed."""
-    complete, expected, after, passed = [], first, first, set(landed)
+    complete, expected, after, passed = [], first, first, set[str]()
     for limit in sorted(limits, key=lambda each: each["offset"]):
         if limit["offset"] < expected:
             continue
         if limit["offset"] > expected:
             break
         expected += 1
-        if limit["status"] != "END" or limit["id"] in passed:
+        has_landed = (limit.get("lsn") or 0) <= landed.get(limit["id"], -1)
+        if limit["status"] != "END" or limit["id"] in passed or has_landed:
             continue
-        found, _ = counts.get(limit["id"], (0, 0))
+        found = counts.get(limit["id"], NO_EVENTS).found
         if found > limit["event_count"]:
             raise ValueError(
                 f"transaction {limit['id']} has {found} events, and its END counts {limit['event_count']}; nothing of "
@@ -195,18 +233,18 @@ def cut(
 def _limits(events: DataFrame) -> list[dict[str, Any]]:
     """Return the BEGINs and ENDs."""
     found = events.where(f.col("topic") == TRANSACTIONS)
-    limits = found.selectExpr("offset", "status", "transaction_id as id", "event_count", "reason")
+    limits = found.selectExpr("offset", "status", "transaction_id as id", "at_lsn as lsn", "event_count", "reason")
     rows: list[dict[str, Any]] = limits.toArrow().to_pylist()
     return rows
 
 
-def _counts(events: DataFrame) -> dict[str, tuple[int, int]]:
+def _counts(events: DataFrame) -> dict[str, Count]:
     """Return by transaction: its events that have arrived, and how many of them cannot be applied."""
     of_each = events.where(~_is_limit()).groupBy("transaction_id")
     place = f.coalesce("total_order", f.xxhash64("topic", "partition", "offset"))  # a bad event may have no order
-    found = of_each.agg(f.countDistinct(place).alias("found"), f.count("reason").alias("bad")).toArrow()
-    columns = [found.column(name).to_pylist() for name in ("transaction_id", "found", "bad")]
-    return {name: (count, bad) for name, count, bad in zip(*columns, strict=True)}
+    bad, lsn = f.count("reason").alias("bad"), f.max("at_lsn").alias("lsn")
+    found = of_each.agg(f.countDistinct(place).alias("found"), bad, lsn).toArrow().to_pylist()
+    return {each["transaction_id"]: Count(each["found"], each["bad"], each["lsn"] or 0) for each in found}
 
 
 def _named(tx: SparkTransaction, names: list[str]) -> DataFrame:

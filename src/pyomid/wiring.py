@@ -118,12 +118,17 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
             from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=hbase_options(settings))
+
+            def check() -> None:
+                check_database(database.cluster)
+                database.ceiling.read()  # a standby with another option `ceiling` could not take over
+
             stores = TsoStores(
                 database.commit_table,
                 database.leader_state,
                 database.catalog,
                 database.ceiling,
-                check=partial(check_database, database.cluster),
+                check=check,
             )
             return stores, database.close
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,21 @@ def test_every_step_of_a_change_is_one_at_which_a_process_is_killed() -> None:
     assert {point for point in crashpoints.POINTS if point.startswith(changes)} == {
         point for points in PASSED.values() for point in points
     }
+
+
+@pytest.mark.parametrize("by", ["compact", "sanitize"])
+@pytest.mark.parametrize("point", DROP)
+def test_upkeep_finishes_the_drop_of_a_client_that_died(tmp_path: Path, point: str, by: str) -> None:
+    """Otherwise its rows stay, and hold H back, until somebody happens to use the name again."""
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&upkeepShare=0"
+    with pyomid.connect(url) as db:
+        db.create_table("gone", ["f"])
+        with db.begin() as tx:
+            tx.table("gone").put(b"k", {b"f:v": b"1"})
+        command = "import pyomid, sys; pyomid.connect(sys.argv[1]).drop_table('gone')"
+        subprocess.run([sys.executable, "-c", command, url], env={**os.environ, "PYOMID_CRASH_AT": point}, check=False)
+        assert db._core.deployment.catalog.entry("gone") is not None
+        db.compact() if by == "compact" else db.sanitize()
+        assert db._core.deployment.catalog.entry("gone") is None
+        assert db._core.deployment.store.record_count() == 0  # type: ignore[attr-defined]
+        db.create_table("gone", ["f"])

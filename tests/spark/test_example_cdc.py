@@ -195,6 +195,44 @@ def test_a_transaction_that_is_published_again_is_passed(url: str, landing: Call
     assert differing(url, source) == 0
 
 
+def with_positions(records: list[Record]) -> list[Record]:
+    """The records as the connector of PostgreSQL writes their ids: number and position of each record."""
+    numbered = copy.deepcopy(records)
+    values = [record["value"] for record in numbered if record["value"]]
+    last: dict[str, int] = {}
+    for value in values:
+        if "transaction" in value:
+            name, lsn = value["transaction"]["id"], value["source"]["lsn"]
+            last[name] = max(last.get(name, 0), lsn)
+            value["transaction"]["id"] = f"{name}:{lsn}"
+    for value in values:
+        if "status" in value:
+            value["id"] = f"{value['id']}:{last.get(value['id'], 1) + (value['status'] == 'END')}"
+    return numbered
+
+
+def test_a_transaction_is_found_by_its_number_where_each_record_has_its_position(
+    url: str, landing: Callable[..., cut.Landed]
+) -> None:
+    """PostgreSQL's ids since Debezium 2.1."""
+    source, records = published(300)
+    numbered = with_positions(records)
+    assert landing(numbered).waiting == 0
+    assert differing(url, source) == 0
+    after = max(r["offset"] for r in records if r["topic"] == TRANSACTIONS) + 1
+    again = [r | {"offset": r["offset"] + after + 10_000} for r in numbered if r["topic"] != TRANSACTIONS]
+    limits = [r | {"offset": r["offset"] + after} for r in numbered if r["topic"] == TRANSACTIONS]
+    assert landing([*again, *limits]).transactions == 0
+    assert differing(url, source) == 0
+
+
+def test_a_number_that_comes_again_names_another_transaction() -> None:
+    limits = [{"offset": 0, "status": "END", "id": "7", "event_count": 1, "lsn": 9_000}]
+    assert cut.cut(limits, {"7": cut.Count(1, 0, 8_999)}, 0, {"7": 500}) == ([("7", 1)], 1)
+    assert cut.cut(limits, {}, 0, {"7": 9_000}) == ([], 0)
+    assert cut.landed_of(["7:500", "7:400", "0a-b:3", "x"]) == {"7": 500, "0a-b:3": 0, "x": 0}
+
+
 def test_each_partition_of_a_topic_has_its_own_position(url: str, landing: Callable[..., cut.Landed]) -> None:
     source, records = published(300)
     landing([r for r in records if r["offset"] < 540])
@@ -217,11 +255,12 @@ def test_a_cut_ends_before_the_first_transaction_that_is_incomplete() -> None:
         {"offset": 7, "status": "END", "id": "b", "event_count": 3},
         {"offset": 9, "status": "END", "id": "c", "event_count": 1},
     ]
-    assert cut.cut(limits, {"a": (2, 0), "b": (3, 0), "c": (1, 0)}, 4) == ([("a", 2), ("b", 3)], 8)  # 8 is missing
-    assert cut.cut(limits, {"a": (2, 0), "b": (2, 0), "c": (1, 0)}, 4) == ([("a", 2)], 6)
-    assert cut.cut(limits, {"a": (1, 0)}, 4) == ([], 4)
+    counts = {"a": cut.Count(2, 0), "b": cut.Count(3, 0), "c": cut.Count(1, 0)}
+    assert cut.cut(limits, counts, 4) == ([("a", 2), ("b", 3)], 8)  # 8 is missing
+    assert cut.cut(limits, {"a": cut.Count(2, 0), "b": cut.Count(2, 0), "c": cut.Count(1, 0)}, 4) == ([("a", 2)], 6)
+    assert cut.cut(limits, {"a": cut.Count(1, 0)}, 4) == ([], 4)
     assert cut.cut(limits, {}, 8) == ([], 8)
-    assert cut.cut(limits, {"b": (3, 0)}, 4, ["a"]) == ([("b", 3)], 8)
-    assert cut.cut([*limits[:2], limits[1] | {"offset": 6}], {"a": (2, 0)}, 4) == ([("a", 2)], 6)
+    assert cut.cut(limits, {"b": cut.Count(3, 0)}, 4, {"a": 0}) == ([("b", 3)], 8)
+    assert cut.cut([*limits[:2], limits[1] | {"offset": 6}], {"a": cut.Count(2, 0)}, 4) == ([("a", 2)], 6)
     with pytest.raises(ValueError, match="transaction a has 3 events, and its END counts 2"):
-        cut.cut(limits, {"a": (3, 0)}, 4)
+        cut.cut(limits, {"a": cut.Count(3, 0)}, 4)

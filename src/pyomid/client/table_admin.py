@@ -513,6 +513,15 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     deployment.catalog.remove_entry(dropping)
 
 
+def finish_drops(deployment: Deployment) -> list[str]:
+    """Finish the drops that other clients began, for upkeep: a client that died in one left rows, which hold H back.
+    Return the tables' names. A client that is in its drop still finishes the same one."""
+    found = [entry for entry in deployment.catalog.entries() if entry.state is TableState.DROPPING]
+    for entry in found:
+        _finish_drop(deployment, entry)
+    return [entry.info.name for entry in found]
+
+
 def forget_dropped(deployment: Deployment, name: str) -> bool:
     """Remove the mark of a table that is gone (protocol.md, Marks of unregistered tables). False if the table exists
     (again): the mark stays. Only for a table without a catalog entry in state `PRESENT`.

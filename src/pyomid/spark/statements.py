@@ -3,6 +3,9 @@
 sqlglot parses a statement to find its kind, its clauses and the tables that it names. It never rewrites queries or
 expressions: Spark receives the caller's own text, in which pyomid replaces only tables, frames and aliases. A clause
 that pyomid does not support raises `Misuse`, which names the clause.
+
+sqlglot reads other dialects too, so it accepts what Spark refuses, and takes for a comment what Spark does not. So
+Spark's own parser reads each change too, and what it refuses is refused (`_check_grammar`).
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ from __future__ import annotations
 import fnmatch
 import json
 import logging
+import numbers
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import PySparkException
+from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import _parse_datatype_json_string
 
@@ -108,6 +113,7 @@ class Statement:
         self._frames = frames
         self.root = _parsed(self._text, text)
         self._tokens = _tokens(self._text)
+        self._check_comments()
         self._check_names()
 
     def _check_names(self) -> None:
@@ -123,6 +129,29 @@ class Statement:
         for place, frame in self._frames_at.items():
             if place not in tables:
                 raise Misuse(f"{self._what()}: the frame {{{frame}}} is not in the place of a table")
+
+    def _check_comments(self) -> None:
+        """`Misuse` for a comment of another dialect, or one that Spark and sqlglot end at different places."""
+        if isinstance(self.root, exp.Command):  # sqlglot does not tokenize it: `_show` reads its text
+            return
+        at, text = 0, _readable(self._text)
+        for start, end in [*((token.start, token.end + 1) for token in self._tokens), (len(self._text),) * 2]:
+            between = text[at:start]
+            if between and _COMMENTS.fullmatch(between) is None:
+                raise Misuse(f"{self._what()}: {between.strip()!r} is not a comment to Spark")
+            at = end
+
+    def _check_grammar(self, session: SparkSession) -> None:
+        """`Misuse` with Spark's message if its parser does not accept the statement. `UPDATE *` is pyomid's."""
+        stars = (
+            Edit(token.start, token.start, "SET ")
+            for before, token in zip(self._tokens, self._tokens[1:], strict=False)
+            if token.token_type == TokenType.STAR and self._text[before.start : before.end + 1].upper() == "UPDATE"
+        )
+        try:
+            _parse_with_spark(session, _edited(self._text, stars))
+        except ParseException as error:
+            raise Misuse(f"{self._what()}: {reason(error)}") from error
 
     # Queries
 
@@ -156,13 +185,23 @@ class Statement:
             else:
                 _only(table, "a query", "this", "alias", "sample", "joins", "laterals", "pivots")
                 named[parameter] = reads.read(table.name, where=where)
-            alias = "" if table.args.get("alias") or table.args.get("sample") else f" AS {quoted(table.name)}"
-            edits.append(Edit(at, place["end"] + 1, f"{{{parameter}}}{alias}"))
+            alias = "" if table.args.get("alias") else f" AS {quoted(table.name)}"
+            after = self._after_sample(table) if alias and table.args.get("sample") else place["end"] + 1
+            edits.append(Edit(at, place["end"] + 1, f"{{{parameter}}}{alias if after == place['end'] + 1 else ''}"))
+            if after != place["end"] + 1:
+                edits.append(Edit(after, after, alias))
         text = self._slice(start, end, edits, escape=bool(named))
         try:
             return reads.session.sql(text, **named)
         except PySparkException as error:
             raise Misuse(f"{self._what()}: {reason(error)}") from error
+
+    def _after_sample(self, table: exp.Expr) -> int:
+        """Return the position after TABLESAMPLE (…) and REPEATABLE (…), where Spark takes a table's alias."""
+        at = self._index_after(table)
+        while at < len(self._tokens) and self._is_word(at, "TABLESAMPLE", "REPEATABLE"):
+            at = self._index_after_parenthesis(at + 1)
+        return self._tokens[at - 1].end + 1
 
     def _check_words(self, start: int, end: int) -> None:
         """`Misuse` if this part of the text names a table by TABLE or IDENTIFIER, where `_tables` does not find it."""
@@ -216,6 +255,12 @@ class Statement:
 
     def perform(self, tx: SparkTransaction) -> Any:
         """Perform the statement in the transaction; return what its builder returns."""
+        with _not_too_deep(self._what()):
+            return self._performed(tx)
+
+    def _performed(self, tx: SparkTransaction) -> Any:
+        if self.is_change:
+            self._check_grammar(tx.session)
         match self.root:
             case exp.Insert():
                 return self._insert(tx)
@@ -233,10 +278,15 @@ class Statement:
 
     def answer(self, reads: Reads) -> DataFrame:
         """Return the rows of a statement that changes nothing."""
+        with _not_too_deep(self._what()):
+            return self._answered(reads)
+
+    def _answered(self, reads: Reads) -> DataFrame:
         match self.root:
             case exp.Query():
                 return self._query(reads)
             case exp.Describe():
+                self._check_grammar(reads.session)
                 return self._describe(reads)
             case exp.Command() if self.root.name.upper() == "SHOW":
                 return self._show(reads)
@@ -244,7 +294,7 @@ class Statement:
 
     def _insert(self, tx: SparkTransaction) -> Any:
         root = self.root
-        _only(root, "INSERT", "this", "expression", "overwrite", "by_name")
+        _only(root, "INSERT", "this", "expression", "overwrite", "by_name", "with_")
         target = root.this
         columns = None
         if isinstance(target, exp.Schema):
@@ -261,7 +311,7 @@ class Statement:
         if root.args.get("by_name"):
             at += 2
         start = self._tokens[at].start
-        frame = self._frame(tx, root.expression, start, len(self._text))
+        frame = self._inserted_frame(tx, root, start)
         if not root.args.get("by_name"):
             names = [column.name for column in schema_of(info).columns]
             if columns is not None:
@@ -275,6 +325,19 @@ class Statement:
         mode = "overwrite" if root.args.get("overwrite") else "append"
         # The frame reads the statement's tables at this transaction's snapshot, so it is not a stale read.
         return tx.write(_fitting(frame, info, self._what()), table, mode=mode)
+
+    def _inserted_frame(self, tx: SparkTransaction, root: exp.Expr, start: int) -> DataFrame:
+        """Return the rows of INSERT's query, which begins at `start`; a WITH before INSERT belongs to it."""
+        if root.args.get("with_") is None:
+            return self._frame(tx, root.expression, start, len(self._text))
+        if root.expression.args.get("with_") is not None:
+            raise Misuse(f"{self._what()}: give one WITH, before INSERT or in its query")
+        insert = self._tokens[self._index("INSERT")].start
+        moved = Statement(self._text[:insert] + self._text[start:], None, {})
+        moved._frames, moved._given = self._frames, self._given
+        shift = start - insert
+        moved._frames_at = {at if at < insert else at - shift: name for at, name in self._frames_at.items()}
+        return moved._frame(tx, moved.root, 0, len(moved._text))
 
     def _update(self, tx: SparkTransaction) -> Any:
         _only(self.root, "UPDATE", "this", "expressions", "where")
@@ -320,7 +383,7 @@ class Statement:
         for when in whens.expressions:
             then = when.args["then"]
             parts = [when.args.get("condition")]
-            if isinstance(then, exp.Update):
+            if isinstance(then, exp.Update) and not _updates_all(then):
                 parts += [each.expression for each in then.expressions if isinstance(each, exp.EQ)]
             elif isinstance(then, exp.Insert):
                 parts.append(then.args.get("expression"))
@@ -356,8 +419,8 @@ class Statement:
     def _matched(self, on: exp.Expr, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
         """Return the columns that `ON` compares: one name on both sides."""
         found: list[str] = []
-        for part in on.flatten() if isinstance(on, exp.And) else [on]:
-            equality = part.unnest()
+        for equality in _conjuncts(on):
+            part = equality
             sides = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
             qualifiers = {side.table.lower() for side in sides if isinstance(side, exp.Column)}
             names = {side.name.lower() for side in sides if isinstance(side, exp.Column)}
@@ -378,7 +441,7 @@ class Statement:
             clause = merge.whenMatched(condition) if matched else merge.whenNotMatchedBySource(condition)
             if then == exp.var("DELETE"):
                 return clause.delete()
-            if isinstance(then, exp.Update) and then.expressions != [exp.Star()]:
+            if isinstance(then, exp.Update) and not _updates_all(then):
                 names, end = _names(self.root.this), self._next_when(action)
                 return clause.update(self._assignments(action + 2, end, edits, then.expressions, names))
             if isinstance(then, exp.Update) and isinstance(clause, WhenMatched):
@@ -441,9 +504,11 @@ class Statement:
         types: dict[str, str] = {}
         key: list[str] = []
         never_null: list[str] = []
-        for each in schema.expressions:
+        for given in schema.expressions:
+            named = given.expressions if isinstance(given, exp.Constraint) else []
+            each = named[0] if len(named) == 1 and isinstance(named[0], exp.PrimaryKey) else given
             if isinstance(each, exp.PrimaryKey):
-                key += [part.name for part in each.expressions]
+                key += [self._key_column(part) for part in each.expressions]
                 continue
             if not isinstance(each, exp.ColumnDef) or each.args.get("kind") is None:
                 raise Misuse(f"{self._what()}: {each.sql('spark')} is not supported: give columns and PRIMARY KEY")
@@ -451,9 +516,12 @@ class Statement:
                 raise Misuse(f"{self._what()}: column {each.name!r} is named twice")
             if any(kind.this == exp.DType.TIME for kind in each.args["kind"].find_all(exp.DataType)):
                 raise Misuse(f"{self._what()}: the type TIME of column {each.name!r} is not supported")
+            self._check_type(each.name, each.args["kind"])
             types[each.name] = each.args["kind"].sql("spark")
             for constraint in each.args.get("constraints") or ():
                 if isinstance(constraint.kind, exp.PrimaryKeyColumnConstraint):
+                    if any(value for value in constraint.kind.args.values()):
+                        raise Misuse(f"{self._what()}: {constraint.sql('spark')} of column {each.name!r}: {_NO_ORDER}")
                     key.append(each.name)
                 elif isinstance(constraint.kind, exp.NotNullColumnConstraint):
                     never_null.append(each.name)
@@ -463,6 +531,26 @@ class Statement:
             if name not in key:
                 raise Misuse(f"{self._what()}: NOT NULL of column {name!r}: only key columns are never null")
         return types, key
+
+    def _key_column(self, part: exp.Expr) -> str:
+        if not isinstance(part, exp.Column | exp.Identifier):
+            raise Misuse(f"{self._what()}: PRIMARY KEY ({part.sql('spark')}): {_NO_ORDER}")
+        return part.name
+
+    def _check_type(self, column: str, kind: exp.Expr) -> None:
+        """`Misuse` if a type declares what is not kept: a length, a precision of times, something about a field."""
+        for each in kind.find_all(exp.DataType):
+            if each.this in _SIZED and each.expressions:
+                raise Misuse(
+                    f"{self._what()}: the type {each.sql('spark')} of column {column!r} declares a length or a "
+                    "precision, which is not kept: declare STRING or TIMESTAMP, and check values before the write"
+                )
+        for field in kind.find_all(exp.ColumnDef):
+            if field.args.get("constraints"):
+                raise Misuse(
+                    f"{self._what()}: {field.sql('spark')} of column {column!r}: a field of a struct has a name and a "
+                    "type only"
+                )
 
     def _drop(self, tx: SparkTransaction) -> None:
         root = self.root
@@ -478,6 +566,8 @@ class Statement:
 
     def _describe(self, reads: Reads) -> DataFrame:
         _only(self.root, "DESCRIBE", "this", "kind")
+        if self.root.args.get("kind") not in (None, "", "TABLE"):
+            raise Misuse(f"{self._what()}: DESCRIBE takes a table")
         schema = schema_of(reads.connection.table(self._target(self.root.this, "DESCRIBE")))
         places = {part.name: f"row key {number}" for number, part in enumerate(schema.row_key, 1)}
         rows = [(each.name, _type_text(each.spark_type), places.get(each.name)) for each in schema.columns]
@@ -683,7 +773,10 @@ def _filled(text: str, args: Mapping[str, Any]) -> str:
         if name not in args:
             raise Misuse(f"the SQL statement has a parameter :{name}, and args has no {name!r}{near(name, args)}")
         used.add(name)
-        edits.append(Edit(token.start, follows.end + 1, " " + _literal(name, args[name])))
+        literal = _literal(name, args[name])
+        if number and tokens[number - 1].text.upper() == "INTERVAL":
+            literal = literal.strip("()")  # INTERVAL takes a number, and no expression
+        edits.append(Edit(token.start, follows.end + 1, " " + literal))
     unused = sorted(set(args) - used)
     if unused:
         raise Misuse(f"args has {unused[0]!r}, but the SQL statement has no parameter :{unused[0]}")
@@ -736,6 +829,8 @@ def _literal(name: str, value: Any) -> str:
                 if -(1 << 31) <= value < 1 << 31
                 else f"CAST('{int(value)}' AS {_integer(name, value)})"
             )
+        case numbers.Integral():  # of numpy
+            return _literal(name, int(value))
         case float():
             return f"CAST('{float(value)!r}' AS DOUBLE)"
         case Decimal():
@@ -777,10 +872,71 @@ def _integer(name: str, value: int) -> str:
     raise Misuse(f"the value of :{name} is {value}, which no integer type of Spark holds", value=value)
 
 
+_COMMENTS: Final = re.compile(r"(?:\s|--[^\n\\]*(?:\n|$)|/\*(?!\+)(?:(?!/\*|\*/).)*\*/)*", re.DOTALL)
+"""What may be between two tokens: whitespace, and comments that end at the same place for Spark and for sqlglot."""
+
+_NO_ORDER: Final = "a key column has no order here; pyomid's row_key=['name desc'] stores greater values first"
+
+_SIZED: Final = frozenset(
+    kind for kind in exp.DType if kind.name.endswith(("CHAR", "TEXT", "BINARY")) or kind.name.startswith("TIME")
+)
+"""Types whose parameter pyomid would lose."""
+
+
+def _updates_all(then: exp.Expr) -> bool:
+    """Whether the action is UPDATE SET * or UPDATE *."""
+    given = then.args.get("expressions")
+    return isinstance(given, exp.Star) or given == [exp.Star()]
+
+
+def _conjuncts(node: exp.Expr) -> list[exp.Expr]:
+    """Return the parts of a condition that AND joins, in parentheses or not."""
+    plain = node.unnest()
+    return [*_conjuncts(plain.left), *_conjuncts(plain.right)] if isinstance(plain, exp.And) else [plain]
+
+
+@contextmanager
+def _not_too_deep(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise Misuse(
+            f"{what}: an expression is nested too deeply to be read: compute parts of it in a query, WITH … AS (…)"
+        ) from error
+
+
+def _parse_with_spark(session: SparkSession, text: str) -> None:
+    """Have Spark's parser read a statement, and nothing be done. `ParseException` if it is not Spark's."""
+    jvm = getattr(session, "_jsparkSession", None)
+    if jvm is not None:
+        try:
+            jvm.sessionState().sqlParser().parsePlan(text)
+        except PySparkException:
+            raise
+        except Exception as error:  # of the bridge to the JVM: not all of the parser's errors have a class in Python
+            raise ParseException(str(error).partition("\n: ")[2].partition("\n")[0] or str(error)) from error
+        return
+    try:  # Spark Connect
+        session.sql(f"EXPLAIN {text}")
+    except ParseException:
+        raise
+    except PySparkException:  # it was parsed, and names tables that Spark does not know
+        pass
+
+
+def _readable(text: str) -> str:
+    """Return the text, of the same length, with what sqlglot cannot read in a form that it can."""
+    return _PATH.sub(lambda found: found[1] + " " * len(found[2]), text.replace(">>>", ">> "))
+
+
+_PATH: Final = re.compile(r"(?<=[\w`)\]])(:\w+)((?:\.\w+)+)")
+"""A path of several steps into a variant."""
+
+
 def _tokens(text: str) -> list[Token]:
 
     try:
-        return list(sqlglot.tokenize(text, dialect="spark"))
+        return list(sqlglot.tokenize(_readable(text), dialect="spark"))
     except SqlglotError as error:
         raise Misuse(f"the SQL statement {text!r} cannot be read: {error}") from error
 
@@ -788,7 +944,8 @@ def _tokens(text: str) -> list[Token]:
 def _parsed(text: str, given: str) -> exp.Expr:
 
     try:
-        found = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
+        with _not_too_deep(f"SQL {given[:80]}"):
+            found = [each for each in sqlglot.parse(_readable(text), dialect="spark") if each is not None]
     except SqlglotError as error:
         raise Misuse(f"the SQL statement {given!r} cannot be read: {str(error).splitlines()[0]}") from error
     if len(found) != 1:
@@ -805,7 +962,7 @@ def _without_semicolon(text: str) -> str:
 def _is_text_of(text: str, node: exp.Expr) -> bool:
     """Return whether a text, parsed by itself, is this expression."""
     try:
-        alone = sqlglot.parse_one(f"SELECT 1 WHERE {text}", dialect="spark")
+        alone = sqlglot.parse_one(_readable(f"SELECT 1 WHERE {text}"), dialect="spark")
     except SqlglotError:
         return False
     return {name for name, value in alone.args.items() if value} == {"expressions", "where"} and (
@@ -827,7 +984,9 @@ def _tables(query: exp.Expr, frames_at: Collection[int] = ()) -> list[exp.Table]
     found = [
         table
         for table in query.find_all(exp.Table)
-        if isinstance(table.this, exp.Identifier) and (table.this.meta["start"] in frames_at or not _is_of_with(table))
+        if isinstance(table.this, exp.Identifier)
+        and (table.this.meta["start"] in frames_at or not _is_of_with(table))
+        and table.find_ancestor(exp.Hint) is None
     ]
     return sorted(found, key=lambda table: table.this.meta["start"])
 

@@ -36,6 +36,7 @@ from typing import Any, Final
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Run, drive, port_handlers
+from pyomid.client.table_admin import finish_drops
 from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Partition, chosen_tables, compact_partition, partitions_of
@@ -426,6 +427,8 @@ class FolderUpkeep(Rounds):
 
     def _sanitize(self, deployment: Deployment) -> None:
         """Delete entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
+        for name in finish_drops(deployment):
+            log.info("finished the drop of table %r, whose client had ended", name)
         if next(islice(deployment.commit_table.entries(), ENTRIES_MIN, None), None) is None:
             return
         handlers = port_handlers(deployment)

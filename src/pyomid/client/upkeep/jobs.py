@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from pyomid.client.drive import Run
+from pyomid.client.table_admin import finish_drops
 from pyomid.client.validation import find_table
 from pyomid.config import Settings
 from pyomid.errors import MisuseType, UnknownTable
@@ -159,6 +160,8 @@ def compacted(
     """`compact` with a callback: `clean` runs `compact_partition` on every part of the tables, with the given
     watermark."""
     began = time.monotonic()
+    if tables is None:
+        finish_drops(deployment)
     watermark = None
     if grace_seconds > 0:
         watermark, _ = deployment.leader_state.read_watermarks()
@@ -205,6 +208,7 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
     setting, or the longest that a client announced to the TSO.
     """
     began = time.monotonic()
+    finish_drops(deployment)
     bound_s = deployment.settings.commit_retry_seconds
     if deployment.tso.extended:
         bound_s = max(bound_s, deployment.tso.status().longest_retry_s)
