@@ -202,12 +202,13 @@ def with_positions(records: list[Record]) -> list[Record]:
     last: dict[str, int] = {}
     for value in values:
         if "transaction" in value:
-            name, lsn = value["transaction"]["id"], value["source"]["lsn"]
+            name, lsn = value["transaction"]["id"].partition(":")[0], value["source"]["lsn"]
             last[name] = max(last.get(name, 0), lsn)
             value["transaction"]["id"] = f"{name}:{lsn}"
     for value in values:
         if "status" in value:
-            value["id"] = f"{value['id']}:{last.get(value['id'], 1) + (value['status'] == 'END')}"
+            name = value["id"].partition(":")[0]
+            value["id"] = f"{name}:{last.get(name, 1) + (value['status'] == 'END')}"
     return numbered
 
 

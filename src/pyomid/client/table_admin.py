@@ -40,7 +40,7 @@ from pyomid.row_codec.schema import (
     make_schema,
     row_key_parts,
 )
-from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
+from pyomid.types import ConflictLevel, KeyRange, TableEntry, TableInfo, TableSchema, TableState
 
 ATTEMPTS_MAX: Final = 50
 """Attempts after concurrent changes of the entry by other clients."""
@@ -465,6 +465,8 @@ def _make(
         if found is not None and found.state is TableState.DROPPING:
             _finish_drop(deployment, found)
             continue
+        if found is None and put is None:
+            _check_not_plain(deployment, info.name)
         info = replace(wanted, generation=drawn_start(deployment))
         creating = _put(info, TableState.CREATING)
         if not deployment.catalog.change_entry(found, creating):
@@ -483,6 +485,25 @@ def _make(
         if deployment.catalog.change_entry(creating, _put(info, TableState.PRESENT)):
             return info, True
     raise _changes_too_often(wanted.name)
+
+
+_SAMPLED_ROWS: Final = 1000
+"""Rows of each region that are searched for shadow cells: nearly every row that transactions wrote has some."""
+
+
+def _check_not_plain(deployment: Deployment, name: str) -> None:
+    """`Misuse` if the store has a table of that name with rows that no transaction wrote: they would be invisible, and
+    compaction would drop them. A marked table was written by transactions."""
+    store = deployment.store
+    if not is_in_store(deployment, name) or table_id(name.encode()) in deployment.catalog.unknown_tables():
+        return
+    has_rows = any(batch.rows for batch in store.scan(name, KeyRange(), batch_rows_max=1))
+    if has_rows and not store.holds_shadow_cells(name, rows_max=_SAMPLED_ROWS):
+        raise Misuse(
+            f"HBase has a table {name!r} with rows that no transaction wrote, which transactions would not see and "
+            f"compaction would drop: to keep them, `pyomid adopt URL {name} FAMILY …`; otherwise choose another name",
+            table=name,
+        )
 
 
 def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Sequence[bytes]) -> None:

@@ -5,7 +5,8 @@ the distinct pairs (start, shadow timestamp) of its region. All pairs together a
 
     shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
-    shadow timestamp not above its start                   violation
+    shadow timestamp below its start                       violation
+    shadow timestamp of the version itself                 fine: adopted, written by a program without transactions
     no shadow cell, and              another cell of the start has one, and the entry is gone: *torn*, half a commit
                                      an entry               missing shadow cell: readers look it up, compaction heals
                                      sealed, or start < H   orphan
@@ -312,7 +313,8 @@ def _cells_of(whole: _Starts, starts: Sequence[int]) -> dict[int, int]:
 def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon: int) -> Iterable[str]:
     if horizon > watermark:
         yield f"H {horizon} is above W {watermark}"
-    have = whole.commits > 0
+    is_adopted = (whole.commits >= whole.starts) & (whole.commits < whole.starts + TIMESTAMP_STEP)
+    have = (whole.commits > 0) & ~is_adopted
     starts, shadows = whole.starts[have], whole.commits[have]
     for index in np.flatnonzero(shadows <= starts).tolist():
         yield f"start {starts[index]}: shadow timestamp {shadows[index]} is not above it"
