@@ -275,6 +275,9 @@ class DataStore(ABC):
     def check_names(self, table: str, key_range: KeyRange) -> None:  # noqa: B027 - only pyomid names columns
         """Raise `Misuse` if a column in the range has a name reserved for shadow cells."""
 
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int) -> None:  # noqa: B027 - only HBase has them
+        """Raise `Misuse` if a delete marker in the range would hide versions at or above `newest_ts`."""
+
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
         """Raise `UnknownTable` if there is no table; `Misuse`, with what to alter, if one of these families is missing
         or could lose versions that transactions need."""

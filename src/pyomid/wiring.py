@@ -470,6 +470,7 @@ def _hbase_deployment(
 ) -> Deployment:
     """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
     from pyomid.client.session.blocking import SharedTableSession
+    from pyomid.client.session.request_retry import KnownDatabase
     from pyomid.storage.hbase.coordination import find_tso
     from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
@@ -480,6 +481,7 @@ def _hbase_deployment(
     database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=chosen)
     try:
         check_database(database.cluster)
+        known = KnownDatabase(database.leader_state.id_if_known())  # a TSO of another database is refused
     except BaseException:
         database.close()
         raise
@@ -509,7 +511,7 @@ def _hbase_deployment(
 
     connector = _LeaderConnector(database.zookeeper, tls, settings.request_seconds)
     session = SharedTableSession(
-        connector, database.commit_table, clock=boot_clock, has_moved=connector.has_moved, **options
+        connector, database.commit_table, clock=boot_clock, has_moved=connector.has_moved, known=known, **options
     )
     return Deployment(
         database.store,

@@ -14,7 +14,7 @@ from pyomid.protocol.hashing import table_id
 from pyomid.protocol.import_table import check_range_steps, import_range_steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
+from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue
 from pyomid.storage.hbase.codec.layout import SHADOW_PREFIX, SHADOW_SUFFIX
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
@@ -23,6 +23,7 @@ from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, T
 from region_admin import OperatorsAdmin
 
 Q = Column(b"f", b"q")
+DELETE_FAMILY = 14
 
 
 def test_transactions_see_every_cell_of_an_adopted_table(
@@ -242,3 +243,55 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
 def test_only_tables_in_hbase_can_be_adopted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", "omid-memory:adoption", "t", "f"]) == 1
     assert "only tables of HBase" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["adopt", "register", "create", "create_table"])
+@pytest.mark.parametrize("kind", [DELETE_VERSION, DELETE_COLUMN, DELETE_FAMILY])
+def test_markers_above_the_timestamps_of_transactions_are_refused(
+    url: str,
+    database: Database,
+    cluster: Cluster,
+    table_name: str,
+    how: str,
+    kind: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They would hide what transactions write, acknowledged or not."""
+    OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)))
+    newest = (1 << 63) - 2
+    qualifier = b"" if kind == DELETE_FAMILY else b"q"
+    cluster.rows(table_name, [RowMutation(b"r", (deletes([KeyValue(b"r", b"f", qualifier, newest, b"", kind)]),))])
+    if how == "create_table":
+        with pytest.raises(Misuse, match="delete marker"):
+            database.create_table(table_name, ["f"])
+    else:
+        tables = ["tables", url, how, table_name, "f", "--conflict-level", "cell"]
+        assert main(["adopt", url, table_name, "f"] if how == "adopt" else tables) == 1
+        assert "delete marker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["register", "create", "create_table"])
+def test_rows_of_plain_programs_are_never_taken_for_an_empty_table(
+    url: str, database: Database, cluster: Cluster, table_name: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be invisible, and dropped by the next compaction."""
+    OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)))
+    cluster.rows(table_name, [RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", 5, b"v")]),))])
+    if how == "create_table":
+        with pytest.raises(Misuse, match="adopt"):
+            database.create_table(table_name, ["f"])
+    else:
+        assert main(["tables", url, how, table_name, "f", "--conflict-level", "cell"]) == 1
+        assert "adopt" in capsys.readouterr().err
+
+
+def test_verify_knows_the_versions_of_an_adopted_table(
+    url: str, database: Database, store: HBaseStore, table_name: str
+) -> None:
+    """Programs write versions of single milliseconds: several within the fifty that belong to one start."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    for version in range(1, 40):
+        store.write_cells(table_name, version, [RowWrite(b"r%02d" % version, ((Q, b"v"),))])
+    assert main(["adopt", url, table_name, "f"]) == 0
+    assert database.verify(table_name).ok
+    database.drop_table(table_name)

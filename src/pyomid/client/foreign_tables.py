@@ -157,6 +157,10 @@ def import_refusals(
         deployment.store.check_names(table, key_range)
     except Misuse as error:
         found["names"] = error
+    try:
+        deployment.store.check_markers(table, key_range, newest_ts)
+    except Misuse as error:
+        found["markers"] = error
     cells = driver.run(check_range_steps(table, key_range, newest_ts))
     if "names" in found:
         cells.pop("transactions", None)  # a column that only resembles shadow cells may have been mistaken for them

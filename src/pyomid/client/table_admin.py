@@ -493,9 +493,13 @@ _SAMPLED_ROWS: Final = 1000
 
 def _check_not_plain(deployment: Deployment, name: str) -> None:
     """`Misuse` if the store has a table of that name with rows that no transaction wrote: they would be invisible, and
-    compaction would drop them. A marked table was written by transactions."""
+    compaction would drop them (a marked table was written by transactions); or with delete markers that would hide
+    transactions' writes."""
     store = deployment.store
-    if not is_in_store(deployment, name) or table_id(name.encode()) in deployment.catalog.unknown_tables():
+    if not is_in_store(deployment, name):
+        return
+    store.check_markers(name, KeyRange(), drawn_start(deployment))
+    if table_id(name.encode()) in deployment.catalog.unknown_tables():
         return
     has_rows = any(batch.rows for batch in store.scan(name, KeyRange(), batch_rows_max=1))
     if has_rows and not store.holds_shadow_cells(name, rows_max=_SAMPLED_ROWS):

@@ -109,7 +109,8 @@ class ClientProtocol:
             raise Misuse(
                 f"the database {self._database_id.hex()[:8]} was dropped, and another one, "
                 f"{reply.database_id.hex()[:8]}, was created in its place: close this connection and "
-                "connect again; its cached tables, timestamps and commits belong to the former database"
+                "connect again; its cached tables, timestamps and commits belong to the former database (or two HBase "
+                "clusters share a ZooKeeper ensemble, and the TSO in it serves the other one: give each an ensemble)"
             )
         self._database_id = reply.database_id or self._database_id
         self.server, self.extended = reply, reply.extensions == EXTENSIONS_VERSION

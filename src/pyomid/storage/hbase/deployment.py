@@ -125,6 +125,7 @@ def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list
     ):
         if admin.create_table(descriptor, splits):
             made.append(descriptor.name)
+    HBaseLeaderState(cluster).database_id()  # so that clients tell its TSO from another database's
     return made
 
 

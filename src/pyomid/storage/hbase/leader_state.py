@@ -102,6 +102,10 @@ class HBaseLeaderState(LeaderState):
         self._cells.change(ROW, _ID, lambda found: None if found else os.urandom(16))
         return self._cells.read(ROW, _ID)
 
+    def id_if_known(self) -> bytes:
+        """Return the database's id; empty if no TSO of pyomid has given it one."""
+        return self._cells.read(ROW, _ID)
+
     def read(self) -> LeaderRecord:
         return _leader_record(self._cells.read_row(ROW))
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import decode
+from pyomid.storage.hbase.codec.keyvalues import PUT, decode
 from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, PHOENIX_COPROCESSOR, is_shadow
 from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
@@ -127,6 +127,23 @@ class PhysicalTables:
                 table=table,
                 row=cell.row,
             )
+
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int) -> None:
+        """Raise `Misuse` if a delete marker of the range is at or above `newest_ts`: it would hide later transactions'
+        writes. Only the store's files with such timestamps are read."""
+        newer = (newest_ts, (1 << 63) - 1)
+        spec = ScanSpec(table, key_range, (), ALL_VERSIONS, time_range=newer, read_ahead=False, is_raw=True)
+        with closing(self._cluster.scan(spec)) as scan:
+            while (block := scan.fetch()) is not None:
+                marker = next((cell for cell in decode(block.cells) if cell.kind != PUT), None)
+                if marker is not None:
+                    raise Misuse(
+                        f"table {table}, row {marker.row!r} has a delete marker of timestamp {marker.timestamp}, above "
+                        f"the transactions' timestamps ({newest_ts}): it would hide their writes; in HBase's shell, "
+                        f"flush '{table}', then major_compact '{table}', which drops such markers, and try again",
+                        table=table,
+                        row=marker.row,
+                    )
 
     def forget(self, table: str) -> None:
         """Drop the cached checks of a dropped table."""

@@ -309,6 +309,9 @@ class HBaseStore(DataStore):
     def check_names(self, table: str, key_range: KeyRange) -> None:
         self._physical.check_names(table, key_range)
 
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int) -> None:
+        self._physical.check_markers(table, key_range, newest_ts)
+
     def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
         """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
         is none."""

@@ -47,6 +47,8 @@ class ScanSpec:
     time_range: tuple[int, int] | None = None
     """As in `RowGet`."""
     filters: tuple[Filter, ...] = ()
+    is_raw: bool = False
+    """Return delete markers too, and what they hide."""
     is_fresh: bool = False
     """Each call opens a new scanner: one that stays open shows the region as it was when it was opened."""
 
@@ -186,6 +188,8 @@ class ScanCursor:
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
         set_filter(scan, self._spec.filters)
+        if self._spec.is_raw:
+            scan.attribute.add(name="_raw_", value=b"\xff")
         if self._spec.time_range is not None:
             set_time_range(scan, *self._spec.time_range)
         self._call_seq = 0

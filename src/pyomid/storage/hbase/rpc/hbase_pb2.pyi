@@ -432,7 +432,7 @@ class MutateResponse(_message.Message):
     def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., processed: _Optional[bool] = ...) -> None: ...
 
 class Scan(_message.Message):
-    __slots__ = ("column", "start_row", "stop_row", "filter", "time_range", "max_versions", "cache_blocks", "max_result_size", "reversed", "caching", "include_start_row", "include_stop_row", "readType")
+    __slots__ = ("column", "attribute", "start_row", "stop_row", "filter", "time_range", "max_versions", "cache_blocks", "max_result_size", "reversed", "caching", "include_start_row", "include_stop_row", "readType")
     class ReadType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DEFAULT: _ClassVar[Scan.ReadType]
@@ -442,6 +442,7 @@ class Scan(_message.Message):
     STREAM: Scan.ReadType
     PREAD: Scan.ReadType
     COLUMN_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
     START_ROW_FIELD_NUMBER: _ClassVar[int]
     STOP_ROW_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
@@ -455,6 +456,7 @@ class Scan(_message.Message):
     INCLUDE_STOP_ROW_FIELD_NUMBER: _ClassVar[int]
     READTYPE_FIELD_NUMBER: _ClassVar[int]
     column: _containers.RepeatedCompositeFieldContainer[Column]
+    attribute: _containers.RepeatedCompositeFieldContainer[NameBytesPair]
     start_row: bytes
     stop_row: bytes
     filter: Filter
@@ -467,7 +469,7 @@ class Scan(_message.Message):
     include_start_row: bool
     include_stop_row: bool
     readType: Scan.ReadType
-    def __init__(self, column: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., start_row: _Optional[bytes] = ..., stop_row: _Optional[bytes] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., time_range: _Optional[_Union[TimeRange, _Mapping]] = ..., max_versions: _Optional[int] = ..., cache_blocks: _Optional[bool] = ..., max_result_size: _Optional[int] = ..., reversed: _Optional[bool] = ..., caching: _Optional[int] = ..., include_start_row: _Optional[bool] = ..., include_stop_row: _Optional[bool] = ..., readType: _Optional[_Union[Scan.ReadType, str]] = ...) -> None: ...
+    def __init__(self, column: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., attribute: _Optional[_Iterable[_Union[NameBytesPair, _Mapping]]] = ..., start_row: _Optional[bytes] = ..., stop_row: _Optional[bytes] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., time_range: _Optional[_Union[TimeRange, _Mapping]] = ..., max_versions: _Optional[int] = ..., cache_blocks: _Optional[bool] = ..., max_result_size: _Optional[int] = ..., reversed: _Optional[bool] = ..., caching: _Optional[int] = ..., include_start_row: _Optional[bool] = ..., include_stop_row: _Optional[bool] = ..., readType: _Optional[_Union[Scan.ReadType, str]] = ...) -> None: ...
 
 class ScanRequest(_message.Message):
     __slots__ = ("region", "scan", "scanner_id", "number_of_rows", "close_scanner", "next_call_seq", "client_handles_partials", "client_handles_heartbeats", "renew", "limit_of_rows")
