@@ -225,6 +225,13 @@ def without_cells(batch: CellBatch, gone: NDArray[np.bool_]) -> CellBatch:
     )
 
 
+def with_columns_present(batch: CellBatch) -> CellBatch:
+    """Return the batch without the columns that have no cell in it."""
+    present, cell_col = np.unique(batch.cell_col, return_inverse=True)
+    columns = [batch.columns[column] for column in present.tolist()]
+    return replace(batch, columns=columns, cell_col=cell_col.astype(np.int32))
+
+
 def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 

@@ -237,7 +237,7 @@ def test_what_is_no_record_key_ends_the_row() -> None:
     assert points.settled_rows(Cursor(strange), PREFIX, [b"r"], selection, bounds, 0) == [{}]
     with pytest.raises(ValueError, match="2 kinds of 1 columns"):
         points.Selection(b"\1\1", COLUMNS[:1])
-    many = points.Selection(bytes(2000), COLUMNS[:1] * 2000)
-    assert points.settled_rows(Cursor(strange), PREFIX, [b"r"], many, bounds, 0) == [None]
+    many = points.Selection(b"\1" * 2000, COLUMNS[:1] * 2000)
+    assert points.settled_rows(Cursor(strange), PREFIX, [b"r", b"s"], many, bounds, 0) == [{}, {}]
     answers: list[Any] = points.settled_rows(Cursor(strange), PREFIX, [b"r" * 600], selection, bounds, 0)
     assert answers == [None]

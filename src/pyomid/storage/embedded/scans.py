@@ -27,10 +27,11 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
+from pyomid.cells import CellBatch, with_columns_present
 from pyomid.storage.embedded.environment import DATA_FILE, Environment, Transaction
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import pages as page_kernels
+from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.native import records as record_kernels
 from pyomid.storage.embedded.records import (
     NO_SUCH_COLUMN,
@@ -128,14 +129,17 @@ class Scans:
             self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
         if status != record_kernels.GOOD:
             raise _corrupt(_key_of(found, bad_record), status)
-        return CellBatch(found.data, names, *arrays)
+        batch = CellBatch(found.data, names, *arrays)
+        return batch if len(names) <= batch.cells else with_columns_present(batch)
 
 
 def _mask(table: Table, columns: Sequence[Column] | None) -> NDArray[np.uint8]:
-    asked = table.asked(table.wanted(columns))
-    mask = np.zeros(max(asked, default=0) + 1, dtype=np.uint8)
-    mask[list(asked)] = 1
-    return mask
+    kinds = np.frombuffer(table.loaded.selection(columns).kinds, dtype=np.uint8)
+    return np.concatenate((_NO_NUMBER, kinds == points.WANTED), dtype=np.uint8)
+
+
+_NO_NUMBER: Final = np.zeros(1, dtype=np.uint8)
+"""No column has the number 0."""
 
 
 def joined(items: list[bytes], next_key: bytes | None) -> Records:

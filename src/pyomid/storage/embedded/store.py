@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
+from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.errors import Misuse
 from pyomid.ports import Capabilities, DataStore
 from pyomid.storage.checks import (
@@ -350,11 +350,23 @@ class EmbeddedStore(DataStore):
             self.clean_batch(table, named, records, np.empty(0, dtype=np.int64))
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
+        if len(cells) > _FEW_RECORDS and len({cell.version for cell in cells}) == 1:
+            self._delete_one_version(table, cells)
+            return
         changes: dict[tuple[bytes, int], _Change] = {}
         for cell in cells:
             change = changes.setdefault((cell.row, cell.version), _Change())
             change.drops.add(Column(cell.family, cell.qualifier))
         self._change_records(table, changes)
+
+    def _delete_one_version(self, table: str, cells: Sequence[CellVersion]) -> None:
+        """As `delete_versions`, for many cells of one transaction."""
+        rows: dict[bytes, dict[Column, bytes | None]] = {}
+        for row, family, qualifier, _ in cells:
+            rows.setdefault(row, {})[Column(family, qualifier)] = None
+        batch = batch_of_rows(rows)
+        batch.rec_version[:] = cells[0].version
+        self.clean_batch(table, batch, np.empty(0, dtype=np.int64), np.arange(batch.cells, dtype=np.int64))
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))

@@ -72,13 +72,13 @@ class LoadedColumns:
     def wanted(self, columns: Sequence[Column]) -> frozenset[int]:
         """Return the numbers of the columns that a read needs: the given ones, all of a family given by an empty
         qualifier, and the family tombstones of both."""
-        exact, asked = set(columns), {column.family for column in columns}
+        families = {column.family for column in columns}
+        found = {number for number, family in self.tombstones.items() if family in families}
+        found.update(number for column in columns if (number := self.numbers.get(column)) is not None)
         whole = {column.family for column in columns if not column.qualifier}
-        return frozenset(
-            number
-            for number, column in enumerate(self.columns, start=1)
-            if column in exact or column.family in whole or (not column.qualifier and column.family in asked)
-        )
+        if whole:
+            found.update(number for column, number in self.numbers.items() if column.family in whole)
+        return frozenset(found)
 
     def selection(self, columns: Sequence[Column] | None) -> points.Selection:
         """Return what each column is to a read of `columns`."""
@@ -94,11 +94,16 @@ class LoadedColumns:
             found = self._selections[key] = points.Selection(bytes(kinds), self.columns)
         return found
 
-    @classmethod
-    def of(cls, columns: tuple[Column, ...]) -> LoadedColumns:
-        numbers = {column: number for number, column in enumerate(columns, start=1)}
-        tombstones = {number: column.family for column, number in numbers.items() if not column.qualifier}
-        return cls(columns, numbers, tombstones, frozenset(numbers.values()) - tombstones.keys())
+    def with_added(self, columns: Sequence[Column]) -> LoadedColumns:
+        """Return these columns and further ones."""
+        added = {column: number for number, column in enumerate(columns, start=len(self.columns) + 1)}
+        tombstones = {number: column.family for column, number in added.items() if not column.qualifier}
+        return LoadedColumns(
+            (*self.columns, *columns),
+            {**self.numbers, **added},
+            {**self.tombstones, **tombstones},
+            self.asked.union(added.values()) - tombstones.keys(),
+        )
 
 
 class Table:
@@ -134,8 +139,9 @@ class Table:
     def load(self, transaction: Transaction, database: Any) -> None:
         """Load the columns added since. Call in a read transaction."""
         with self._loading:
-            loaded = self.loaded
-            self.take(LoadedColumns.of((*loaded.columns, *self.added(transaction, database, loaded))))
+            added = list(self.added(transaction, database, self.loaded))
+            if added:
+                self.take(self.loaded.with_added(added))
 
     def added(self, transaction: Transaction, database: Any, loaded: LoadedColumns) -> Iterator[Column]:
         """Yield the columns after the loaded ones, in the order of their numbers."""
@@ -166,9 +172,9 @@ class Table:
     def indices(self, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
         """Return the columns of a batch, and for each column number its index among them (−1: not wanted)."""
         wanted = self.wanted(columns)
-        known = list(self.columns)
+        known = self.columns
         if wanted is None:
-            return known, np.arange(-1, len(known), dtype=np.int32)
+            return list(known), np.arange(-1, len(known), dtype=np.int32)
         column_of = np.full(len(known) + 1, -1, dtype=np.int32)
         chosen = sorted(number for number in wanted if number <= len(known))
         column_of[chosen] = np.arange(len(chosen), dtype=np.int32)

@@ -8,6 +8,7 @@ WANTED: Final = 1
 TOMBSTONE_OF_WANTED: Final = 2
 
 class Selection:
+    kinds: bytes
     def __init__(self, kinds: bytes, names: tuple[Column, ...]) -> None: ...
 
 def settled_rows(

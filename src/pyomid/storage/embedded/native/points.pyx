@@ -5,6 +5,7 @@ with a needed record without one, a family tombstone, a column that was not load
 the caller then reads the row's versions and decides in Python.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memset
@@ -20,7 +21,7 @@ cpdef enum:
     TOMBSTONE_OF_WANTED = 2
 
 cdef enum:
-    COLUMNS_MAX = 1024  # For a table with more columns the result is None.
+    COLUMNS_FEW = 1024  # So many have room on the stack.
     KEY_ROOM = 2 * ESCAPED_ROW_BYTES_MAX + TABLE_BYTES + 1 + VERSION_BYTES
 
 
@@ -28,7 +29,7 @@ cdef class Selection:
     """The columns that a read needs: for each column of the table WANTED, UNWANTED or TOMBSTONE_OF_WANTED, and its name
     in the result."""
 
-    cdef bytes kinds
+    cdef readonly bytes kinds
     cdef tuple names
     cdef int64_t wanted
 
@@ -59,15 +60,24 @@ def settled_rows(cursor, bytes prefix, rows, Selection selection, bounds, int64_
     """Return each row as a reader at the snapshot `bounds.committed_below` sees it; None for a row that is not the
     common case. Versions at or above the snapshot may be the reader's own. `prefix`: of the table's keys."""
     cdef int64_t below = bounds.below, start_ts = bounds.committed_below
-    if len(prefix) != TABLE_BYTES or len(selection.kinds) > COLUMNS_MAX or below < 1:
+    cdef int64_t few[COLUMNS_FEW]
+    cdef int64_t *ended_in = few
+    cdef bytearray many
+    if len(prefix) != TABLE_BYTES or below < 1:
         return [None for row in rows]
-    return [settled_row(cursor, prefix, row, selection, below, start_ts, expired_to) for row in rows]
+    if len(selection.kinds) > COLUMNS_FEW:
+        many = bytearray(len(selection.kinds) * sizeof(int64_t))
+        ended_in = <int64_t *> PyByteArray_AS_STRING(many)
+    found = []
+    for row in rows:
+        found.append(settled_row(cursor, prefix, row, selection, below, start_ts, expired_to, ended_in))
+    return found
 
 
 cdef object settled_row(
-    object cursor, bytes prefix, bytes row, Selection selection, int64_t below, int64_t start_ts, int64_t expired_to
+    object cursor, bytes prefix, bytes row, Selection selection, int64_t below, int64_t start_ts, int64_t expired_to,
+    int64_t *ended_in,  # for each column, the number of the record with its visible version; 0: none yet
 ):
-    cdef int64_t ended_in[COLUMNS_MAX]  # the number of the record with the column's visible version; 0: none yet
     cdef uint8_t room[KEY_ROOM]
     cdef const uint8_t *codes
     cdef const uint8_t *kinds = <const uint8_t *> PyBytes_AS_STRING(selection.kinds)
