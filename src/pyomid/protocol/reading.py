@@ -486,23 +486,23 @@ class CommitCache:
     """Start → commit, for all readers of a process: a commit is valid for ever. A miss is never cached (R6): a later
     snapshot that must see the commit would read "not committed".
 
-    Bounded: when it is full the oldest half is dropped. Threads of CPython may share it: it uses only single dict
-    operations, and a lost entry costs one lookup.
+    Bounded: when the newer half is full, the older half is dropped, and the newer one becomes the older. Threads of
+    CPython may share it: it uses only single dict operations, and a lost entry costs one lookup.
     """
 
     def __init__(self, entries_max: int = CACHE_ENTRIES_MAX) -> None:
-        self._entries_max = max(2, entries_max)
-        self._commits: dict[int, int] = {}
+        self._half_max = max(1, entries_max // 2)
+        self._newer: dict[int, int] = {}
+        self._older: dict[int, int] = {}
 
     def get(self, start: int) -> int:
         """Return the commit timestamp; 0 if it is not cached."""
-        return self._commits.get(start, 0)
+        return self._newer.get(start) or self._older.get(start, 0)
 
     def put(self, start: int, commit_ts: int) -> None:
-        if len(self._commits) >= self._entries_max:
-            kept = list(self._commits.items())[len(self._commits) // 2 :]
-            self._commits = dict(kept)
-        self._commits[start] = commit_ts
+        if len(self._newer) >= self._half_max:
+            self._older, self._newer = self._newer, {}
+        self._newer[start] = commit_ts
 
     def __len__(self) -> int:
-        return len(self._commits)
+        return len(self._newer) + len(self._older)
