@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pyarrow
 import pytest
 
+from counted_steps import steps_of
 from portions import first
 from pyomid.client.database import Database
+from pyomid.client.savepoints import Replaced
 from pyomid.client.tables.table import Table
-from pyomid.client.transaction import State
-from pyomid.client.write_buffer import WriteBuffer
+from pyomid.client.transaction import Savepoint, State, Transaction
+from pyomid.client.write_buffer import WriteBuffer, keys_in_order
 from pyomid.errors import ConflictError, Misuse, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
@@ -237,14 +242,19 @@ def test_a_savepoint_ends_with_an_earlier_one_and_with_its_transaction(db: Datab
 def test_a_way_back_that_did_not_end_allows_no_commit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the writes went back."""
     tx = db.begin()
-    tx.table("t").put(b"k", {b"f:x": b"1"})
     saved = tx.savepoint()
+    for key in KEYS:
+        tx.table("t").put(key, {b"f:x": b"1"})
+    rows = iter(KEYS)
+    take_back = WriteBuffer.take_back
 
-    def interrupted(*arguments: object) -> None:
-        raise MemoryError
+    def interrupted(buffer: WriteBuffer, replaced: Replaced) -> None:
+        if next(rows) == KEYS[1]:
+            raise MemoryError
+        take_back(buffer, replaced)
 
     with monkeypatch.context() as patched:
-        patched.setattr(WriteBuffer, "go_back", interrupted)
+        patched.setattr(WriteBuffer, "take_back", interrupted)
         with pytest.raises(MemoryError):
             saved.rollback()
     with pytest.raises(TransactionEnded, match="savepoint"):
@@ -270,3 +280,131 @@ def test_a_read_only_transaction_refuses_writes(db: Database) -> None:
                 write()
         tx.commit()
         assert tx.commit_ts is None
+
+
+# Many savepoints
+
+
+Rows = dict[bytes, dict[bytes, bytes]]
+
+
+def some_program(db: Database, rng: random.Random) -> None:
+    """Write, send, save, go back and release at random, beside a model that copies all rows at each savepoint."""
+    tx = db.begin()
+    table = tx.table("t")
+    model: Rows = {key: dict(row) for key, row in table.scan()}
+    saved: list[tuple[Any, Rows]] = []
+    for _ in range(rng.randrange(1, 40)):
+        key, column = rng.choice(KEYS), rng.choice(COLUMNS)
+        match rng.choice(["put", "put", "put", "free", "delete", "flush", "save", "save", "back", "release", "scan"]):
+            case "put" | "free" as kind:
+                value = b"%d" % rng.randrange(1000)
+                table.put(key, {column: value}, conflict=kind == "put")
+                model.setdefault(key, {})[column] = value
+            case "delete":
+                table.delete(key, [column])
+                model.get(key, {}).pop(column, None)
+            case "flush":
+                tx.flush()
+            case "save":
+                saved.append((tx.savepoint(), {each: dict(row) for each, row in model.items()}))
+            case "back" if saved:
+                del saved[rng.randrange(len(saved)) + 1 :]
+                saved[-1][0].rollback()
+                model = {each: dict(row) for each, row in saved[-1][1].items()}
+            case "release" if saved:
+                at = rng.randrange(len(saved))
+                saved[at][0].release()
+                del saved[at:]
+            case "scan":
+                assert dict(table.scan()) == {each: row for each, row in sorted(model.items()) if row}
+        assert table.get(key) == model.get(key, {})
+        buffer = tx._core.writes._buffers.get("t")
+        assert buffer is None or bool(buffer.rows) == bool(buffer.buffered_bytes)
+    tx.commit()
+    with db.snapshot() as after:
+        assert dict(after.table("t").scan()) == {each: row for each, row in model.items() if row}
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@pytest.mark.parametrize("seed", range(40))
+def test_any_way_back_restores_what_a_copy_would_have_held(db: Database, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(25):
+        some_program(db, rng)
+
+
+def save_each(table: Table, rows: int) -> None:
+    for number in range(rows):
+        with savepoint(table):
+            table.put(b"%04d" % number, CELL)
+
+
+def go_back_each(table: Table, rows: int) -> None:
+    for number in range(rows):
+        with suppress(KeyError), savepoint(table):
+            table.put(b"%04d" % number, CELL, conflict=bool(number % 2))
+            raise KeyError
+        table.put(b"%04d" % number, CELL)
+
+
+def keep_each(table: Table, rows: int) -> None:
+    saved = []
+    for number in range(rows):
+        saved.append(savepoint(table))
+        table.put(b"%04d" % number, CELL)
+    for each in reversed(saved):
+        each.rollback()
+        each.release()
+
+
+def save_each_in_another(table: Table, rows: int) -> None:
+    with savepoint(table) as outer:
+        save_each(table, rows)
+        flush(table)
+        save_each(table, rows)
+        outer.rollback()
+
+
+def scan_each(table: Table, rows: int) -> None:
+    for number in range(rows):
+        key = b"%04d" % (number * 7919 % rows)
+        table.put(key, CELL)
+        assert len(list(table.scan(prefix=key))) == 1
+        assert len(table.page(prefix=key, limit=1, reverse=True).rows) == 1
+
+
+def savepoint(table: Table) -> Savepoint:
+    return Transaction(table._table.transaction).savepoint()
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    "work", [save_each, go_back_each, keep_each, save_each_in_another, scan_each], ids=lambda each: each.__name__
+)
+def test_savepoints_and_scans_cost_what_was_written_since(db: Database, work: Callable[[Table, int], None]) -> None:
+    """Four times the rows cost four times the steps, not sixteen times."""
+    counts = []
+    for rows in (100, 400):
+        with suppress(KeyError), db.begin() as tx:
+            counts.append(steps_of(partial(work, tx.table("t"), rows)))
+            raise KeyError
+    assert counts[1] < 5 * counts[0]
+
+
+def test_the_order_of_the_buffered_rows_costs_what_was_written_since() -> None:
+    compared = 0
+
+    class Key(bytes):
+        def __lt__(self, other: bytes) -> bool:
+            nonlocal compared
+            compared += 1
+            return bytes(self) < other
+
+    rng, rows, keys = random.Random(1), dict[bytes, int](), list[bytes]()
+    for number in rng.sample(range(100_000), 2_000):
+        rows[Key(b"%05d" % number)] = number
+        keys = keys_in_order(keys, rows)
+        if len(rows) % 500 == 0:
+            assert keys == sorted(map(bytes, rows))
+    assert compared < 2_000 * 40

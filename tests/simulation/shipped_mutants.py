@@ -135,8 +135,8 @@ def _thread_or_error(original: Any, background: Any) -> bool:
     return True
 
 
-def _nothing_was_own(original: Any, buffer: Any, buffered: Any, left: Any, not_own: Any) -> None:
-    original(buffer, buffered, left, {(row, column) for row, cells in left.items() for column in cells})
+def _nothing_was_own(original: Any, replaced: Any, seen: Any, sent: Any) -> None:
+    original(replaced, seen, ())
 
 
 def _stays_taken_back(original: Any, buffer: Any, row: bytes, cells: Any) -> Any:
@@ -637,7 +637,7 @@ SHIPPED_MUTANTS: Final = (
         "C14b",
         "a cell that the transaction had written before the savepoint is deleted with what was taken back",
         _TAKEN_BACK,
-        ("client.write_buffer:WriteBuffer.go_back", _nothing_was_own),
+        ("client.savepoints:Replaced.fill", _nothing_was_own),
     ),
     _m(
         "C14c",

@@ -35,11 +35,12 @@ from weakref import ref
 from pyomid import system
 from pyomid.client.drive import Blocking
 from pyomid.client.open_database import requested_moment
+from pyomid.client.savepoints import SavedWrites
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.scans import RowScan
 from pyomid.client.tables.table import Table, TableSteps
 from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
-from pyomid.client.transaction_steps import SavedWrites, TransactionSteps, unless_index_dropped
+from pyomid.client.transaction_steps import TransactionSteps, unless_index_dropped
 from pyomid.client.validation import Handle, check_was_there
 from pyomid.client.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
@@ -562,10 +563,10 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             self.database.background.failed(error)
 
 
-# A savepoint has a copy of the buffered writes. Before a later batch is sent, the transaction reads the values of its
-# cells at the savepoint (`transaction_steps.TransactionSteps`). A rollback writes these values again, under the same
-# version. If the transaction had not written the cell before the savepoint, the commit first deletes that version: with
-# the snapshot's value it would hide other transactions' writes (C14).
+# After a savepoint the transaction keeps what its writes replace (`savepoints`). Before it sends them, it reads what it
+# sees in the other cells. A rollback writes these values again, under the same version. If the transaction had not
+# written the cell before the savepoint, the commit first deletes that version: with the snapshot's value it would hide
+# other transactions' writes (C14).
 
 
 class Savepoint(Handle):

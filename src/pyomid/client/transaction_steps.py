@@ -28,13 +28,13 @@ import numpy as np
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.client.native import puts
 from pyomid.client.native import shown_rows as kernels
+from pyomid.client.savepoints import SavedWrites, Savepoints
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import (
     NO_CELLS,
     BufferedRows,
     OpenRead,
     OpenReads,
-    OwnCell,
     RowOverlay,
     WriteBuffer,
     batch_ids,
@@ -89,28 +89,6 @@ as a batch."""
 
 LARGE_FLUSH_ROWS_MIN: Final = 500
 """A flush of this many rows or more is a batch in any store."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SavedWrites:
-    """A savepoint, by table: the buffered cells, and the values of cells that were sent since (None: no value).
-
-    `not_own`: the cells of both that the transaction had not written, where it sees its snapshot's value (C14).
-    """
-
-    buffered: dict[str, BufferedRows]
-    left: dict[str, BufferedRows]
-    not_own: dict[str, set[OwnCell]]
-    checked: dict[str, dict[OwnCell, None]]
-    """If the commit does not name all written cells: the cells that it names."""
-
-    def missing(self, table: str, rows: BufferedRows) -> dict[bytes, set[Column]]:
-        """Return the cells of `rows` that the savepoint does not know."""
-        known = self.buffered.get(table, {}), self.left.get(table, {})
-        found = {
-            row: {c for c in cells if not any(c in each.get(row, {}) for each in known)} for row, cells in rows.items()
-        }
-        return {row: columns for row, columns in found.items() if columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +152,15 @@ class TransactionSteps(puts.Counts):
         self._begun: list[_Begun] = []
         self._buffers: dict[str, WriteBuffer] = {}
         self._open_reads: dict[str, OpenReads] = {}
-        self._savepoints: list[SavedWrites] = []
+        self._savepoints = Savepoints()
         self._one_step_bytes_max = one_step_bytes_max
         self._packed = b""
         """The cells that the commit request carries."""
         self._ids_max = ids_max or sys.maxsize
         self._ids_noted = 0
         """Upper bound of the number of ids in the commit: cells written twice may count twice."""
+        self._ids_claimed = 0
+        """How many of them are of claims, which a rollback to a savepoint leaves."""
         self._ids: set[int] | None = None
         """The ids themselves, once the bound exceeds `ids_max`."""
         self.is_torn = False
@@ -194,7 +174,7 @@ class TransactionSteps(puts.Counts):
         """Check and buffer an ordinary put of valid cells in known columns. False, and nothing is buffered, if the put
         needs the full checks, or if an open read, a savepoint or the choice of ids depends on it."""
         buffer = self._buffers.get(rules.info.name) or self._buffer_of(rules.info)
-        if buffer.taken_back or buffer.reads.open or buffer.checked is not None:
+        if self._savepoints or buffer.taken_back or buffer.reads.open or buffer.checked is not None:
             return False
         return puts.put_known(self, buffer, rules, key, cells)
 
@@ -210,18 +190,24 @@ class TransactionSteps(puts.Counts):
             self._ids_noted += buffer.ids_of(len(cells))
             if self._ids_noted > self._ids_max:
                 self._note_ids(buffer, row_ids(buffer, row, cells))
+        replaced = self._savepoints.note(buffer, row, cells) if self._savepoints else None
         if not conflict or buffer.checked is not None:
             buffer.note_checked(row, cells, conflict=conflict)
-        self._buffered_bytes += buffer.put(row, cells)
+        added = buffer.put(row, cells)
+        if replaced is not None:
+            replaced.added_bytes += added
+        self._buffered_bytes += added
         return self.is_flush_due
 
     def claim(self, info: TableInfo, row: bytes, columns: Iterable[Column | None]) -> None:
         """Have the commit name these cells as if they were written. None among them: also the row, which at level cell
         has an id of its own."""
         buffer, claimed = self._buffer_of(info), list(columns)
-        self._ids_noted += buffer.ids_of(len(claimed))
+        ids = buffer.ids_of(len(claimed))
+        self._ids_noted += ids
         if self._ids_noted > self._ids_max:
             self._note_ids(buffer, row_ids(buffer, row, claimed))
+        self._ids_claimed += ids
         buffer.claims.update(((row, column), None) for column in claimed)
 
     def check_room(self, info: TableInfo, rows: Sequence[tuple[bytes, Collection[Column]]]) -> None:
@@ -275,38 +261,28 @@ class TransactionSteps(puts.Counts):
         return reads
 
     def save(self) -> SavedWrites:
-        saved = SavedWrites(
-            {name: buffer.copied_rows() for name, buffer in self._buffers.items()},
-            {},
-            {name: set(buffer.taken_back) for name, buffer in self._buffers.items() if buffer.taken_back},
-            {name: dict(buffer.checked) for name, buffer in self._buffers.items() if buffer.checked is not None},
-        )
-        self._savepoints.append(saved)
-        return saved
+        return self._savepoints.save(self._ids_noted - self._ids_claimed)
 
     def keeps(self, saved: SavedWrites) -> bool:
-        return saved in self._savepoints
+        return self._savepoints.holds(saved)
 
     def go_back(self, saved: SavedWrites) -> None:
         """Return to the saved writes. The store follows when the buffer is sent."""
-        if saved not in self._savepoints:
+        if not self._savepoints.holds(saved):
             raise Misuse(f"the savepoint of transaction {self.start_ts} was released, or an earlier one rolled back")
         was_torn, self.is_torn = self.is_torn, True
-        del self._savepoints[self._savepoints.index(saved) + 1 :]
-        self._ids = None
-        for name, buffer in self._buffers.items():
-            buffer.go_back(saved.buffered.get(name, {}), saved.left.get(name, {}), saved.not_own.get(name, set()))
-            buffer.checked = dict(saved.checked[name]) if name in saved.checked else None
+        self._savepoints.go_back(saved)
+        self._ids, self._ids_noted = None, saved.ids_written + self._ids_claimed
         self._count_buffered()
         self.is_torn = was_torn
 
     def forget(self, saved: SavedWrites) -> None:
-        if saved in self._savepoints:
-            del self._savepoints[self._savepoints.index(saved) :]
+        if self._savepoints.holds(saved):
+            self._savepoints.release(saved)
 
     def _before_leaving_steps(self, buffer: WriteBuffer) -> Steps[None]:
         if self._savepoints:
-            yield from self._note_left_steps(buffer)
+            yield from self._fill_savepoints_steps(buffer)
         if buffer.reads.open:
             yield from self._keep_stored_steps(buffer, buffer.rows)
 
@@ -328,21 +304,17 @@ class TransactionSteps(puts.Counts):
             for read in reads:
                 read.stored[row] = NO_CELLS
 
-    def _note_left_steps(self, buffer: WriteBuffer) -> Steps[None]:
-        """Before the buffer is sent: read its cells' values in the store, for the savepoints that do not know them."""
-        name, rows = buffer.info.name, buffer.copied_rows()
-        missing = [(saved, cells) for saved in self._savepoints if (cells := saved.missing(name, rows))]
-        if not missing:
-            return
-        yield from self._end_steps(len(self._begun))
-        keys = list(dict.fromkeys(row for _, cells in missing for row in cells))
-        found = yield from read_rows_steps(name, keys, None, self._snapshot_of(name), self._cache)
-        stored, sent = dict(zip(keys, found, strict=True)), buffer.sent_by_row()
-        for saved, cells in missing:
-            left, not_own = saved.left.setdefault(name, {}), saved.not_own.setdefault(name, set())
-            for row, columns in cells.items():
-                not_own.update((row, column) for column in columns - sent.get(row, set()))
-                left.setdefault(row, {}).update({column: stored[row].get(column) for column in columns})
+    def _fill_savepoints_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        """Before the buffer is sent: read what the transaction sees in cells that were not buffered at a savepoint."""
+        lacking = [replaced for replaced in self._savepoints.unsent(buffer) if not replaced.is_filled]
+        if lacking:
+            yield from self._end_steps(len(self._begun))
+            name, keys = buffer.info.name, list(dict.fromkeys(replaced.row for replaced in lacking))
+            found = yield from read_rows_steps(name, keys, None, self._snapshot_of(name), self._cache)
+            seen, sent = dict(zip(keys, found, strict=True)), buffer.sent_by_row()
+            for replaced in lacking:
+                replaced.fill(seen[replaced.row], sent.get(replaced.row, ()))
+        self._savepoints.note_sent(buffer)
 
     def batch_write_steps(self, info: TableInfo, batch: CellBatch) -> Steps[None]:
         """Write the cells of a batch: durable on return, or buffered. Errors as of `flush_steps`."""
@@ -375,7 +347,7 @@ class TransactionSteps(puts.Counts):
 
     def _flush_steps(self) -> Steps[None]:
         for buffer in list(self._buffers.values()):
-            if not buffer.buffered_bytes:
+            if not buffer.rows:
                 continue
             yield from self._before_leaving_steps(buffer)
             if self._leaves_as_batch(buffer):
@@ -392,16 +364,17 @@ class TransactionSteps(puts.Counts):
         return self._whole_steps(self._settle_steps()) if self._buffers else _nothing_steps()
 
     def _settle_steps(self) -> Steps[None]:
+        for buffer in self._buffers.values():
+            if buffer.taken_back:
+                yield from self._delete_taken_back_steps(buffer)
+        self._count_buffered()
         if self._may_be_carried:
-            writes = [(name, each.row_writes()) for name, each in self._buffers.items() if each.buffered_bytes]
+            writes = [(name, each.row_writes()) for name, each in self._buffers.items() if each.rows]
             self._packed = yield PackCells(self.start_ts, writes)
             if 0 < len(self._packed) <= self._one_step_bytes_max:
                 return
             self._packed = b""
         yield from self._flush_steps()
-        for buffer in self._buffers.values():
-            if buffer.taken_back:
-                yield from self._delete_taken_back_steps(buffer)
 
     @property
     def _may_be_carried(self) -> bool:
@@ -413,8 +386,10 @@ class TransactionSteps(puts.Counts):
 
     def _delete_taken_back_steps(self, buffer: WriteBuffer) -> Steps[None]:
         """Delete versions that a savepoint took back (C14). Not earlier: in HBase a delete also hides a later put of
-        the same version, and the cell may be put again."""
-        versions = tuple(CellVersion(row, *column, self.start_ts) for row, column in buffer.taken_back)
+        the same version, and the cell may be put again. The cells that are buffered with their snapshot's value need
+        not be sent."""
+        yield from self._end_steps(len(self._begun))
+        versions = tuple(CellVersion(row, *column, self.start_ts) for row, column in sorted(buffer.taken_back))
         yield from rollback_steps({buffer.info.name: versions})
         buffer.forget_taken_back()
 
@@ -431,7 +406,7 @@ class TransactionSteps(puts.Counts):
 
     def _begin_all_steps(self) -> Steps[None]:
         for buffer in list(self._buffers.values()):
-            if buffer.buffered_bytes:
+            if buffer.rows:
                 yield from self._before_leaving_steps(buffer)
                 yield from self._begin_steps(buffer)
         self._count_buffered()
@@ -525,7 +500,7 @@ class TransactionSteps(puts.Counts):
             rows = [stored.get(key, row) for key, row in zip(keys, rows, strict=True)]
             overlays = [read.buffered(key, buffer.overlay(key)) for key in keys]
             return [overlaid(row, overlay, columns) for row, overlay in zip(rows, overlays, strict=True)]
-        if buffer.buffered_bytes:
+        if buffer.rows:
             rows = [overlaid(row, buffer.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
         return rows
 
@@ -555,7 +530,7 @@ class TransactionSteps(puts.Counts):
         """Return an open read of the range, which sees own writes as they are now (C15). The reader must keep a
         reference to it."""
         buffer = self._buffers.get(table)
-        is_over_buffer = buffer is not None and bool(buffer.buffered_bytes)
+        is_over_buffer = buffer is not None and bool(buffer.rows)
         read = self._reads_of(table).begin(key_range, is_over_buffer=is_over_buffer)
         for begun in self._begun:
             if buffer is begun.buffer:  # if it fails, its rows are buffered again
@@ -592,7 +567,7 @@ class TransactionSteps(puts.Counts):
 
     @property
     def has_buffered(self) -> bool:
-        return any(buffer.buffered_bytes for buffer in self._buffers.values())
+        return any(buffer.rows for buffer in self._buffers.values())
 
     @property
     def wrote(self) -> bool:
@@ -602,10 +577,10 @@ class TransactionSteps(puts.Counts):
         """Return some written versions, for messages."""
         if not self._packed:
             return self.write_set()
-        buffered = ((name, each.copied_rows()) for name, each in self._buffers.items() if each.buffered_bytes)
         return {
-            name: [CellVersion(row, *column, self.start_ts) for row, cells in rows.items() for column in cells]
-            for name, rows in buffered
+            name: [CellVersion(row, *column, self.start_ts) for row, cells in each.rows.items() for column in cells]
+            for name, each in self._buffers.items()
+            if each.rows
         }
 
     def write_set(self) -> WriteSet:

@@ -18,10 +18,11 @@ rows are read again without own versions and then get the recorded cells.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Final, TypeVar
+from enum import Enum
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
 
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
@@ -30,6 +31,9 @@ from pyomid.errors import Misuse
 from pyomid.protocol.hashing import row_id
 from pyomid.protocol.native import hashing
 from pyomid.types import CellVersion, Column, ConflictLevel, KeyRange, RowWrite, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.savepoints import Replaced
 
 T = TypeVar("T")
 
@@ -69,7 +73,7 @@ class WriteBuffer(puts.Buffered):
         them (C14). Until the commit they are buffered or stored with that value, so all reads find it."""
         self.rows = {}
         self._keys: list[bytes] = []
-        """The keys of `rows`, sorted; computed on demand."""
+        """The first keys of `rows`, sorted (`keys_in_order`)."""
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
 
@@ -93,28 +97,55 @@ class WriteBuffer(puts.Buffered):
             buffered.update(cells)
         return added
 
-    def copied_rows(self) -> BufferedRows:
-        """Return a copy of the buffered rows."""
-        return {row: dict(cells) for row, cells in self.rows.items()}
+    def take_back(self, replaced: Replaced) -> None:
+        """Restore what the writes of a row replaced after a savepoint."""
+        row = replaced.row
+        if self.reads.open:
+            self.reads.note_write(row, self.overlay(row))
+        added = len(row) if replaced.is_sent and row not in self.rows else -replaced.added_bytes
+        cells = self.rows.setdefault(row, {})
+        for column, value in replaced.cells.items():
+            if isinstance(value, Enum):
+                cells.pop(column, None)
+            else:
+                if replaced.is_sent:
+                    added += _size(value) - (_size(cells[column]) if column in cells else 0)
+                cells[column] = value
+            if column in replaced.taken_back:
+                self.taken_back.add((row, column))
+            else:
+                self.taken_back.discard((row, column))
+        if not cells:
+            keys, self._keys = self._keys, []
+            del self.rows[row]
+            drop_key(keys, row)
+            self._keys = keys
+        self.buffered_bytes = max(0, self.buffered_bytes + added)
+        if self.checked is not None:
+            for column in self._unnamed(replaced):
+                self.checked.pop((row, column), None)
 
-    def go_back(self, buffered: BufferedRows, left: BufferedRows, not_own: Iterable[OwnCell]) -> None:
-        """Replace the buffered rows by those of a savepoint. `left`: former values of cells sent since; `not_own`: sent
-        cells that are taken back."""
-        for row, cells in self.rows.items() if self.reads.open else ():
-            self.reads.note_write(row, cells)
-        self.rows, self._keys, self.buffered_bytes = {}, [], 0
-        for row, cells in chain(left.items(), buffered.items()):
-            self.put(row, dict(cells))
-        self.taken_back = set(not_own)
+    def _unnamed(self, replaced: Replaced) -> Collection[Column]:
+        """Return the cells that the commit did not name before the writes."""
+        if not replaced.names_all:
+            return replaced.unnamed
+        sent = () if replaced.is_filled else self.sent_by_row().get(replaced.row, ())
+        unwritten = {each for each, value in replaced.cells.items() if isinstance(value, Enum) and each not in sent}
+        return replaced.unnamed | replaced.taken_back | unwritten
 
     def forget_taken_back(self) -> None:
-        """Note that the store holds no version that was taken back."""
-        sent = self.sent_by_row()
+        """Note that the store holds no version that was taken back: the cells need not be buffered either."""
+        sent, rows = self.sent_by_row(), dict(self.rows)
         for row, column in self.taken_back:
             sent[row].discard(column)
             if not sent[row]:
                 del sent[row]
-        self.taken_back = set()
+            if row in rows:
+                rows[row] = {each: value for each, value in rows[row].items() if each != column}
+                if not rows[row]:
+                    del rows[row]
+        self.rows, self._keys, self.taken_back = rows, [], set()
+        self.buffered_bytes *= bool(rows)
 
     def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
         """Before a put: record the cells that the commit names, once there are cells that it does not name."""
@@ -128,8 +159,7 @@ class WriteBuffer(puts.Buffered):
 
     def buffered_keys(self, key_range: KeyRange) -> Sequence[bytes]:
         """Return the rows with buffered cells in the range, ascending."""
-        if len(self._keys) != len(self.rows):  # rows are added one by one, and removed all at once
-            self._keys = sorted(self.rows)
+        self._keys = keys_in_order(self._keys, self.rows)
         first = bisect_left(self._keys, key_range.start)
         last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
         return self._keys[first:last]
@@ -238,6 +268,35 @@ class WriteBuffer(puts.Buffered):
         return bool(self.rows or self._sent or self._batches or self.claims)
 
 
+def _size(value: bytes | None) -> int:
+    return puts.CELL_OVERHEAD_BYTES + (0 if value is None else len(value))
+
+
+# Keys in order
+
+
+def keys_in_order(keys: list[bytes], rows: dict[bytes, Any]) -> list[bytes]:
+    """Return the keys of `rows`, sorted. `keys`: the result for the first of these rows, which is reused: the cost is
+    that of the rows added since."""
+    added = list(islice(reversed(rows), len(rows) - len(keys)))
+    if _SORTED_MIN * len(added) > len(keys):
+        return sorted(chain(keys, added))
+    for key in reversed(added):  # in their order: an interrupt leaves the keys of the first rows
+        insort(keys, key)
+    return keys
+
+
+_SORTED_MIN: Final = 16
+"""Sorting all keys is cheaper if at least one in this many is new."""
+
+
+def drop_key(keys: list[bytes], key: bytes) -> None:
+    """Remove a key that was removed from the rows, if it is among the keys of the first rows."""
+    at = bisect_left(keys, key)
+    if at < len(keys) and keys[at] == key:
+        del keys[at]
+
+
 def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> dict[Column, bytes]:
     """Return `row` with the buffered writes over it, in the selected columns only."""
     result = dict(row)
@@ -339,8 +398,8 @@ class OpenRead:
         """Rows written or sent since the begin, with their cells that were buffered then."""
         self._unbuffered: set[bytes] = set()
         """Rows written since the begin, of which nothing was buffered then."""
-        self._keys: list[bytes] | None = None
-        """The keys of `_buffered`, sorted; computed on demand."""
+        self._keys: list[bytes] = []
+        """The first keys of `_buffered`, sorted (`keys_in_order`)."""
         self._shown: Collection[bytes] = ()
         self.stored: dict[bytes, RowOverlay] = {}
         """Rows written and sent since the begin, with their own cells that the store had then."""
@@ -360,8 +419,7 @@ class OpenRead:
 
     def noted_rows(self, key_range: KeyRange) -> list[bytes]:
         """Return the rows in the range with recorded buffered cells."""
-        if self._keys is None:
-            self._keys = sorted(self._buffered)
+        self._keys = keys_in_order(self._keys, self._buffered)
         first = bisect_left(self._keys, key_range.start)
         last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
         return self._keys[first:last]
@@ -390,7 +448,7 @@ class OpenRead:
     def end(self) -> None:
         """Note that nothing more is returned."""
         self.key_range = _NOTHING
-        self._buffered, self._keys, self.stored = {}, None, {}
+        self._buffered, self._keys, self.stored = {}, [], {}
         self._unbuffered.clear()
 
     def show_rows(self, rows: Collection[bytes]) -> None:
@@ -400,10 +458,12 @@ class OpenRead:
 
     def _forget(self, rows: Iterable[bytes]) -> None:
         for row in rows:
-            if self._buffered.pop(row, None) is None:
-                self._unbuffered.discard(row)
-            else:
-                self._keys = None
+            if row in self._buffered:
+                keys, self._keys = self._keys, []
+                del self._buffered[row]
+                drop_key(keys, row)
+                self._keys = keys
+            self._unbuffered.discard(row)
             self.stored.pop(row, None)
 
     # Notes before own writes change
@@ -411,7 +471,7 @@ class OpenRead:
     def note_write(self, row: bytes, buffered: RowOverlay) -> None:
         if self._is_ahead(row) and not self._knows(row):
             if buffered:
-                self._buffered[row], self._keys = dict(buffered), None
+                self._buffered[row] = dict(buffered)
             else:
                 self._unbuffered.add(row)
 
@@ -422,7 +482,7 @@ class OpenRead:
         for row, cells in rows.items():
             if self._is_ahead(row):
                 if not self._knows(row):
-                    self._buffered[row], self._keys = dict(cells), None
+                    self._buffered[row] = dict(cells)
                 elif row not in self.stored:
                     changed.add(row)
         return changed
