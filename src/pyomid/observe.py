@@ -171,10 +171,16 @@ class Metrics(Observer):
         except ModuleNotFoundError as error:
             raise Misuse("metrics need prometheus-client: install pyomid[metrics]") from error
         registry = REGISTRY if registry is None else registry
-        self._counters = {
-            name: Counter(PREFIX + name, text, [each for each in labels.split(",") if each], registry=registry)
-            for name, (text, labels) in COUNTERS.items()
-        }
+        try:
+            self._counters = {
+                name: Counter(PREFIX + name, text, [each for each in labels.split(",") if each], registry=registry)
+                for name, (text, labels) in COUNTERS.items()
+            }
+        except ValueError as error:  # prometheus-client's, for a name that is taken
+            raise Misuse(
+                "this registry has pyomid's metrics already: use one Metrics for all databases of a process, or give "
+                f"another registry ({error})"
+            ) from error
         self._seconds = Histogram(
             f"{PREFIX}operation_seconds", "Time of an operation", ["operation"], buckets=BUCKETS_S, registry=registry
         )

@@ -17,7 +17,7 @@ import pyomid
 import pyomid.aio
 from pyomid import observe
 from pyomid.client.database import Database
-from pyomid.errors import ConflictError
+from pyomid.errors import ConflictError, Misuse
 from pyomid.observe import Metrics, Observer, Operation, Spans
 
 pytestmark = pytest.mark.fast
@@ -170,3 +170,10 @@ def test_a_report_that_cannot_be_made_harms_no_transaction(
 
     monkeypatch.setattr(observe, "Operation", lacking)
     use(memory_url, [Notes()])
+
+
+def test_a_second_metrics_in_one_registry_is_refused_with_the_way_out() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    with pytest.raises(Misuse, match="use one Metrics for all databases"):
+        Metrics(registry)

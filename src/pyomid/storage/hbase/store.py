@@ -541,7 +541,7 @@ def _writing(table: str, batch: CellBatch) -> str:
 
 def _indeterminate(table: str, lost: int, whole: int) -> Unavailable:
     return Unavailable(
-        f"the reply to {lost} of {whole} row writes to {table} was lost: they may have taken place, and must not be "
-        "retried under the same version",
+        f"the reply to {lost} of {whole} row writes to {table} was lost: they may have taken place, and are not "
+        "retried under the same version (roll back and rerun the transaction, which writes under another)",
         table=table,
     )
