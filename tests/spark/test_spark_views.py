@@ -47,6 +47,21 @@ def test_views_select_and_insert_and_all_show_one_snapshot(spark: SparkSession, 
     assert spark.table("omid_stock").count() == 3
 
 
+def test_an_insert_keeps_what_it_does_not_name_in_a_view_as_in_sql(spark: SparkSession, url: str) -> None:
+    """Spark fills it with nulls before pyomid sees the rows; so a null keeps what is stored, on both ways."""
+    db = pyomid.spark.connect(spark, url)
+    db.sql("CREATE TABLE noted (k INT PRIMARY KEY, v INT, note STRING)")
+    db.sql("INSERT INTO noted VALUES (1, 1, 'kept')")
+    db.views(["noted"])
+    for insert in (db.sql, spark.sql):
+        insert("INSERT INTO noted (k, v) VALUES (1, 2)")
+        insert("INSERT INTO noted VALUES (1, 3, NULL)")
+        assert tuple(db.read("noted").first() or ()) == (1, 3, "kept")
+        db.sql("UPDATE noted SET v = NULL")
+        assert tuple(db.read("noted").first() or ()) == (1, None, "kept")
+    db.sql("DROP TABLE noted")
+
+
 def test_views_that_cannot_be_are_refused(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     with pytest.raises(UnknownTable, match="did you mean 'stock'"):

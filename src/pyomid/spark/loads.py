@@ -203,7 +203,10 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
     try:
         for table, view in names.items():
-            reader = _reader(db, table).option("_view", "true").options(**snapshot_options(conn, held.start_ts))
+            # Spark fills what an INSERT does not name with nulls: they keep what is stored, as in `SparkDatabase.sql`.
+            reader = (
+                _reader(db, table).options(_view="true", nulls="keep").options(**snapshot_options(conn, held.start_ts))
+            )
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
         held.end(conn)

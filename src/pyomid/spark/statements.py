@@ -324,7 +324,8 @@ class Statement:
             frame = frame.toDF(*names)
         mode = "overwrite" if root.args.get("overwrite") else "append"
         # The frame reads the statement's tables at this transaction's snapshot, so it is not a stale read.
-        return tx.write(_fitting(frame, info, self._what()), table, mode=mode)
+        # A null keeps what is stored, as a column that is not named does: a view's INSERT cannot tell the two apart.
+        return tx.write(_fitting(frame, info, self._what()), table, mode=mode, nulls="keep")
 
     def _inserted_frame(self, tx: SparkTransaction, root: exp.Expr, start: int) -> DataFrame:
         """Return the rows of INSERT's query, which begins at `start`; a WITH before INSERT belongs to it."""
