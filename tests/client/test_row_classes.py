@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import enum
 import typing
-from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, NewType, NotRequired, Required, TypedDict
+from abc import ABC, abstractmethod
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass, field, make_dataclass
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Protocol,
+    Required,
+    TypedDict,
+    TypeVar,
+)
 
+import attrs
+import pydantic
 import pytest
+import typing_extensions
 
 import pyomid
+import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType
 
@@ -108,7 +128,124 @@ class WithNotRequired(Partial):
     note: NotRequired[str | None]
 
 
+@dataclass
+class OwnInit:
+    """`@dataclass` keeps an `__init__` that the class has."""
+
+    id: int
+    cents: int
+
+    def __init__(self, id: int, cents: int) -> None:
+        self.id = id
+        self.cents = cents * 100
+
+
+@dataclass
+class OwnSetattr:
+    id: int
+    name: str
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, f"{value}!" if name == "name" else value)
+
+
+@dataclass
+class OwnNew:
+    id: int
+    name: str = field(init=False)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> OwnNew:
+        made = super().__new__(cls)
+        made.name = "made"
+        return made
+
+
+@dataclass(slots=True, kw_only=True)
+class SlottedBase:
+    id: int
+    made: int = field(init=False, default=1)
+
+
+@dataclass(slots=True, order=True, unsafe_hash=True)
+class Slotted(SlottedBase):
+    __hidden: str = field(default="h", repr=False, hash=False, metadata={"any": "thing"})
+    _private: float = field(default_factory=lambda: 1.5, compare=True)
+
+
+@dataclass
+class SameUpToCase:
+    id: int
+    a: int
+    A: int
+
+
+@dataclass
+class FieldNamedAsItsType:
+    id: int
+    str: str = "s"
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    id: int
+    value: T = None  # type: ignore[assignment]
+
+
+class TupleWithNew(NamedTuple("TupleWithNew", [("id", int), ("name", str)])):
+    __slots__ = ()
+
+    def __new__(cls, id: int, name: str) -> TupleWithNew:
+        return super().__new__(cls, id, f"{name}!")
+
+
+class TupleWithProperty(NamedTuple("TupleWithProperty", [("id", int), ("name", str)])):
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "from a property"
+
+
+class OfExtensions(typing_extensions.TypedDict):
+    id: typing_extensions.ReadOnly[int]
+    name: NotRequired[Annotated[str, "string"]]
+
+
+Functional = TypedDict("Functional", {"id": int, "a name": "NotRequired[str]", "class": Required[str]})
+
+
+@pydantic.dataclasses.dataclass
+class OfPydantic:
+    id: int
+    name: str = "a"
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+@dataclass
+class WithEnum:
+    id: int
+    colour: Annotated[Colour, "string"] = Colour.RED
+
+
 ROWS: list[tuple[type, Any]] = [
+    (OwnInit, OwnInit(1, 5)),
+    (OwnSetattr, OwnSetattr(1, "a")),
+    (OwnNew, OwnNew(1)),
+    (Slotted, Slotted(id=1)),
+    (SameUpToCase, SameUpToCase(1, 2, 3)),
+    (FieldNamedAsItsType, FieldNamedAsItsType(1)),
+    (TupleWithNew, TupleWithNew(1, "a")),
+    (TupleWithProperty, TupleWithProperty(1, "a")),
+    (OfExtensions, OfExtensions(id=1)),
+    (OfExtensions, OfExtensions(id=1, name="a")),
+    (Functional, {"id": 1, "class": "c"}),
+    (OfPydantic, OfPydantic(1, "b")),
+    (WithEnum, WithEnum(1)),
+    (WithNotRequired, {"id": 1, "note": "b"}),
     (Computed, Computed(1, 3, 4)),
     (Frozen, Frozen(1)),
     (Changed, Changed(1, 5)),
@@ -152,22 +289,155 @@ class NeedsInitVar:
 
 
 @dataclass(init=False)
-class OwnInit:
+class OtherInit:
     id: int
 
     def __init__(self, number: int) -> None:
         self.id = number
 
 
-REFUSED: list[tuple[type, str]] = [(NeedsInitVar, "scale"), (OwnInit, "'id'")]
+@dataclass(init=False)
+class NoInit:
+    id: int
+
+
+@dataclass
+class PositionalInit:
+    id: int
+
+    def __init__(self, id: int, /) -> None:
+        self.id = id
+
+
+class Undecorated(Base):
+    extra: int = 0
+
+
+class Mixin:
+    extra: int
+    kind: ClassVar[int]
+
+
+@dataclass
+class WithMixin(Mixin):
+    id: int
+
+
+class TupleWithMore(Tuple):
+    extra: int = 0
+
+
+@dataclass
+class WithProperty:
+    id: int
+    extra: int
+
+    @property  # type: ignore[no-redef]
+    def extra(self) -> int:
+        return self._extra * 2
+
+    @extra.setter
+    def extra(self, value: int) -> None:
+        self._extra = value
+
+
+class Doubling:
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, row: object, owner: type) -> int:
+        return 7 if row is None else 2 * int(getattr(row, self._name))
+
+    def __set__(self, row: object, value: int) -> None:
+        setattr(row, self._name, value)
+
+
+@dataclass
+class WithDescriptor:
+    id: int
+    extra: int = Doubling()  # type: ignore[assignment]
+
+
+@dataclass
+class Abstract(ABC):
+    id: int
+
+    @abstractmethod
+    def extra(self) -> None: ...
+
+
+@dataclass
+class OfProtocol(Protocol):
+    id: int
+
+
+class OfEnum(Base, enum.Enum):
+    RED = 1
+
+
+@dataclass
+class UnresolvedDefault:
+    id: int
+    extra: Nowhere = 5  # type: ignore[name-defined]  # noqa: F821
+
+
+class UnresolvedTuple(NamedTuple):
+    id: int
+    extra: Nowhere = 5  # type: ignore[name-defined]  # noqa: F821
+
+
+class UnresolvedDict(TypedDict, total=False):
+    id: Required[int]
+    extra: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (NeedsInitVar, "'scale'"),
+    (OtherInit, "'id'"),
+    (NoInit, "'id'"),
+    (PositionalInit, "'id'"),
+    (Undecorated, "'extra'.*Undecorated"),
+    (WithMixin, "'extra'.*Mixin"),
+    (TupleWithMore, "'extra'.*TupleWithMore"),
+    (WithProperty, "'extra'.*property"),
+    (WithDescriptor, "'extra'.*Doubling"),
+    (Abstract, "Abstract.*abstract"),
+    (OfProtocol, "OfProtocol.*abstract"),
+    (OfEnum, "OfEnum"),
+    (UnresolvedDefault, "'extra'.*Nowhere"),
+    (UnresolvedTuple, "'extra'.*Nowhere"),
+    (UnresolvedDict, "'extra'.*Nowhere"),
+    (attrs.make_class("OfAttrs", ["id", "extra"]), "OfAttrs"),
+    (pydantic.create_model("OfPydantic", id=int, extra=int), "OfPydantic"),
+    (Box[int], "Box"),
+]
 
 
 @pytest.mark.parametrize(("kind", "named"), REFUSED, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_class_that_no_row_can_be_made_of_is_refused_as_a_codec(memory_db: Database, kind: Any, named: str) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int}, row_key="id")
+    memory_db.table_schema("rows", {"id": int, "extra": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(MisuseType, match=named):
         tx.table("rows", codec=kind)
+
+
+@pytest.mark.parametrize("kind", [Undecorated, WithMixin, TupleWithMore], ids=lambda each: each.__name__)
+def test_an_annotation_that_makes_no_field_makes_no_column(memory_db: Database, kind: Any) -> None:
+    memory_db.create_table("rows", ["f"])
+    with pytest.raises(MisuseType, match="'extra'"):
+        memory_db.table_schema("rows", kind, row_key="id")
+
+
+async def test_asyncio_refuses_the_same(memory_url: str) -> None:
+    async with await pyomid.aio.connect(memory_url) as db:
+        await db.create_table("rows", ["f"])
+        await db.table_schema("rows", {"id": int, "extra": int}, row_key="id")
+        async with db.begin() as tx:
+            with pytest.raises(MisuseType, match="'extra'"):
+                await tx.table("rows", codec=WithMixin)
+            rows = await tx.table("rows", codec=Base)
+            await rows.put(Base(1))
+            assert await rows.get(1) == Base(1)
 
 
 def test_a_field_whose_column_is_missing_is_named_though_init_does_not_take_it(memory_db: Database) -> None:
@@ -185,24 +455,188 @@ def test_an_annotation_that_does_not_resolve_is_named(memory_db: Database) -> No
 
 
 @dataclass
+class Unresolved:
+    id: int
+    extra: Nowhere  # type: ignore[name-defined]  # noqa: F821
+    more: Nowhere | None = None  # type: ignore[name-defined]  # noqa: F821
+    fixed: Nowhere = field(default=None)  # type: ignore[name-defined]  # noqa: F821
+
+
+class UnresolvedRequired(TypedDict):
+    id: int
+    extra: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+
+OfText = make_dataclass("OfText", [("id", int), "name"])
+OfNames = namedtuple("OfNames", ["id", "name"], defaults=["x"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (Unresolved, Unresolved(1, 2)),
+        (UnresolvedRequired, {"id": 1, "extra": 2}),
+        (OfText, OfText(1, "a")),
+        (OfNames, OfNames(1, "a")),
+        (OfNames, OfNames(1, None)),
+        (Box, Box(1, "a")),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_type_that_is_not_known_is_not_needed(memory_db: Database, kind: Any, row: Any) -> None:
+    """Values have the types of the columns; a field's own type decides about its default only."""
+    memory_db.create_table("rows", ["f"])
+    columns = {"id": int, "extra": int, "more": int, "fixed": int, "name": str, "value": str}
+    memory_db.table_schema("rows", columns, row_key="id")
+    with memory_db.begin() as tx:
+        rows = tx.table("rows", codec=kind)
+        rows.put(row)
+        assert rows.get(1) == row
+
+
+Name = NewType("Name", str)
+MaybeName = typing_extensions.TypeAliasType("MaybeName", str | None)
+Flag = typing.Literal["a", "b"]
+
+
+@dataclass
 class Newer:
     id: int
     count: int = 7
     tags: str | None = "none yet"
-    name: str = field(default_factory=lambda: "nobody")
+    name: Name = field(default_factory=lambda: Name("nobody"))
+    alias: MaybeName = "alias"
+    flag: Flag = "a"
+    anything: object = "any"
+    computed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.computed = 2 * self.id
 
 
-def test_a_default_serves_a_row_that_is_older_than_its_column(memory_db: Database) -> None:
+class NewerTuple(NamedTuple):
+    id: int
+    count: int = 7
+    tags: str | None = "none yet"
+
+
+class NewerDict(TypedDict):
+    id: int
+    count: NotRequired[int]
+    tags: str | None
+
+
+@pytest.fixture
+def newer_db(memory_db: Database) -> Iterator[Database]:
+    """A row 1, and columns that are newer."""
     memory_db.create_table("rows", ["f"])
     memory_db.table_schema("rows", {"id": int}, row_key="id")
     with memory_db.begin() as tx:
         tx.table("rows", codec=dict).put({"id": 1})
-    memory_db.alter_columns("rows", add={"count": int, "tags": str, "name": str})
+    texts = dict.fromkeys(["tags", "name", "alias", "flag", "anything"], str)
+    memory_db.alter_columns("rows", add={"count": int, **texts, "computed": int})
+    return memory_db
+
+
+DEFAULTS: list[tuple[Any, Any]] = [
+    (Newer, Newer(1, 7, None, Name("nobody"), None, "a", None)),
+    (NewerTuple, NewerTuple(1, 7, None)),
+    (NewerDict, {"id": 1, "tags": None}),
+]
+
+
+@pytest.mark.parametrize(("kind", "row"), DEFAULTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_default_serves_a_row_that_is_older_than_its_column(newer_db: Database, kind: Any, row: Any) -> None:
+    with newer_db.begin() as tx:
+        assert tx.table("rows", codec=kind).get(1) == row
+        assert list(tx.table("rows", codec=kind).scan()) == [row]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (Newer, Newer(1, 8, None, Name("b"), None, "b", None)),
+        (NewerTuple, NewerTuple(1, 8, None)),
+        (NewerDict, {"id": 1, "count": 8, "tags": None}),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_none_stays_none(newer_db: Database, kind: Any, row: Any) -> None:
+    with newer_db.begin() as tx:
+        tx.table("rows", codec=kind).put(row)
+    with newer_db.begin() as tx:
+        assert tx.table("rows", codec=kind).get(1) == row
+
+
+def _not_computed() -> Newer:
+    row = Newer(1)
+    row.computed = None  # type: ignore[assignment]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "named"),
+    [
+        (Newer, Newer(1, None), "count"),  # type: ignore[arg-type]
+        (Newer, _not_computed(), "computed"),
+        (NewerTuple, NewerTuple(1, None), "count"),  # type: ignore[arg-type]
+        (NewerDict, {"id": 1, "count": None, "tags": None}, "count"),
+    ],
+)
+def test_none_is_refused_where_it_would_come_back_as_the_default(
+    newer_db: Database, kind: Any, row: Any, named: str
+) -> None:
+    with newer_db.begin() as tx, pytest.raises(MisuseType, match=f"'{named}' is None"):
+        tx.table("rows", codec=kind).put(row)
+
+
+def test_a_typed_dict_has_the_keys_that_it_declares(newer_db: Database) -> None:
+    with newer_db.begin() as tx:
+        rows = tx.table("rows", codec=NewerDict)
+        with pytest.raises(MisuseType, match="lacks the key 'tags'"):
+            rows.put({"id": 1})  # type: ignore[typeddict-item]
+        with pytest.raises(MisuseType, match="the key 'name'"):
+            rows.put({"id": 1, "tags": None, "name": "a"})  # type: ignore[typeddict-unknown-key]
+
+
+@dataclass
+class Extended(Base):
+    extra: int = 0
+
+
+class RenamedTuple(Tuple):
+    pass
+
+
+@pytest.mark.parametrize(("kind", "row"), [(Base, Extended(1, 2)), (Tuple, RenamedTuple(1)), (Base, {"id": 1})])
+def test_a_row_of_another_class_is_refused(memory_db: Database, kind: Any, row: Any) -> None:
+    """Of a subclass, too: its own fields would be lost."""
+    memory_db.create_table("rows", ["f"])
+    memory_db.table_schema("rows", {"id": int, "name": str, "extra": int}, row_key="id")
+    with memory_db.begin() as tx, pytest.raises(MisuseType, match=f"is {type(row).__name__}, not {kind.__name__}"):
+        tx.table("rows", codec=kind).put(row)
+
+
+@dataclass
+class Once:
+    id: int
+    cents: int
+
+    def __post_init__(self) -> None:
+        if self.cents > 100:
+            raise ValueError("too many cents")
+        self.cents *= 100
+
+
+def test_what_a_class_would_refuse_when_it_is_read_is_refused_when_it_is_put(memory_db: Database) -> None:
+    memory_db.create_table("rows", ["f"])
+    memory_db.table_schema("rows", Once, row_key="id")
     with memory_db.begin() as tx:
-        assert tx.table("rows", codec=Newer).get(1) == Newer(1, 7, None, "nobody")
-        tx.table("rows", codec=Newer).put(Newer(2, 8, None, "b"))
-    with memory_db.begin() as tx:
-        assert tx.table("rows", codec=Newer).get(2) == Newer(2, 8, None, "b")
+        rows = tx.table("rows", codec=Once)
+        rows.put(Once(1, 1))
+        assert rows.get(1) == Once(1, 1)
+        with pytest.raises(MisuseType, match="too many cents"):
+            rows.put(Once(2, 2))
 
 
 def test_an_attribute_that_was_never_set_is_named(memory_db: Database) -> None:
@@ -223,6 +657,33 @@ def test_a_key_column_is_named_exactly(memory_db: Database, give: Callable[[], A
     with pytest.raises(Misuse, match="' a'"):
         memory_db.table_schema("rows", {"a": int}, row_key=give())
     memory_db.table_schema("rows", {" a": int, "b": int}, row_key=give())
+
+
+def test_a_column_is_named_by_text(memory_db: Database) -> None:
+    memory_db.create_table("rows", ["f"])
+    with pytest.raises(MisuseType, match="1 is int"):
+        memory_db.table_schema("rows", {"id": int, 1: int}, row_key="id")  # type: ignore[dict-item]
+
+
+SURROGATE = "a\ud800"
+
+NAMING: list[Callable[[Database], object]] = [
+    lambda db: db.table_schema("rows", {SURROGATE: int}, row_key=[SURROGATE]),
+    lambda db: db.table_schema("rows", {"a": int, SURROGATE: int}, row_key="a"),
+    lambda db: db.table_schema("rows", {"a": int, "b": int}, row_key="a", mapping={"b": f"f:{SURROGATE}"}),
+    lambda db: db.alter_columns("named", add={SURROGATE: int}),
+    lambda db: db.alter_columns("named", rename={"a": SURROGATE}),
+    lambda db: db.create_table("other", [SURROGATE]),
+]
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_a_name_that_is_not_utf8_is_refused(memory_db: Database, name: Callable[[Database], object]) -> None:
+    for table in ("rows", "named"):
+        memory_db.create_table(table, ["f"])
+    memory_db.table_schema("named", {"a": int}, row_key="a")
+    with pytest.raises(Misuse, match=r"ud800|xed"):
+        name(memory_db)
 
 
 def test_an_empty_name_among_key_columns_is_refused(memory_db: Database) -> None:

@@ -292,7 +292,7 @@ def check_limit(limit: object) -> int | None:
 
 def _family(family: object) -> bytes:
     if isinstance(family, str):
-        family = family.encode()
+        family = family.encode(errors="surrogatepass")  # refused below
     if not isinstance(family, bytes):
         raise MisuseType(f"family {family!r} is {type(family).__name__}, not str or bytes", value=family)
     if (

@@ -31,6 +31,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pyomid.errors import MisuseType
+from pyomid.row_codec.annotations import aliased, qualifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,12 +125,6 @@ PYTHON_TYPES: Final[dict[object, str]] = {
 }
 
 
-_WRAPPERS: Final = tuple(
-    getattr(typing, name) for name in ("Final", "Required", "NotRequired", "ReadOnly") if hasattr(typing, name)
-)
-"""What a class says about a field beside its type."""
-
-
 def type_of_python(name: str, kind: Any) -> str:
     """Return the Spark type of column `name` for a Python type, an annotation, or the name of a type."""
     if isinstance(kind, str):
@@ -137,10 +132,10 @@ def type_of_python(name: str, kind: Any) -> str:
     if typing.get_origin(kind) is Annotated:
         named = next((each for each in kind.__metadata__ if isinstance(each, str)), None)
         return type_of_python(name, named or kind.__origin__)
-    if typing.get_origin(kind) in _WRAPPERS:
+    if qualifier(kind) is not None:
         return type_of_python(name, typing.get_args(kind)[0])
-    if isinstance(kind, typing.NewType):
-        return type_of_python(name, kind.__supertype__)
+    if (alias := aliased(kind)) is not None:
+        return type_of_python(name, alias)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         others = [each for each in typing.get_args(kind) if each is not type(None)]
         if len(others) == 1:

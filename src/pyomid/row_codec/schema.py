@@ -19,13 +19,13 @@ import dataclasses
 import difflib
 import json
 import re
-import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any, Final
 
 from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.annotations import Unresolved, field_annotations
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type, type_of_python
 from pyomid.row_codec.row_key import key_layout
 from pyomid.types import SHADOW_SUFFIX, Column, ColumnSchema, RowKeyPart, TableInfo, TableSchema
@@ -53,25 +53,25 @@ class Field:
 def fields_of(columns: object) -> list[Field]:
     """Return the fields of a mapping of names to types, or of a class with annotations."""
     if isinstance(columns, type):
-        columns = stored_annotations(columns)
+        columns = _resolved(columns)
     if not isinstance(columns, Mapping) or not columns:
         raise MisuseType(f"columns {columns!r} is neither a class with annotations nor a mapping of names to types")
-    return [Field(str(name), type_of_python(str(name), kind)) for name, kind in columns.items()]
+    for name in columns:
+        if not isinstance(name, str):
+            raise MisuseType(f"columns: {name!r} is {type(name).__name__}, not a column name", column=name)
+    return [Field(name, type_of_python(name, kind)) for name, kind in columns.items()]
 
 
-def stored_annotations(kind: type) -> dict[str, Any]:
-    """Return the annotations of the fields of a row class. `MisuseType` names one that does not resolve."""
-    try:
-        hints = typing.get_type_hints(kind, include_extras=True)
-    except NameError as error:
-        raise MisuseType(
-            f"class {kind.__name__}: an annotation does not resolve: {error}; define that name in the class's module, "
-            "or give the columns as a mapping of names to types",
-            value=kind,
-        ) from error
-    if dataclasses.is_dataclass(kind):
-        return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
+def _resolved(kind: type) -> dict[str, Any]:
+    annotations = field_annotations(kind)
+    for name, annotation in annotations.items():
+        if isinstance(annotation, Unresolved):
+            raise MisuseType(
+                f"class {kind.__name__}: the annotation of {name!r} does not resolve ({annotation.error}); define that "
+                "name in the class's module, or give the columns as a mapping of names to types",
+                column=name,
+            )
+    return annotations
 
 
 def type_name(json_value: object) -> str:
@@ -90,6 +90,16 @@ def _nullable(json_value: Any) -> Any:
     flags = {name: True for name in ("containsNull", "valueContainsNull", "nullable") if name in json_value}
     metadata: dict[str, Any] = {"metadata": {}} if "metadata" in json_value else {}
     return {name: _nullable(value) for name, value in json_value.items()} | flags | metadata
+
+
+def utf8(text: str, what: str) -> bytes:
+    """Return a name as bytes. `Misuse` if it has a lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Misuse(
+            f"{what} {text!r} has the lone surrogate {text[error.start]!r}, which is not a character", column=text
+        ) from None
 
 
 def names_in(text: str, what: str) -> list[str]:
@@ -169,7 +179,7 @@ def column_mapping(mapping: Mapping[str, str | bytes | Column]) -> dict[str, Col
         if not isinstance(place, Column):
             if not isinstance(place, str | bytes):
                 raise MisuseType(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
-            raw = place.encode() if isinstance(place, str) else place
+            raw = utf8(place, f"the place of {name!r}") if isinstance(place, str) else place
             family, colon, qualifier = raw.partition(b":")
             if not colon or not family:
                 raise Misuse(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
@@ -195,7 +205,8 @@ def make_schema(
     columns = []
     for field in fields:
         column_type(field.spark_type, field.name)
-        place = None if field.name in keys else mapping.get(field.name, Column(family, field.name.encode()))
+        qualifier = utf8(field.name, "column name")
+        place = None if field.name in keys else mapping.get(field.name, Column(family, qualifier))
         if place is not None:
             _check_place(field.name, place)
         columns.append(ColumnSchema(field.name, field.spark_type, place))
@@ -307,7 +318,8 @@ def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapp
     columns = list(schema.columns)
     for field in added:
         column_type(field.spark_type, field.name)
-        place = mapping.get(field.name) or free_place(schema, columns, Column(family, field.name.encode()))
+        qualifier = utf8(field.name, "column name")
+        place = mapping.get(field.name) or free_place(schema, columns, Column(family, qualifier))
         _check_place(field.name, place)
         if place in schema.retired:
             raise Misuse(
@@ -504,6 +516,7 @@ def _check_names(info: TableInfo, schema: TableSchema, changes: ColumnChanges) -
     for name in changes.rename.values():
         if not isinstance(name, str) or not name:
             raise MisuseType(f"table {info.name!r}: {name!r} is not a column name", value=name)
+        utf8(name, "column name")
 
 
 def _check_names_differ(info: TableInfo, names: Sequence[str]) -> None:

@@ -234,6 +234,10 @@ def pandas_table(frame: Any) -> pa.Table:
     return table
 
 
+def _reason(error: Exception) -> object:
+    return error if isinstance(error, UnicodeError) else error.args[0]
+
+
 def _arrow_of_pandas(frame: Any) -> pa.Table:
     """Return a frame's columns as Arrow. `MisuseType` names the column that Arrow does not convert."""
     pa = imported_pyarrow()
@@ -242,7 +246,7 @@ def _arrow_of_pandas(frame: Any) -> pa.Table:
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
         if len(frame.columns) == 1:
             name = frame.columns[0]
-            raise MisuseType(f"column {name!r} cannot be converted to Arrow: {error.args[0]}", column=name) from error
+            raise MisuseType(f"column {name!r} cannot be converted to Arrow: {_reason(error)}", column=name) from error
         for place in range(len(frame.columns)):
             _arrow_of_pandas(frame.iloc[:, place : place + 1])
         raise  # no column alone is the reason

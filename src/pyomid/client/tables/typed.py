@@ -49,7 +49,7 @@ class Shape(Generic[RowT]):
             self._taken: Callable[[Any], Mapping[str, Any]] = self._of_json
         elif codec is dict:
             self._made, self._taken = dict, self._of_mapping
-        elif (found := row_class(codec)) is not None:
+        elif isinstance(codec, type) and (found := row_class(codec)) is not None:
             names, self._made, self._taken = found
         else:
             raise MisuseType(f'codec {codec!r} is not a dataclass, NamedTuple, TypedDict, dict or "json"', value=codec)
