@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import watched_descriptors
 from portions import examples
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control began this in the background
@@ -46,6 +47,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.function).parameters}
     pyfuncitem.funcargs.get("on_loop", asyncio.run)(pyfuncitem.function(**arguments))
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail the test after which a lock of a folder is lost, or a file of one is open where it must not be."""
+    found = list(watched_descriptors.faults(getattr(item, "funcargs", {}).get("tmp_path")))
+    yield
+    assert not found, found
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

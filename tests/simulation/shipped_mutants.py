@@ -669,6 +669,12 @@ SHIPPED_MUTANTS: Final = (
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
         ("storage.embedded.environment:Environment._check_file", answers(None)),
     ),
+    _m(
+        "C16",
+        "a process that read its folder's lock file counts as dead: its readers' pages are reused",
+        "tests/storage/test_lmdb_files.py::test_reading_the_folders_files_ends_no_reader[opened-alone]",
+        ("storage.embedded.lmdb_files:_lock", answers(False)),
+    ),
     # Own writes
     _m(
         "C15",

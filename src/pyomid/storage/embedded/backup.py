@@ -53,15 +53,7 @@ import lmdb
 from pyomid.config import path_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse, OmidError
-from pyomid.storage.embedded.environment import (
-    DATA_FILE,
-    Environment,
-    HeldState,
-    Transaction,
-    mapped,
-    open_environment,
-    release,
-)
+from pyomid.storage.embedded.environment import Environment, HeldState, Transaction, mapped, open_environment, release
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
     DATA_FOLDER,
@@ -81,6 +73,7 @@ from pyomid.storage.embedded.layout import (
     write_durably,
 )
 from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, note_copied, read_identity
+from pyomid.storage.embedded.lmdb_files import DATA_FILE, open_lmdb
 from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
 
@@ -247,6 +240,7 @@ def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list
                 held.copy_to(path / DATA_FOLDER)
                 os.chmod(path / DATA_FOLDER / DATA_FILE, 0o600)
             found = held.get(EPOCH, ID_NAME) or b"", held.counts()
+            held.check()
     finally:
         held.end()
     crash_point("storage.backup.copied")
@@ -571,7 +565,7 @@ def differences(old: Records, new: Records) -> Iterator[tuple[bytes, bytes | Non
 def _opened(folder: Path) -> lmdb.Environment:
     """Open a backup's environment. It never changes, so it needs no locks and may be on a read-only file system."""
     try:
-        return lmdb.open(os.fspath(folder), readonly=True, lock=False, create=False, max_dbs=len(DATABASES))
+        return open_lmdb(folder, readonly=True, lock=False, create=False, max_dbs=len(DATABASES))
     except lmdb.Error as error:
         raise mapped(error, folder / DATA_FILE) from error
 

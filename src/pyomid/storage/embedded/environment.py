@@ -11,6 +11,8 @@ LMDB's conditions, and how this module meets them:
     a child of fork must not use or close it            forks wait until no call is inside; then the child's close of
                                                         its copy frees nothing of the parent's
     dead readers pin old pages                          they are removed at the opening, and once per second by writers
+    a process must not close another descriptor of      its locks belong to a descriptor of ours (`lmdb_files`)
+    the lock file, which would end its locks
 
 Every commit keeps LMDB's own order: its pages are synced, then its root page is written through a descriptor with
 O_DSYNC, and only then does LMDB publish the transaction's number in the lock file (`mdb_env_write_meta`), where every
@@ -18,9 +20,10 @@ transaction begins (`mdb_txn_renew0`). So no process sees a state that a loss of
 NOMETASYNC and NOSYNC would break this; they are never used.
 
 An open environment stays open when its folder is removed or replaced: LMDB would continue in files that no other
-process finds. So each write first checks, inside its transaction, whether the file under the name is the open one, and
-refuses if it is not; reads check every `LOOK_S`. A snapshot handed out by the TSO of the next folder is never read in
-the former folder, because starting that TSO takes longer.
+process finds. So each write first checks, inside its transaction, whether the files under the names are the open ones,
+and refuses if they are not; reads check every `LOOK_S`, and again at the end of one that lasted: with another lock
+file, no other process would see this one's readers. A snapshot handed out by the TSO of the next folder is never read
+in the former folder, because starting that TSO takes longer.
 
 Forks are also the reason why read transactions are not kept between calls: if the parent held one during a fork, the
 child's close would release it in the lock file.
@@ -45,29 +48,15 @@ import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.checks import ProcessGuard
+from pyomid.storage.embedded.lmdb_files import DATA_FILE, LMDB_LOCK_FILE, hold_locks, make_lock_file, open_lmdb
 from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
-from pyomid.system import (
-    FileId,
-    file_id,
-    file_mode,
-    inside,
-    is_shared,
-    occupy_standard,
-    open_own,
-    refuse_nested,
-    reserve,
-)
+from pyomid.system import FileId, file_id, file_mode, id_at, inside, is_shared, refuse_nested
 
 T = TypeVar("T")
 Transaction = Any
 """`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
 Commit = tuple[FileId, int]
 """A data file, and the number of an LMDB transaction in it."""
-DATA_FILE: Final = "data.mdb"
-_LOCK: Final = "lock.mdb"
-_LOCK_BYTES: Final = 1 << 14
-"""The beginning of LMDB's lock file: its head, and the slots of 200 readers."""
-
 MAP_BYTES_DEFAULT: Final = 1 << 40
 """Address space, not disk space: the file grows with its content. 1 TiB of the 128 TiB of a Linux process."""
 _MAP_BYTES_MIN: Final = 1 << 26
@@ -164,6 +153,10 @@ class Environment:
         self._looked_s = time.monotonic()
         self.databases: dict[bytes, Any] = {}
         self._turn: WriterTurn | None = None
+        self._lock_file = os.fspath(folder / LMDB_LOCK_FILE)
+        self._locks = -1
+        """The descriptor that holds LMDB's locks; -1 while LMDB is closed."""
+        self._lock_id: FileId = (0, 0)
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; constant inside a transaction."""
         self._open()
@@ -183,7 +176,10 @@ class Environment:
             with self._begin(call, write=False) as transaction:
                 if time.monotonic() - self._looked_s > LOOK_S:
                     self._check_file()
-                return work(transaction, *arguments)
+                result = work(transaction, *arguments)
+                if time.monotonic() - self._looked_s > LOOK_S:
+                    self._check_file()
+                return result
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
@@ -358,7 +354,7 @@ class Environment:
         if not self._panicked or self._closed:
             return
         self._check_file()
-        self._lmdb.close()
+        self._close_lmdb()
         self._open()
         self._panicked = False
 
@@ -367,14 +363,24 @@ class Environment:
         self._alone(self._close)
 
     def _close(self) -> None:
-        self._lmdb.close()
+        self._close_lmdb()
         if self._turn is not None:
             self._turn.close()
+
+    def _close_lmdb(self) -> None:
+        self._lmdb.close()
+        self._release_locks()
+
+    def _release_locks(self) -> None:
+        locks, self._locks = self._locks, -1
+        if locks >= 0:
+            os.close(locks)
 
     def close_in_child(self) -> None:
         """Free the child's copy after a fork, which waited until no call was inside."""
         if self._turn is not None:
             self._turn.close()
+        self._release_locks()
         if not self._inside:
             self._lmdb.close()
 
@@ -432,7 +438,7 @@ class Environment:
 
     @property
     def is_in_place(self) -> bool:
-        return _data_file(self._file) == self.data_file
+        return _data_file(self._file) == self.data_file and id_at(self._lock_file) == self._lock_id
 
     def check_in_place(self) -> None:
         """Raise `Misuse` if the last write went to files that no other process finds: it must not be acknowledged."""
@@ -441,7 +447,8 @@ class Environment:
     def _check_file(self, what: str = "nothing was read or written") -> None:
         if not self.is_in_place:
             raise Misuse(
-                f"the folder {self._folder.parent} was removed or replaced while it was open: {what}; connect again",
+                f"the folder {self._folder.parent}, or the file {DATA_FILE} or {LMDB_LOCK_FILE} in it, was removed or "
+                f"replaced while it was open: {what}; close the database and connect again",
                 folder=str(self._folder),
             )
         self._looked_s = time.monotonic()
@@ -452,7 +459,7 @@ class Environment:
         before = _data_file(self._file)
         self._open_map()
         if self.data_file != before:
-            self._lmdb.close()
+            self._close_lmdb()
             raise Unavailable(f"the embedded store in {self._folder} was replaced while it was opened")
 
     def _open_map(self) -> None:
@@ -470,18 +477,21 @@ class Environment:
                     raise self._mapped(error) from error
                 map_bytes //= 4
         try:
+            self._locks = hold_locks(self._folder, self._lmdb)
+            self._lock_id = file_id(os.fstat(self._locks))
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
             self.data_file = file_id(os.stat(self._file))
-        except (lmdb.Error, OSError) as error:
-            self._lmdb.close()
-            raise self._mapped(error) from error
+        except BaseException as error:
+            self._close_lmdb()
+            if isinstance(error, (lmdb.Error, OSError)):
+                raise self._mapped(error) from error
+            raise
 
     def _open_with(self, map_bytes: int) -> lmdb.Environment:
-        occupy_standard()
-        return lmdb.open(
-            os.fspath(self._folder),
-            map_size=map_bytes,
+        return open_lmdb(
+            self._folder,
+            map_bytes,
             create=False,
             max_dbs=len(self._names),
             max_readers=READERS_MAX,
@@ -557,6 +567,10 @@ class HeldState:
         databases = self._environment.databases.values()
         return [int(self._transaction.stat(database)["entries"]) for database in databases]
 
+    def check(self) -> None:
+        """Raise `Misuse` if the folder's files are no longer those that this process opened: what was read is void."""
+        self._environment._check_file()
+
     def end(self) -> None:
         """Release the state. Idempotent."""
         if self._transaction is not None:
@@ -564,21 +578,6 @@ class HeldState:
             self._transaction = None
         if self in self._environment._inside:
             self._environment._inside.remove(self)
-
-
-def make_lock_file(folder: Path, *, shared: bool) -> None:
-    """Create LMDB's lock file and allocate its beginning. LMDB maps the file, which starts as a hole: touching that on
-    a full disk would kill the process. An existing file is left alone: if LMDB has it open, a close here would release
-    LMDB's locks."""
-    path = folder / _LOCK
-    with suppress(FileNotFoundError):
-        if os.stat(path).st_size >= _LOCK_BYTES:
-            return
-    file = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
-    try:
-        reserve(file, _LOCK_BYTES)
-    finally:
-        os.close(file)
 
 
 def _is_open(transaction: Transaction) -> bool:

@@ -17,25 +17,9 @@ from typing import Final
 import lmdb
 
 from pyomid.errors import Misuse, OmidError
-from pyomid.storage.embedded.environment import (
-    DATA_FILE,
-    MAP_BYTES_DEFAULT,
-    READERS_MAX,
-    Environment,
-    make_lock_file,
-    mapped,
-    open_environment,
-)
-from pyomid.system import (
-    LAYOUT_FILE,
-    check_owner,
-    file_mode,
-    is_shared,
-    make_folder,
-    occupy_standard,
-    open_own,
-    sync_folder,
-)
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
+from pyomid.storage.embedded.lmdb_files import DATA_FILE, LMDB_LOCK_FILE, make_lock_file, open_lmdb
+from pyomid.system import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
 
 LAYOUT_VERSION: Final = 3
 DATA_FOLDER: Final = "data"
@@ -153,14 +137,13 @@ def _create_environment(path: Path, *, shared: bool) -> None:
     make_folder(path, shared=shared)
     make_lock_file(path, shared=shared)
     size, mode = _MAP_BYTES_TO_CREATE, file_mode(shared)
-    occupy_standard()
     try:
-        with lmdb.open(os.fspath(path), size, max_dbs=len(DATABASES), max_readers=READERS_MAX, mode=mode) as made:
+        with open_lmdb(path, size, max_dbs=len(DATABASES), max_readers=READERS_MAX, mode=mode) as made:
             for database in DATABASES:
                 made.open_db(database)
     except lmdb.Error as error:
         raise mapped(error, path) from error
-    for name in (DATA_FILE, "lock.mdb"):
+    for name in (DATA_FILE, LMDB_LOCK_FILE):
         os.chmod(path / name, mode)
     sync_folder(path)
 

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, with_columns_present
-from pyomid.storage.embedded.environment import DATA_FILE, Environment, Transaction
+from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import CELLS
+from pyomid.storage.embedded.lmdb_files import DATA_FILE
 from pyomid.storage.embedded.native import pages as page_kernels
 from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.native import records as record_kernels

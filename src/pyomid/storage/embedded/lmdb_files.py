@@ -1,0 +1,101 @@
+"""LMDB's two files as this process opens them: descriptors that no child inherits, and locks that outlive other
+descriptors.
+
+LMDB locks two bytes of `lock.mdb` with POSIX locks (`mdb_env_excl_lock`, `mdb_reader_pid` in `mdb.c`):
+
+    byte 0      shared, by each process that has the environment open. A process that can lock it exclusively takes
+                itself for the only one, and initializes the file: its mutexes and its table of readers
+    byte PID    by each process that reads. Without this lock its readers count as dead: writers reuse their pages
+
+The system releases all POSIX locks that a process has on a file when the process closes any descriptor of that file: a
+program that copies or checksums the folder in which it works would lose them, and read pages that others overwrite. So
+both locks are moved to a descriptor of our own, as locks of its open file description (F_OFD_SETLK). LMDB in other
+processes respects these likewise, and only the close of that descriptor releases them: it is close-on-exec, and a
+forked child closes its copy. LMDB never looks at its own locks again.
+
+A system without such locks keeps LMDB's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from pyomid.system import IS_LINUX, file_id, id_at, is_shared, occupy_standard, open_own, reserve
+
+DATA_FILE: Final = "data.mdb"
+LMDB_LOCK_FILE: Final = "lock.mdb"
+_LOCK_BYTES: Final = 1 << 14
+"""The beginning of LMDB's lock file: its head, and the slots of 200 readers."""
+_SHARED_BYTE: Final = 0
+_NO_SUCH_LOCKS: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def make_lock_file(folder: Path, *, shared: bool) -> None:
+    """Create LMDB's lock file and allocate its beginning. LMDB maps the file, which starts as a hole: touching that on
+    a full disk would kill the process. An existing file is left alone."""
+    path = folder / LMDB_LOCK_FILE
+    with suppress(FileNotFoundError):
+        if os.stat(path).st_size >= _LOCK_BYTES:
+            return
+    file = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
+    try:
+        reserve(file, _LOCK_BYTES)
+    finally:
+        os.close(file)
+
+
+def open_lmdb(folder: Path, map_bytes: int = 10 << 20, **options: Any) -> lmdb.Environment:
+    """Open LMDB in `folder`, with py-lmdb's `options`."""
+    occupy_standard()
+    environment = lmdb.open(os.fspath(folder), map_bytes, **options)
+    _keep_from_programs(folder / DATA_FILE)
+    return environment
+
+
+def _keep_from_programs(file: Path) -> None:
+    """Make this process's descriptors of the file close-on-exec: LMDB leaves one inheritable."""
+    wanted = id_at(file)
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):
+                if file_id(os.fstat(int(name))) == wanted:
+                    os.set_inheritable(int(name), False)
+
+
+def hold_locks(folder: Path, environment: lmdb.Environment) -> int:
+    """Move LMDB's locks to a new descriptor, and return it; the caller closes it after the environment. Call once,
+    right after the opening: no read may have begun.
+
+    Between the opening and this call another process may take itself for the first one, if a thread of this process
+    closes the lock file just then. That is harmless: nothing was read yet, and the first lock here waits until that
+    process has finished.
+    """
+    file = open_own(folder / LMDB_LOCK_FILE, os.O_RDWR, shared=is_shared(folder.parent))
+    try:
+        if IS_LINUX and _lock(file, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, _SHARED_BYTE):
+            environment.begin().abort()  # LMDB locks byte PID before its first read, and not again
+            fcntl.lockf(file, fcntl.LOCK_UN)
+            _lock(file, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, os.getpid())
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _lock(file: int, command: int, kind: int, byte: int) -> bool:
+    """Lock one byte for the open file description. False if the system has no such locks."""
+    try:
+        fcntl.fcntl(file, command, struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0))
+    except OSError as error:
+        if error.errno in _NO_SUCH_LOCKS:
+            return False
+        raise
+    return True

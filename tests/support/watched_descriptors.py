@@ -1,0 +1,63 @@
+"""What `conftest` checks after each test, while its fixtures still have folders open: this process has every lock of
+theirs, no program would inherit one of their files, and no process of the test has one as a standard descriptor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def is_of_a_folder(target: str) -> bool:
+    """Whether a database's folder has this file."""
+    return any(os.path.exists(f"{parent}/LAYOUT") for parent in map(str, Path(target).parents[:2]))
+
+
+def faults(folder: Path | None) -> Iterator[str]:
+    """`folder`: the test's, in which it makes its databases."""
+    if sys.platform != "linux" or os.environ.get("PYOMID_PORTABLE") == "1":
+        return
+    yield from _inheritable()
+    if folder is not None:
+        yield from _standard(f"{folder}/")
+    yield from _lost_locks()
+
+
+def _inheritable() -> Iterator[str]:
+    for fd, target in _descriptors("self"):
+        with suppress(OSError):
+            if os.get_inheritable(fd) and is_of_a_folder(target):
+                yield f"descriptor {fd}, of {target}, is inheritable"
+
+
+def _standard(folder: str) -> Iterator[str]:
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        for fd in range(3):
+            with suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+                if target.startswith(folder) and is_of_a_folder(target) and not target.endswith("tso.log"):
+                    yield f"process {pid} has {target} as descriptor {fd}"
+
+
+def _lost_locks() -> Iterator[str]:
+    """Locks of LMDB's lock files that LMDB of another process would not find."""
+    module = sys.modules.get("pyomid.storage.embedded.environment")
+    opened = [] if module is None else [each for each in module._register if each._locks >= 0]
+    if not opened:
+        return
+    with open("/proc/locks") as file:
+        locks = [line.split() for line in file]
+    held = {(each[1], each[3], int(each[5].rpartition(":")[2]), each[6]) for each in locks if "->" not in each}
+    for environment in opened:
+        inode = os.fstat(environment._locks).st_ino
+        for kind, byte in (("READ", 0), ("WRITE", os.getpid())):
+            if ("OFDLCK", kind, inode, str(byte)) not in held:
+                yield f"{environment.folder} has lost the lock of byte {byte}"
+
+
+def _descriptors(process: str) -> Iterator[tuple[int, str]]:
+    for fd in os.listdir(f"/proc/{process}/fd"):
+        with suppress(OSError):
+            yield int(fd), os.readlink(f"/proc/{process}/fd/{fd}")
