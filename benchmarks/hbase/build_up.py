@@ -118,7 +118,9 @@ def scans(setting: Setting, rows: int) -> None:
             found, cache, begun = 0, CommitCache(100_000), database._core.deployment.tso.begin()
             reader = Snapshot(begun.start_ts, begun.epoch)
             for each in chain(store.scan(table, KeyRange()), (None,)):
-                result = database._core.driver.run(read_batch_steps(table, each, None, reader, cache))
+                result = database._core.driver.run(
+                    read_batch_steps(database.table_info(table), each, None, reader, cache)
+                )
                 found += 0 if result is None else len(result[1].cells)
             assert found == cells
 

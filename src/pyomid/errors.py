@@ -92,7 +92,8 @@ class ConflictError(OmidError):
 
 
 class SnapshotTooOld(ConflictError):
-    """The snapshot is at or below the published low watermark W: compaction may have deleted versions that it needs."""
+    """The snapshot can no longer be read: it is at or below the published low watermark W, so that compaction may have
+    deleted versions that it needs; or the table was dropped, and perhaps created again."""
 
     code = "OMID-SNAPSHOT-TOO-OLD"
 

@@ -68,7 +68,7 @@ class Capabilities:
     one_step: bool = False
     """Its commit table writes the cells of a small commit together with its entry (`CommitTable.put_with_cells`)."""
     settled_reads: bool = False
-    """`read_settled` reads rows and W from one state of the database."""
+    """`read_settled` reads rows, W and the table's entry from one state of the database."""
     foreign_tables: bool = False
     """Other programs also create and write tables in it (HBase). Such tables can be imported."""
 
@@ -132,10 +132,11 @@ class DataStore(ABC):
 
     def read_settled(
         self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None, bounds: ReadBounds, expired_to: int
-    ) -> tuple[list[dict[Column, bytes] | None], int]:
-        """Return each row as a reader at the snapshot `bounds.committed_below` sees it, and W of the same state of the
-        database. None for a row if it is not certain without the commit table: the caller reads that row by
-        `read_rows`. Values committed at or below `expired_to` have expired. Only with the capability `settled_reads`.
+    ) -> tuple[list[dict[Column, bytes] | None], int, int]:
+        """Return each row as a reader at the snapshot `bounds.committed_below` sees it, and from the same state of the
+        database W and the table's `Catalog.generation`. None for a row if it is not certain without the commit table:
+        the caller reads that row by `read_rows`. Values committed at or below `expired_to` have expired. Only with the
+        capability `settled_reads`.
 
         The reader's own versions, if it has any, are at or above the snapshot.
         """
@@ -520,6 +521,25 @@ class Catalog(ABC):
         if found is None or found.state is not TableState.PRESENT:
             raise UnknownTable(f"there is no table {name!r} in the catalog", table=name)
         return found.info
+
+    def generation(self, name: str) -> int:
+        """Return the generation of the table in state `PRESENT`; 0 if there is none. Fresh."""
+        found = self.entry(name)
+        return 0 if found is None or found.state is not TableState.PRESENT else found.info.generation
+
+    def watermark_and_generation(self, name: str) -> tuple[int, int] | None:
+        """Return W and `generation`, both fresh, in one round trip. None if the catalog cannot do this: the caller
+        makes two calls."""
+        return None
+
+    @abstractmethod
+    def note_drop(self, name: str, fence_ts: int) -> None:
+        """Note that snapshots at or below `fence_ts` may know a table of this name that is gone (R10). The greatest
+        note stays. Names may share notes: their number is bounded."""
+
+    @abstractmethod
+    def noted_drop(self, name: str) -> int:
+        """Return the greatest timestamp noted for the name, or for a name that shares its note; 0: none. Fresh."""
 
     def tables_level(self) -> ConflictLevel | None:
         """The level that all tables of this database must have, because other clients than pyomid's name ids of that

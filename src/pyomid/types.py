@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
 TIMESTAMP_STEP: Final = 50
@@ -468,6 +468,30 @@ class TableInfo:
     def id_levels(self) -> tuple[ConflictLevel, ...]:
         """The conflict levels whose ids a commit names."""
         return (self.conflict_level,) if self.next_level is None else (self.conflict_level, self.next_level)
+
+
+class TableLife(Protocol):
+    """What a read knows of its table: the name, and which of the tables that have the name one after the other (R10).
+    A `TableInfo` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+
+class LifeOf(NamedTuple):
+    """A table's life without its entry."""
+
+    name: str
+    generation: int = 0
+    """0: the table is never dropped (a system table)."""
+
+
+def life_of(table: TableLife) -> LifeOf:
+    """Return the life of a table, without its entry."""
+    return LifeOf(table.name, table.generation)
 
 
 class TableState(StrEnum):

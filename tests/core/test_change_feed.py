@@ -27,6 +27,7 @@ from pyomid.types import (
     Column,
     ConflictLevel,
     KeyRange,
+    LifeOf,
     RowWrite,
     SealOutcome,
     ShadowWrite,
@@ -37,6 +38,7 @@ from pyomid.types import (
 pytestmark = pytest.mark.fast
 
 T, ROWS, NAMES = "t", (b"a", b"b"), (Column(b"f", b"x"), Column(b"f", b"y"), Column(b"g", b"x"))
+LIFE = LifeOf(T, 1)
 FAMILY = Column(b"f", b"")
 """Its tombstone hides all of f."""
 State = dict[bytes, dict[Column, bytes]]
@@ -130,6 +132,8 @@ class World:
                 effects.ReadRows: lambda e: self.store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
                 effects.LookupThenWatermarks: lambda e: ([self.entries.get(s, 0) for s in e.starts], self.watermark, 0),
                 effects.ReadWatermarks: lambda e: (self.watermark, 0),
+                effects.ReadValidity: lambda e: (self.watermark, LIFE.generation),
+                effects.ReadNotedDrop: lambda e: 0,
                 effects.SealStarts: self.seal,
                 effects.Heal: lambda e: self.store.write_shadow_cells(e.table, e.shadows),
                 effects.DeleteOrphans: lambda e: self.store.delete_versions(e.table, e.cells),
@@ -141,7 +145,7 @@ class World:
         found: list[Change] = []
         bounds = changes.change_bounds(since, snapshot)
         for rows in [*self.store.changed_rows(T, KeyRange(), bounds, batch_rows_max=1), []]:
-            found += self.run(changes.changes_steps(T, rows, since, snapshot, cache))
+            found += self.run(changes.changes_steps(LIFE, rows, since, snapshot, cache))
         return found
 
     def changes_by_batches(self, since: Bookmark, until: int) -> list[Change]:
@@ -155,7 +159,7 @@ class World:
                 cells = inserts.seen.cells[inserts.seen.row_cell[row] : inserts.seen.row_cell[row + 1]].tolist()
                 seen = {inserts.batch.columns[inserts.batch.cell_col[c]]: inserts.batch.value(c) or b"" for c in cells}
                 found.append(Change(inserts.batch.row_key(row), commit_ts, {}, seen))
-            found += self.run(changes.changes_steps(T, others, since, snapshot, cache))
+            found += self.run(changes.changes_steps(LIFE, others, since, snapshot, cache))
         return sorted(found, key=lambda change: (change.row, change.commit_ts))
 
 

@@ -82,7 +82,7 @@ class Expiring(World):
         """By the row-at-a-time path, after it is compared with the compiled one."""
         cache = CommitCache()
         snapshot = self.run(seen_steps(INFO, Snapshot(at, epoch=0), cache))
-        rows = self.run(read_rows_steps(T, list(ROWS), None, snapshot, cache))
+        rows = self.run(read_rows_steps(INFO, list(ROWS), None, snapshot, cache))
         stored = self.store.read_rows(T, list(ROWS))
         batch = batch_of([cells for cells in stored if cells])
         for record in range(batch.records):
@@ -162,7 +162,7 @@ def test_e3_a_commit_finds_rows_without_what_expired(script: list[tuple[Any, ...
         floors = world.run(floors_steps(INFO, since, snapshot, cache))
         for at in range(since.start_ts, until + 1):
             assert floor_at(floors, at) == max((f for commit, f in world.moves if commit < at), default=0)
-        found = world.run(changes.changes_steps(T, list(ROWS), since, snapshot, cache, floors))
+        found = world.run(changes.changes_steps(INFO, list(ROWS), since, snapshot, cache, floors))
         told = {(change.row, change.commit_ts): change for change in found}
         for commit, writes in world.committed:
             if not since.start_ts < commit < until:

@@ -1,17 +1,40 @@
-"""R7: after a read W is looked at once, by a look-up that came after all of it or by a read of its own."""
+"""R7, R10: after a read W and the table are looked at once, behind all fetches of it."""
 
 from __future__ import annotations
 
 import pytest
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.errors import SnapshotTooOld
-from pyomid.protocol.effects import Effect, Heal, LookupThenWatermarks, ReadRange, ReadRows, ReadWatermarks, Steps
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps
-from pyomid.types import NOT_FOUND, Cell
+from pyomid.errors import SnapshotTooOld, Unavailable, UnknownTable
+from pyomid.protocol.effects import (
+    Effect,
+    Heal,
+    LookupThenWatermarks,
+    ReadNotedDrop,
+    ReadRange,
+    ReadRows,
+    ReadSettled,
+    ReadValidity,
+    ReadWatermarks,
+    Steps,
+)
+from pyomid.protocol.reading import (
+    CommitCache,
+    Snapshot,
+    SnapshotScan,
+    read_batch_steps,
+    read_rows_steps,
+    read_settled_steps,
+)
+from pyomid.types import NOT_FOUND, Cell, KeyRange, LifeOf, TableLife
 
 START, COMMIT = 100, 150
 SNAPSHOT = Snapshot(start_ts=1000, epoch=50)
+TABLE = LifeOf("t", 60)
+SYSTEM = LifeOf("t")
+"""A table that is never dropped."""
+FORGOTTEN = None
+"""The answer to `ForgetTable`."""
 
 
 def cells(commit_ts: int = 0) -> list[Cell]:
@@ -27,44 +50,110 @@ def asked(steps: Steps[object], *answers: object) -> list[type[Effect]]:
     effect = next(steps)
     kinds: list[type[Effect]] = [type(effect)]
     for answer in answers[:-1]:
-        kinds.append(type(steps.send(answer)))
+        kinds.append(type(_resumed(steps, answer)))
     with pytest.raises(StopIteration):
-        steps.send(answers[-1])
+        _resumed(steps, answers[-1])
     return kinds
 
 
-def rows_steps() -> Steps[object]:
-    return read_rows_steps("t", [b"r"], None, SNAPSHOT, CommitCache())
+def _resumed(steps: Steps[object], answer: object) -> Effect:
+    return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
 
 
-def batch_steps(first: CellBatch) -> Steps[object]:
-    return read_batch_steps("t", first, None, SNAPSHOT, CommitCache())
+def rows_steps(table: TableLife = TABLE, snapshot: Snapshot = SNAPSHOT) -> Steps[object]:
+    return read_rows_steps(table, [b"r"], None, snapshot, CommitCache())
 
 
-def test_a_lookup_behind_the_last_fetch_has_looked_at_w() -> None:
-    assert asked(batch_steps(batch()), ([COMMIT], 50, 0)) == [LookupThenWatermarks]
-    assert asked(rows_steps(), [cells()], ([COMMIT], 50, 0), None) == [ReadRows, LookupThenWatermarks, Heal]
+def batch_steps(first: CellBatch, table: TableLife = TABLE) -> Steps[object]:
+    return read_batch_steps(table, first, None, SNAPSHOT, CommitCache())
+
+
+def settled_steps(snapshot: Snapshot = SNAPSHOT) -> Steps[object]:
+    return read_settled_steps(TABLE, [b"r"], None, snapshot, CommitCache())
+
+
+def scan_steps() -> Steps[object]:
+    return SnapshotScan(TABLE, KeyRange(), None, SNAPSHOT, CommitCache(), rows_max=10).next_steps()
+
+
+def test_in_a_table_that_stays_a_lookup_behind_the_last_fetch_has_looked_at_w() -> None:
+    assert asked(batch_steps(batch(), SYSTEM), ([COMMIT], 50, 0)) == [LookupThenWatermarks]
+    assert asked(rows_steps(SYSTEM), [cells()], ([COMMIT], 50, 0), None) == [ReadRows, LookupThenWatermarks, Heal]
 
 
 def test_without_a_lookup_w_is_read() -> None:
-    assert asked(batch_steps(batch(COMMIT)), (50, 0)) == [ReadWatermarks]
-    assert asked(rows_steps(), [cells(COMMIT)], (50, 0)) == [ReadRows, ReadWatermarks]
+    assert asked(batch_steps(batch(COMMIT), SYSTEM), (50, 0)) == [ReadWatermarks]
+    assert asked(rows_steps(SYSTEM), [cells(COMMIT)], (50, 0)) == [ReadRows, ReadWatermarks]
+    assert asked(batch_steps(batch(COMMIT)), (50, 60)) == [ReadValidity]
+    assert asked(rows_steps(), [cells(COMMIT)], (50, 60)) == [ReadRows, ReadValidity]
+
+
+def test_the_table_is_looked_at_behind_a_lookup() -> None:
+    assert asked(batch_steps(batch()), ([COMMIT], 50, 0), (50, 60)) == [LookupThenWatermarks, ReadValidity]
+    found = asked(rows_steps(), [cells()], ([COMMIT], 50, 0), (50, 60), None)
+    assert found == [ReadRows, LookupThenWatermarks, ReadValidity, Heal]
 
 
 def test_a_fetch_behind_the_lookup_is_looked_at_anew() -> None:
-    found = asked(batch_steps(batch()), ([NOT_FOUND], 50, 0), batch(), (50, 0))
-    assert found == [LookupThenWatermarks, ReadRange, ReadWatermarks]
-    found = asked(rows_steps(), [cells()], ([NOT_FOUND], 50, 0), [cells()], (50, 0))
-    assert found == [ReadRows, LookupThenWatermarks, ReadRows, ReadWatermarks]
+    found = asked(batch_steps(batch()), ([NOT_FOUND], 50, 0), batch(), (50, 60))
+    assert found == [LookupThenWatermarks, ReadRange, ReadValidity]
+    found = asked(rows_steps(), [cells()], ([NOT_FOUND], 50, 0), [cells()], (50, 60))
+    assert found == [ReadRows, LookupThenWatermarks, ReadRows, ReadValidity]
 
 
 @pytest.mark.parametrize("watermark", [1000, 1050])
 def test_w_at_the_snapshot_ends_the_read_whoever_read_it(watermark: int) -> None:
-    steps = batch_steps(batch())
-    next(steps)
-    with pytest.raises(SnapshotTooOld, match="at or below the published low watermark"):
-        steps.send(([COMMIT], watermark, 0))
-    steps = batch_steps(batch(COMMIT))
-    next(steps)
-    with pytest.raises(SnapshotTooOld, match="at or below the published low watermark"):
-        steps.send((watermark, 0))
+    for steps, *answers in (
+        (batch_steps(batch(), SYSTEM), ([COMMIT], watermark, 0)),
+        (batch_steps(batch(COMMIT)), (watermark, 60)),
+        (rows_steps(), [cells(COMMIT)], (watermark, 60)),
+        (settled_steps(), ([{}], watermark, 60)),
+    ):
+        with pytest.raises(SnapshotTooOld, match="at or below the published low watermark"):
+            asked(steps, *answers)
+
+
+@pytest.mark.parametrize("generation", [0, 40, 2000], ids=["dropped", "another", "created again"])
+def test_r10_another_life_ends_the_read_whatever_was_found(generation: int) -> None:
+    for steps, *answers in (
+        (batch_steps(batch(COMMIT)), (50, generation)),
+        (rows_steps(), [[]], (50, generation)),
+        (rows_steps(), [cells()], ([COMMIT], 50, 0), (50, generation)),
+        (settled_steps(), ([{}], 50, generation)),
+        (scan_steps(), batch(COMMIT), (50, generation)),
+        (scan_steps(), None, (50, generation)),
+    ):
+        with pytest.raises(SnapshotTooOld, match="the table was dropped") as refused:
+            asked(steps, *answers, FORGOTTEN)
+        assert refused.value.values == {"start_ts": 1000, "table": "t", "generation": 60}
+
+
+@pytest.mark.parametrize("error", [UnknownTable("there is no table 't'"), Unavailable("no region of 't'")])
+def test_r10_a_fetch_that_fails_because_the_table_is_gone_says_so(error: Exception) -> None:
+    for steps in (rows_steps(), settled_steps(), scan_steps()):
+        with pytest.raises(SnapshotTooOld, match="the table was dropped") as refused:
+            asked(steps, error, (50, 0), FORGOTTEN)
+        assert refused.value.__cause__ is error
+
+
+@pytest.mark.parametrize("answer", [(50, 60), Unavailable("no catalog")], ids=["it lives", "nobody knows"])
+def test_r10_any_other_failure_of_a_fetch_stays_what_it_is(answer: object) -> None:
+    error = Unavailable("no region of 't'")
+    for steps in (rows_steps(), settled_steps(), scan_steps()):
+        with pytest.raises(Unavailable) as raised:
+            asked(steps, error, answer)
+        assert raised.value is error
+    with pytest.raises(Unavailable):
+        asked(rows_steps(SYSTEM), error)
+
+
+def test_r10_a_table_younger_than_the_snapshot_is_the_first_of_its_name() -> None:
+    early = Snapshot(start_ts=55, epoch=50)
+    assert asked(rows_steps(snapshot=early), [[]], (50, 60), 0) == [ReadRows, ReadValidity, ReadNotedDrop]
+    assert asked(settled_steps(early), ([{}], 50, 60), 54) == [ReadSettled, ReadNotedDrop]
+    for steps, *answers in (
+        (rows_steps(snapshot=early), [[]], (50, 60), 55),
+        (settled_steps(early), ([{}], 50, 60), 56),
+    ):
+        with pytest.raises(SnapshotTooOld, match="may know a former table"):
+            asked(steps, *answers)

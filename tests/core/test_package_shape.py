@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,34 @@ def test_no_folder_has_fewer_than_four_modules() -> None:
     counts = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
     few = {str(folder.relative_to(PACKAGE)) for folder, count in counts.items() if count < MODULES_MIN}
     assert {folder for folder in few if not folder.endswith("native")} <= {"testing"}
+
+
+FETCHES = re.compile(
+    r"(?<!class )\b(?:ReadRows|ReadRange|ReadSettled|NextBatch|StartOfLastRows|FetchedBatch|resolve_rows_steps)\("
+    r"|store\.(?:scan|read_rows|read_settled|changed_rows|start_of_last_rows)\("
+)
+FETCH = {
+    "protocol/reading.py": "checks each read",
+    "protocol/changes.py": "ends with check_kept_steps",
+    "protocol/expiry.py": "a table that is never dropped",
+    "client/drive.py": "performs the effects",
+    "client/change_feed.py": "ends with check_kept_steps",
+    "client/table_admin.py": "a table that is not registered yet",
+    "client/transaction_steps.py": "own versions, before they are replaced; the read that needs them is checked",
+    "protocol/commit.py": "own versions, as evidence of a commit",
+    "protocol/compaction.py": "returns no rows",
+    "client/upkeep/verification.py": "returns no rows",
+    "spark/run_outcome.py": "a table that is never dropped",
+    "spark/source/write_task.py": "versions of the transaction's branches, whose commit a drop's fence refuses",
+}
+"""R10: the modules that fetch rows from a store, and what tells them that a table was dropped meanwhile."""
+
+
+def test_r10_rows_reach_readers_by_few_ways() -> None:
+    """Whoever reads in another module reads by `read_rows_steps`, `read_settled_steps` or `SnapshotScan`."""
+    modules = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    found = {name for name, text in modules.items() if FETCHES.search(text) and not name.startswith("storage/")}
+    assert found == FETCH.keys()
 
 
 def circles(imports: Mapping[str, set[str]]) -> Iterator[list[str]]:

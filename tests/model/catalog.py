@@ -1,13 +1,14 @@
 """The life of one table's name, small enough to visit whole: protocol.md, Catalog.
 
 Two processes drop the table and make it anew, whichever it needs; each may die between any two steps, and goes on as
-another process. A client keeps the table's rules and transacts by them; two others add a column each. A TSO draws
-fences and may be replaced. A *life* is what a creator made: its level and its generation, so rules of another life are
-rules of another level.
+another process. A client keeps the table's rules and transacts by them; two others add a column each; one reads the
+table. A TSO draws fences and may be replaced. A *life* is what a creator made: its level and its generation, so rules
+of another life are rules of another level.
 
-    drop     PRESENT ─► DROPPING ─► fence ─► name what has the name ─► look ─► that one goes ─► the entry goes
+    drop     PRESENT ─► DROPPING ─► fence ─► note ─► name what has the name ─► look ─► that one goes ─► the entry goes
     create   nothing, CREATING ─► CREATING ─► physical table ─► PRESENT
     client   begin (told the newest fence) ─► rules, kept or read ─► write ─► commit, unless a fence is later
+    reader   begin ─► entry ─► rows ─► entry again ─► the rows are right, or it is refused
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Entry:
     life: int
     nonce: int
     columns: frozenset[str] = frozenset()
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,18 @@ class Maker:
     at: str = "idle"
     entry: Entry | None = None
     named: int = 0
+    fence: int = 0
+
+
+@dataclass(frozen=True)
+class Reader:
+    start: int
+    sees: frozenset[tuple[int, int]]
+    """What was committed when it began, in the table that there was then: what it must read."""
+    committed: frozenset[tuple[int, int]]
+    """What was committed then in any life: what it takes for visible."""
+    opened: Entry | None = None
+    found: frozenset[tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,10 @@ class World:
     kept: tuple[int, int] | None = None
     """The client's: (life, a start that was handed out before it was read)."""
     transaction: Transaction | None = None
+    reader: Reader | None = None
+    noted: int = 0
+    """The newest fence noted for the name."""
+    reads: int = 0
     alterers: tuple[Entry | None, ...] = (None, None)
     """What each that adds a column has read."""
     clock: int = 1
@@ -95,6 +113,10 @@ RULES = (
     "kept_rules_go_by_fences",
     "kept_rules_go_by_epochs",
     "alter_compares",
+    "reads_look_again",
+    "reads_look_at_the_state",
+    "drop_notes_its_fence",
+    "reads_look_for_a_former_life",
 )
 
 
@@ -108,6 +130,7 @@ class Model:
     client: bool = True
     altering: bool = False
     failover: bool = False
+    reads_max: int = 0
     compare_and_set: bool = True
     creating_is_a_state: bool = True
     dropping_is_a_state: bool = True
@@ -118,6 +141,10 @@ class Model:
     kept_rules_go_by_fences: bool = True
     kept_rules_go_by_epochs: bool = True
     alter_compares: bool = True
+    reads_look_again: bool = True
+    reads_look_at_the_state: bool = True
+    drop_notes_its_fence: bool = True
+    reads_look_for_a_former_life: bool = True
 
     def steps(self, world: World) -> Iterator[Step[World]]:
         if world.violation is not None:
@@ -133,6 +160,8 @@ class Model:
             yield from self._client_steps(world)
         if self.altering:
             yield from self._alterer_steps(world)
+        if self.reads_max:
+            yield from self._reader_steps(world)
         if self.failover and not world.epoch:
             yield "another TSO takes over", replace(world, epoch=world.clock, fence=0, clock=world.clock + 1)
 
@@ -145,9 +174,13 @@ class Model:
                 yield from self._begun(world)
             case "fence":
                 if self.drop_fences:
-                    yield "fences", (_drawn(world, fence=world.clock), replace(maker, at="name"))
+                    fenced = replace(maker, at="note" if self.reads_max else "name", fence=world.clock)
+                    yield "fences", (_drawn(world, fence=world.clock), fenced)
                 else:
                     yield "does not fence", (world, replace(maker, at="name"))
+            case "note":
+                noted = max(world.noted, maker.fence) if self.drop_notes_its_fence else world.noted
+                yield "notes its fence", (replace(world, noted=noted), replace(maker, at="name", fence=0))
             case "name":
                 if world.physical is None:
                     yield "finds no rows", (world, replace(maker, at="remove"))
@@ -175,7 +208,7 @@ class Model:
             case "present":
                 assert entry is not None
                 expected = entry if self.creating_is_a_state else None
-                present = Entry(PRESENT, entry.life, world.nonces + 1)
+                present = Entry(PRESENT, entry.life, world.nonces + 1, generation=entry.generation)
                 if world.entry == expected or not self.compare_and_set:
                     world = replace(world, entry=present, nonces=world.nonces + 1)
                 yield "presents it", (world, Maker())
@@ -190,7 +223,7 @@ class Model:
                 return
             decided = replace(world, drops=world.drops + 1, dropped=world.dropped | {entry.life})
             if self.dropping_is_a_state:
-                after = Entry(DROPPING, entry.life, world.nonces + 1)
+                after = Entry(DROPPING, entry.life, world.nonces + 1, generation=entry.generation)
                 decided = replace(decided, entry=after, nonces=world.nonces + 1)
                 yield "decides a drop", (decided, Maker("fence", after))
             else:
@@ -198,8 +231,9 @@ class Model:
         elif entry is not None and entry.state == DROPPING:
             yield "goes on with a drop", (world, Maker("fence", entry))
         elif world.lives < 2 + self.drops_max:
-            creating = Entry(CREATING, world.lives + 1, world.nonces + 1)
-            begun = replace(world, lives=world.lives + 1, nonces=world.nonces + 1)
+            generation = world.clock if self.reads_max else 0
+            creating = Entry(CREATING, world.lives + 1, world.nonces + 1, generation=generation)
+            begun = replace(_drawn(world) if self.reads_max else world, lives=world.lives + 1, nonces=world.nonces + 1)
             if self.creating_is_a_state:
                 begun = replace(begun, entry=creating)
             yield "begins to make it", (begun, Maker("make", creating))
@@ -238,6 +272,39 @@ class Model:
         if world.entry is not None and world.entry.state == PRESENT and world.entry.life != tx.life:
             return replace(world, violation="a commit by the rules of another life")
         return replace(world, committed=world.committed | {(tx.start, tx.life)})
+
+    # ── the reader ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _reader_steps(self, world: World) -> Iterator[Step[World]]:
+        reader, entry = world.reader, world.entry
+        if reader is None:
+            if world.reads < self.reads_max:
+                life = entry.life if entry is not None and entry.state == PRESENT else 0
+                sees = frozenset(row for row in world.committed if row[1] == life)
+                begun = replace(world, reader=Reader(world.clock, sees, world.committed), reads=world.reads + 1)
+                yield "reader begins", _drawn(begun)
+            return
+        yield "reader gives up", replace(world, reader=None)
+        if reader.opened is None:
+            if entry is not None and entry.state == PRESENT:
+                yield "reader opens it", replace(world, reader=replace(reader, opened=entry))
+        elif reader.found is None:
+            if world.physical is not None:
+                found = world.physical.rows & reader.committed
+                yield "reader fetches", replace(world, reader=replace(reader, found=found))
+        elif self._counts(world, reader) and reader.found != reader.sees:
+            yield "reader returns", replace(world, violation="a read that is not of its snapshot")
+
+    def _counts(self, world: World, reader: Reader) -> bool:
+        entry, opened = world.entry, reader.opened
+        assert opened is not None
+        if self.reads_look_again:
+            if entry is None or entry.life != opened.life:
+                return False
+            if self.reads_look_at_the_state and entry.state != PRESENT:
+                return False
+        is_younger = opened.generation > reader.start
+        return not (self.reads_look_for_a_former_life and is_younger and world.noted > reader.start)
 
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────
 

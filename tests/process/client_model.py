@@ -20,7 +20,7 @@ from typing import Any
 import pyomid
 from pyomid import Bookmark
 from pyomid.client import change_feed
-from pyomid.errors import ConflictError, ExpectationFailed, OmidError, SnapshotTooOld
+from pyomid.errors import ConflictError, ExpectationFailed, OmidError, SnapshotTooOld, UnknownTable
 
 Cell = tuple[bytes, bytes]
 Rows = dict[bytes, dict[bytes, bytes]]
@@ -281,7 +281,7 @@ class Play:
             acts += [self._delete, self._delete, self._claim, self._save, self._go_back, self._flush]
         act = draw.choice(acts)
         if table in transaction.lost and act != self._commit:
-            return None
+            return self._refused(transaction, table) if act in (self._get, self._scan) else None
         self.done[act.__name__] += 1
         return act(transaction) if act == self._commit else act(transaction, self._tables[table])
 
@@ -380,6 +380,16 @@ class Play:
         self._ask(transaction, "transaction", "flush")
 
     # Reads
+
+    def _refused(self, transaction: Transaction, table: str) -> None:
+        """R10: of a table that was dropped since the transaction began it reads nothing, not even from the next one."""
+        read = self._draw.choice([("get", self._draw.choice(KEYS)), ("rows", KEYS), ("scan",)])
+        try:
+            found = self._ask(transaction, "table", table, *read)
+        except (SnapshotTooOld, UnknownTable):
+            self.done["gone"] += 1
+        else:
+            raise AssertionError(f"{read} of a former table found {found}")
 
     def _get(self, transaction: Transaction, table: Table) -> None:
         key, columns, claims = self._draw.choice(KEYS), self._columns(), self._claims(transaction)

@@ -344,7 +344,7 @@ def table_remaker(process: FrontProcess) -> None:
 
 
 def row_rewriter(process: FrontProcess, notes: Notes) -> None:
-    """Reads a row of the remade table and writes what it read, with its own name behind."""
+    """Reads a row of the remade table, perhaps twice, and writes what it read, with its own name behind."""
     database = process.connect()
     while not process.world.closing:
         try:
@@ -360,6 +360,9 @@ def _rewrite(process: FrontProcess, database: Database, notes: Notes) -> None:
         row = process.choices.pick(ROWS[:2])
         before = table.get(row).get(NAMES[0])
         _pause(process)
+        if process.choices.chance(0.3):
+            again = dict(table.scan()).get(row, {}).get(NAMES[0])
+            assert again == before, f"R10: {tx.start_ts} read {before!r} from {REMADE}, then {again!r}"
         after = f"{process.name}.{tx.start_ts}.{table.info.generation}".encode()
         table.put(row, {NAMES[0]: after})
     except OmidError:

@@ -428,6 +428,19 @@ SHIPPED_MUTANTS: Final = (
         "tests/storage/test_memory.py::TestMemoryStore::test_bounds_leave_out_nothing_that_their_reader_needs",
         ("types:ReadBounds.ends_column", _ends_at_any_commit),
     ),
+    _m(
+        "R10",
+        "nobody looks at the table behind a read: a row is there, and then it is not",
+        remakers,
+        ("protocol.reading:check_life_steps", nothing),
+    ),
+    _m(
+        "R10d",
+        "a drop leaves no note: an older snapshot takes the next table of the name for its own",
+        "tests/client/test_table_lives.py::"
+        "test_a_snapshot_takes_no_later_table_for_the_one_that_it_knows[memory-drop and create]",
+        ("storage.memory:MemoryCatalog.note_drop", answers(None)),
+    ),
     # One durable id, one commit
     _m(
         "S6",
@@ -1078,7 +1091,7 @@ SHIPPED_MUTANTS: Final = (
         "F5",
         "nobody looks whether what was read was the table to its end",
         "tests/spark/test_streams.py::test_f5_a_batch_of_a_table_that_was_made_anew_is_refused",
-        ("client.change_feed:check_still_there_steps", lambda original, *_: nothing()),
+        ("protocol.changes:check_life_steps", lambda original, *_: nothing()),
     ),
     _m(
         "S4g",
@@ -1090,7 +1103,7 @@ SHIPPED_MUTANTS: Final = (
         "F3",
         "nobody looks whether what changed is kept",
         _CHANGES + "test_f3_changes_that_may_be_gone_are_refused_by_name",
-        ("protocol.changes:check_kept_steps", lambda original, since: nothing()),
+        ("protocol.changes:check_kept_steps", lambda original, *_: nothing()),
     ),
     _m(
         "S3c",

@@ -25,7 +25,7 @@ from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.spark.source.writer import OmidWriter
-from pyomid.types import KeyRange
+from pyomid.types import KeyRange, life_of
 
 pytestmark = pytest.mark.fast
 
@@ -52,9 +52,10 @@ def save(conn: Connection, fields: Sequence[Field], row: dict[str, Any], **how: 
 
 def rows_of(conn: Connection) -> list[dict[str, Any]]:
     begun = conn.deployment.tso.begin()
-    schema = schema_of(conn.deployment.catalog.table("t"))
+    info = conn.deployment.catalog.table("t")
+    schema = schema_of(info)
     names = tuple(column.name for column in schema.columns)
-    plan = ReadPlan(conn.task_url, "t", schema, names, Snapshot(begun.start_ts, begun.epoch), 9)
+    plan = ReadPlan(conn.task_url, life_of(info), schema, names, Snapshot(begun.start_ts, begun.epoch), 9)
     return [
         row for batch in read_range(conn, plan, KeyRange(), arrow_schema(schema, names)) for row in batch.to_pylist()
     ]

@@ -199,7 +199,7 @@ def test_f5_a_batch_of_a_table_that_was_made_anew_is_refused(database: Database,
     (part,) = stream.partitions(start, end)
     database.drop_table("t")
     make(database, "t")
-    with pytest.raises(Misuse, match="after the bookmark"):
+    with pytest.raises(SnapshotTooOld, match="the table was dropped"):
         list(stream.read(part))
 
 

@@ -43,7 +43,7 @@ from pyomid.spark.source.write_task import (
     reported_by_task,
     write_rows,
 )
-from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
+from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo, life_of
 
 pytestmark = pytest.mark.fast
 
@@ -89,7 +89,7 @@ def rows_at(conn: Connection, info: TableInfo, begun: BeginReply, own: tuple[int
     schema = schema_of(info)
     names = tuple(column.name for column in schema.columns)
     snapshot = Snapshot(begun.start_ts, begun.epoch, frozenset(own))
-    plan = ReadPlan(conn.task_url, info.name, schema, names, snapshot, 3)
+    plan = ReadPlan(conn.task_url, life_of(info), schema, names, snapshot, 3)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, names))
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -210,7 +210,7 @@ import sys
 import pyarrow as pa
 import test_tasks as of
 from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
-from pyomid.types import BeginReply, KeyRange
+from pyomid.types import BeginReply, KeyRange, life_of
 from pyomid.spark.source.key_ranges import Where
 from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.spark.source.write_task import reporting, write_rows
@@ -229,7 +229,7 @@ branch = report.branch
 snapshot = of.Snapshot(branch + 50, 1, frozenset([branch]))
 schema = of.schema_of(info)
 where = Where.of("name = 'a' and count = 2", info.name, schema)
-read = ReadPlan(conn.task_url, info.name, schema, plan.written, snapshot, 10, where=where)
+read = ReadPlan(conn.task_url, life_of(info), schema, plan.written, snapshot, 10, where=where)
 [found] = read_range(conn, read, KeyRange(), of.arrow_schema(schema, plan.written))
 assert found.to_pylist() == [{"name": "a", "count": 2, "note": None}]
 print("loaded", {"pandas"} & set(sys.modules))
@@ -502,7 +502,7 @@ def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
     commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
     later = begin(conn)
     names = tuple(field.name for field in FIELDS)
-    plan = ReadPlan(conn.task_url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
+    plan = ReadPlan(conn.task_url, life_of(info), schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
     source = pa.RecordBatch.from_pydict({"more": [1, 2, 3, 4, 5, 6], "key": ["c", "b", None, "c", "a", ""]})
     batches = [source, source.slice(1, 2), source.slice(0, 0)]
     found = [*pair_rows(plan, [1], arrow_schema(schema_of(info), names), batches)]
@@ -522,7 +522,7 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     later = begin(conn)
     plan = plan_for(conn, info, later, duplicates=Duplicates.MERGE)
     names = tuple(field.name for field in FIELDS)
-    read = ReadPlan(conn.task_url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
+    read = ReadPlan(conn.task_url, life_of(info), schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
     changes = frame(info, ("b", None, None), ("n", 9, None), ("a", 5, "ignored"))
     changes = pa.RecordBatch.from_arrays([pa.array([DELETE, INSERT, UPDATE]), *changes.columns], ["do", *names])
     merge = MergePlan(read, ("count",), new_keys=True)

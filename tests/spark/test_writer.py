@@ -26,7 +26,7 @@ from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.spark.source.writer import BranchMessage, OmidWriter
-from pyomid.types import BeginReply, KeyRange, TableInfo
+from pyomid.types import BeginReply, KeyRange, TableInfo, life_of
 from waiting import until
 
 pytestmark = pytest.mark.fast
@@ -73,7 +73,7 @@ def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
     info = conn.deployment.catalog.table(name)
     begun = conn.deployment.tso.begin()
     schema = schema_of(info)
-    plan = ReadPlan(conn.task_url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9)
+    plan = ReadPlan(conn.task_url, life_of(info), schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -385,4 +385,16 @@ def test_a_table_dropped_before_the_commit_rolls_it_back(conn: Connection) -> No
         db.drop_table("t")
     with pytest.raises(ConflictError, match="was dropped or created again"):
         writer.commit([message])
+    assert leases(conn) == ()
+
+
+def test_a_table_made_anew_before_its_keys_are_compared_rolls_it_back(conn: Connection) -> None:
+    """Two tasks told of one key; in the new table nobody wrote it."""
+    writer = prepared(conn)
+    messages = [written(writer, ("a", 1), task=task) for task in range(2)]
+    with pyomid.connect(conn.url) as db:
+        db.drop_table("t")
+        db.create_table("t", families=["d"])
+    with pytest.raises(ConflictError, match="was dropped or created again"):
+        writer.commit(messages)
     assert leases(conn) == ()

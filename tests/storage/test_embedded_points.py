@@ -10,6 +10,7 @@ from zlib import crc32
 
 import pytest
 
+from conformance import put_entry
 from pyomid.client.drive import drive, store_handlers
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
@@ -32,10 +33,13 @@ from pyomid.types import (
     CellVersion,
     Column,
     LeaderStateChanges,
+    LifeOf,
     ReadBounds,
     RowWrite,
     ShadowWrite,
+    TableEntry,
     TableInfo,
+    TableState,
 )
 from settled_rows import settled_row
 
@@ -85,11 +89,11 @@ def test_a_settled_read_returns_what_the_rules_return(parts: Deployment, seed: i
         own = frozenset({start_ts}) if start_ts % 50 == 0 else frozenset()
         snapshot = Snapshot(start_ts, 0, own, expired_to=rng.choice((0, 0, start_ts // 2)))
         for columns in SELECTIONS:
-            asked = "t", ROWS, columns, snapshot
+            asked = LifeOf("t"), ROWS, columns, snapshot
             expected = drive(read_rows_steps(*asked, CommitCache()), handlers)
             assert drive(read_settled_steps(*asked, CommitCache()), handlers) == expected
-            found, watermark = parts.store.read_settled("t", ROWS, columns, snapshot.bounds, snapshot.expired_to)
-            assert watermark == 0
+            found, *validity = parts.store.read_settled("t", ROWS, columns, snapshot.bounds, snapshot.expired_to)
+            assert validity == [0, 0]
             cells = parts.store.read_rows("t", ROWS, columns, bounds=snapshot.bounds)
             for row, rule, row_cells, seen in zip(ROWS, expected, cells, found, strict=True):
                 assert seen in (None, rule), row
@@ -99,25 +103,29 @@ def test_a_settled_read_returns_what_the_rules_return(parts: Deployment, seed: i
                     assert seen == certain, row
 
 
-def test_rows_and_w_are_of_one_state(parts: Deployment) -> None:
+def test_rows_w_and_entry_are_of_one_state(parts: Deployment) -> None:
     parts.store.write_cells("t", 50, [RowWrite(b"r", ((COLUMNS[0], b"1"),))])
     parts.store.write_shadow_cells("t", [ShadowWrite(CellVersion(b"r", *COLUMNS[0], 50), 60)])
     bounds = Snapshot(100, 0).bounds
-    assert parts.store.read_settled("t", [b"r", b"no"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}, {}], 0)
+    assert parts.store.read_settled("t", [b"r", b"no"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}, {}], 0, 0)
     parts.leader_state.update(1, LeaderStateChanges(watermark=90))
-    assert parts.store.read_settled("t", [b"r"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}], 90)
-    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90)
+    assert parts.store.read_settled("t", [b"r"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}], 90, 0)
+    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90, 0)
+    entry = put_entry(parts.catalog, TableInfo("t", (b"f",), generation=70))
+    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90, 70)
+    parts.catalog.change_entry(entry, TableEntry(entry.info, TableState.DROPPING, "gone"))
+    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90, 0)
 
 
 def test_a_column_of_another_process_is_left_to_the_rules(parts: Deployment, tmp_path: Path) -> None:
     bounds = Snapshot(100, 0).bounds
-    assert parts.store.read_settled("t", [b"r"], COLUMNS[:1], bounds, 0) == ([{}], 0)
+    assert parts.store.read_settled("t", [b"r"], COLUMNS[:1], bounds, 0) == ([{}], 0, 0)
     other = EmbeddedStore(tmp_path)
     other._environment = parts.store._environment  # type: ignore[attr-defined]
     other.write_cells("t", 50, [RowWrite(b"r", ((COLUMNS[1], b"2"), (COLUMNS[0], b"1")))])
     other.write_shadow_cells("t", [ShadowWrite(CellVersion(b"r", *COLUMNS[0], 50), 60)])
     expected = {COLUMNS[0]: b"1", COLUMNS[1]: b"2"}
-    assert parts.store.read_settled("t", [b"r"], None, bounds, 0) == ([expected], 0)
+    assert parts.store.read_settled("t", [b"r"], None, bounds, 0) == ([expected], 0, 0)
 
 
 # Hostile bytes

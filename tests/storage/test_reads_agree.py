@@ -21,7 +21,7 @@ from pyomid.protocol import effects
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps, read_settled_steps
 from pyomid.protocol.visibility import visible_point
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo, start_of
+from pyomid.types import CellVersion, Column, KeyRange, LifeOf, RowWrite, ShadowWrite, TableInfo, start_of
 
 pytestmark = pytest.mark.fast
 
@@ -91,7 +91,7 @@ def scanned(
     bounds = snapshot.bounds if is_bounded else None
     rows: dict[bytes, dict[Column, bytes]] = {}
     for batch in parts.store.scan("t", key_range, columns, batch_rows_max=rows_max, bounds=bounds):
-        found = drive(read_batch_steps("t", batch, columns, snapshot, CommitCache()), handlers)
+        found = drive(read_batch_steps(LifeOf("t"), batch, columns, snapshot, CommitCache()), handlers)
         assert found is not None
         rows.update(visible_rows(*found, found[0].columns))
     assert list(rows) == sorted(rows)
@@ -121,8 +121,8 @@ def test_every_read_gives_what_the_rules_give(parts: Deployment, seed: int) -> N
         key_range = rng.choice((KeyRange(), KeyRange(low), KeyRange(low, high), KeyRange(b"a", b"a\0\xff\xff")))
         inside = sorted(key for key in keys if key in key_range)
         expected = by_the_rules(parts, inside, selection, snapshot)
-        assert drive(read_rows_steps("t", inside, selection, snapshot, CommitCache()), handlers) == expected
-        assert drive(read_settled_steps("t", inside, selection, snapshot, CommitCache()), handlers) == expected
+        assert drive(read_rows_steps(LifeOf("t"), inside, selection, snapshot, CommitCache()), handlers) == expected
+        assert drive(read_settled_steps(LifeOf("t"), inside, selection, snapshot, CommitCache()), handlers) == expected
         visible = {key: row for key, row in zip(inside, expected, strict=True) if row}
         for by_pages in (True, False):
             store._scans.pages._is_known = by_pages

@@ -11,7 +11,8 @@ from pyomid.types import KeyRange
 
 def told_in_batches(db: Database, table: str, since: Bookmark, until: int) -> tuple[list[RowChange], int]:
     """In the order of `Database.changes`, each start looked up anew; and how many came as inserts of batches."""
-    scan = ChangeScan(db._core.deployment, table, KeyRange(), since, Snapshot(until + 1, 0), CommitCache())
+    info = db.table_info(table)
+    scan = ChangeScan(db._core.deployment, info, KeyRange(), since, Snapshot(until + 1, 0), CommitCache())
     found: list[RowChange] = []
     inserted = 0
     while (told := db._core.driver.run(scan.next_batch_steps())) is not None:

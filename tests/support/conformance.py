@@ -1213,6 +1213,25 @@ class CatalogConformance:
             with refused(UnknownTable):
                 catalog.table(name)
 
+    def test_only_a_present_table_has_a_generation(self, catalog: Catalog) -> None:
+        """R10: what a reader compares."""
+        assert catalog.generation("t") == 0
+        assert catalog.watermark_and_generation("t") in (None, (0, 0))
+        for state, generation in ((TableState.CREATING, 0), (TableState.PRESENT, 250), (TableState.DROPPING, 0)):
+            put_entry(catalog, TableInfo("t", (b"f",), generation=250), state)
+            assert self.another(catalog).generation("t") == generation
+            assert catalog.watermark_and_generation("t") in (None, (0, generation))
+            assert catalog.generation("tt") == 0
+
+    def test_the_greatest_noted_drop_stays(self, catalog: Catalog) -> None:
+        """R10."""
+        assert catalog.noted_drop("t") == 0
+        for fence_ts in (300, 1 << 40, 350):
+            catalog.note_drop("t", fence_ts)
+        assert self.another(catalog).noted_drop("t") == 1 << 40
+        others = [catalog.noted_drop(f"another {number}") for number in range(100)]
+        assert others.count(0) > 90
+
     def test_marks_of_unknown_tables_stay_until_cleared(self, catalog: Catalog) -> None:
         """K6."""
         ids = [-(1 << 63), -1, 0, 7, (1 << 63) - 1, TABLES_UNCONFIRMED]

@@ -29,12 +29,12 @@ from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
 from pyomid.protocol.expiry import Floors, floors_steps
-from pyomid.protocol.reading import CommitCache, Snapshot
-from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo
+from pyomid.protocol.reading import CommitCache, Snapshot, of_life_steps
+from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo, TableLife
 
 if TYPE_CHECKING:
     from pyomid.client.open_database import OpenDatabase
-    from pyomid.ports import Catalog, Deployment
+    from pyomid.ports import Deployment
 
 ROWS_AT_ONCE: Final = 500
 """Rows read at a time, whose cells become Python objects."""
@@ -133,13 +133,14 @@ class ChangeBatch(NamedTuple):
 class ChangeScan:
     """The changes of a range, some rows at a time, ordered by row, then by commit.
 
-    It cannot continue after an error, because rows that were found may not have been returned.
+    It cannot continue after an error, because rows that were found may not have been returned. The caller has checked
+    that the table is the one of `since` (`check_table`); from then on R10 holds.
     """
 
     def __init__(
         self,
         deployment: Deployment,
-        table: str,
+        table: TableLife,
         key_range: KeyRange,
         since: Bookmark,
         until: Snapshot,
@@ -147,7 +148,7 @@ class ChangeScan:
     ) -> None:
         self._catalog, self._store, self._table = deployment.catalog, deployment.store, table
         self._since, self._until, self._cache = since, until, cache
-        self._found = deployment.store.changed_rows(table, key_range, changes.change_bounds(since, until))
+        self._found = deployment.store.changed_rows(table.name, key_range, changes.change_bounds(since, until))
         self._rows: Sequence[bytes] = ()
         """Found, neither checked nor returned."""
         self._others: Sequence[bytes] = ()
@@ -171,9 +172,9 @@ class ChangeScan:
             raise self._error
         if self._is_over:
             return None
-        self._error = Misuse("reading these changes was interrupted: start again", table=self._table)
+        self._error = Misuse("reading these changes was interrupted: start again", table=self._table.name)
         try:
-            found = yield from steps
+            found = yield from of_life_steps(self._table, self._until, steps)
         except Exception as error:
             self._error = error
             raise
@@ -186,14 +187,14 @@ class ChangeScan:
             made = (inserts.batch.row_key(row) for row in inserts.seen.rows_present().tolist())
             self._others = sorted([*self._others, *made])
             if not self._others:
-                yield from changes.check_kept_steps(self._since)
+                yield from changes.check_kept_steps(self._table, self._since, self._until)
                 return []
         return (yield from self._changes_steps())
 
     def _next_batch_steps(self) -> Steps[ChangeBatch | None]:
         inserts = yield from self._check_rows_steps()
         if inserts is not None and not self._others:
-            yield from changes.check_kept_steps(self._since)
+            yield from changes.check_kept_steps(self._table, self._since, self._until)
             return ChangeBatch(inserts, [])
         found = yield from self._changes_steps()
         return None if found is None else ChangeBatch(inserts, found)
@@ -211,13 +212,13 @@ class ChangeScan:
         if batch is None:
             self._others = rows
             return None
-        found = yield from changes.inserts_steps(self._table, batch, self._since, self._until, self._cache)
+        found = yield from changes.inserts_steps(self._table.name, batch, self._since, self._until, self._cache)
         inserts, self._others = found
         return inserts
 
     def _floors_steps(self) -> Steps[None]:
         if not self._has_floors:
-            info: TableInfo = yield Blocking(partial(find_table, self._catalog, self._table))
+            info: TableInfo = yield Blocking(partial(find_table, self._catalog, self._table.name))
             self._floors = yield from floors_steps(info, self._since, self._until, self._cache)
             self._has_floors = True
 
@@ -226,10 +227,7 @@ class ChangeScan:
         rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
         self._is_over = not rows
         found = yield from changes.changes_steps(self._table, rows, self._since, self._until, self._cache, self._floors)
-        if not rows:
-            yield from check_still_there_steps(self._catalog, self._table, self._since)
-            return None
-        return found
+        return found if rows else None
 
     def _next_rows(self, most: int) -> Sequence[bytes]:
         if not self._rows:
@@ -242,7 +240,7 @@ class ChangeScan:
         beyond the batch come next."""
         bounds = changes.read_bounds(self._since, self._until)
         key_range = KeyRange(rows[0], rows[-1] + b"\0")
-        batches = self._store.scan(self._table, key_range, None, batch_rows_max=2 * len(rows), bounds=bounds)
+        batches = self._store.scan(self._table.name, key_range, None, batch_rows_max=2 * len(rows), bounds=bounds)
         batch = next(batches, None)
         if batch is None or not batch.rows:
             return None
@@ -251,12 +249,6 @@ class ChangeScan:
             return None
         self._rows = [*rows[reached:], *self._rows]
         return batch
-
-
-def check_still_there_steps(catalog: Catalog, table: str, since: Bookmark) -> Steps[None]:
-    """After the last row, check that the table still exists (F5). A drop is in the catalog before it removes rows."""
-    info: TableInfo = yield Blocking(partial(find_table, catalog, table))
-    check_table(info, since)
 
 
 def begin_changes_steps(
@@ -275,7 +267,7 @@ def begin_changes_steps(
     check_table(info, since)
     until = yield from until_steps(ending)
     check_order(since, until)
-    return ChangeScan(deployment, table, key_range, since, until, database.commit_cache)
+    return ChangeScan(deployment, info, key_range, since, until, database.commit_cache)
 
 
 def shown_steps(database: OpenDatabase, scan: ChangeScan) -> Steps[list[RowChange] | None]:

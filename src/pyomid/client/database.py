@@ -324,7 +324,8 @@ class Database(Handle):
         return found
 
     def drop_table(self, name: str) -> None:
-        """Drop the table with its rows. Open transactions that wrote to it abort."""
+        """Drop the table with its rows. Open transactions that wrote to it abort. Their reads of it raise
+        `SnapshotTooOld`, also if the table is created again."""
         deployment = self._deployment
         self._core.forget_rules(check_table_name(name))
         found = deployment.catalog.entry(name)

@@ -121,8 +121,13 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadSettled: lambda e: store.read_settled(e.table, e.rows, e.columns, e.bounds, e.expired_to),
         effects.ReadRange: partial(_read_range, deployment),
+        effects.NextBatch: partial(_next_batch, deployment),
+        effects.StartOfLastRows: lambda e: store.start_of_last_rows(e.table, e.key_range, e.rows),
         effects.LookupThenWatermarks: partial(_look_up_then_watermarks, deployment),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
+        effects.ReadValidity: partial(_read_validity, deployment),
+        effects.ReadNotedDrop: lambda e: catalog.noted_drop(e.table),
+        effects.ForgetTable: lambda e: None,
         effects.PackCells: lambda e: store.pack_cells(e.version, e.writes),
         effects.WriteCells: partial(_write_cells, deployment),
         effects.BeginWrite: partial(_begin_write, deployment),
@@ -189,6 +194,23 @@ def _read_range(deployment: Deployment, effect: effects.ReadRange) -> CellBatch:
 
 
 _ALL_ROWS = 1 << 30
+
+
+def _next_batch(deployment: Deployment, effect: effects.NextBatch) -> CellBatch | None:
+    if effect.batches is None:
+        effect.batches = deployment.store.scan(
+            effect.table, effect.key_range, effect.columns, batch_rows_max=effect.rows_max, bounds=effect.bounds
+        )
+    return next(effect.batches, None)
+
+
+def _read_validity(deployment: Deployment, effect: effects.ReadValidity) -> tuple[int, int]:
+    """Read W and the entry in one round trip if the catalog can; otherwise in two, in any order."""
+    both = deployment.catalog.watermark_and_generation(effect.table)
+    if both is not None:
+        return both
+    watermark, _ = deployment.leader_state.read_watermarks()
+    return watermark, deployment.catalog.generation(effect.table)
 
 
 def _write_cells(deployment: Deployment, effect: effects.WriteCells) -> None:

@@ -31,7 +31,7 @@ from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.observe import Observer, reports_to
 from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
-from pyomid.protocol.effects import Begin, Steps
+from pyomid.protocol.effects import Begin, ForgetTable, Steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.time_points import snapshot_after
 from pyomid.types import BeginReply, Moment
@@ -80,6 +80,7 @@ class OpenDatabase:
             cells_max=deployment.settings.completion_cells_max,
         )
         self.driver: Final = Driver(deployment, self.background, sleep=sleep)
+        self.driver.handlers[ForgetTable] = lambda effect: self.forget_rules(effect.table)
         self._tables: dict[str, _KnownRules] = {}
         self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock, deployment.settings.lease_seconds)
         self._ending = _Ending(deployment, self.background, self.leases)

@@ -1,7 +1,7 @@
 """Create, alter and drop tables, with catalog and store in an order that makes every interruption recoverable.
 
     create   (nothing) ─► CREATING ─► remains of an earlier life go, physical table ─► PRESENT
-    drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
+    drop     PRESENT ─► DROPPING ─► fence, noted ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
     level    a ─► a, next level b ─► fence ─► b; always PRESENT
     columns  old ─► old, changing ─► fence ─► new; always PRESENT. Also for a time to live
@@ -11,8 +11,9 @@ continues, and a client that stalled finds another entry. A client that dies lea
 is not a table; the next client that creates the table starts again. `DROPPING` is not a table to users, but sanitizing
 still counts it; the next client that drops or creates the table finishes the drop. A drop's fence lies between two
 lives of a name: a transaction that began before it and wrote the table aborts, and everything that committed before it
-has landed when the rows are deleted. Each attempt to create a table draws its generation (`drawn_start`), so no life
-has another's (K5).
+has landed when the rows are deleted. The fence is noted for the name: a snapshot below it may know the former life, so
+it reads no later one (R10). Each attempt to create a table draws its generation (`drawn_start`), so no life has
+another's (K5).
 """
 
 from __future__ import annotations
@@ -162,6 +163,8 @@ def unregister_table(deployment: Deployment, name: str) -> None:
 
     If the physical table exists, its mark is durable before the entry is removed (K6). The mark blocks sanitizing until
     the table is registered again, or dropped and forgotten: its commits may need their entries in the commit table.
+    The fence afterwards keeps later transactions from a cached entry: if the table is registered again, that is another
+    life, perhaps of another level.
     """
     validation.check_table_name(name)
     if not deployment.store.capabilities.foreign_tables:
@@ -177,6 +180,7 @@ def unregister_table(deployment: Deployment, name: str) -> None:
             deployment.catalog.mark_unknown_table(table_id(name.encode()))
         crash_point("client.unregister.marked")
         deployment.catalog.remove_entry(found)
+        fence_table(deployment, name)
     raise _changes_too_often(name)
 
 
@@ -433,9 +437,9 @@ def drop_index_table(deployment: Deployment, name: str) -> None:
         _drop(deployment, name)
 
 
-def fence_table(deployment: Deployment, name: str) -> None:
+def fence_table(deployment: Deployment, name: str) -> int:
     """Draw a fence: later commits to the table are of transactions that began after the entry's last change."""
-    deployment.tso.fence(table_id(name.encode()))
+    return deployment.tso.fence(table_id(name.encode()))
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
@@ -476,6 +480,7 @@ def _make(
             check_tables_level(deployment, info.name, info.conflict_level)
             if put is not None:
                 put()
+                deployment.catalog.note_drop(info.name, info.generation)  # its rows are older than the table (R10)
             _make_physical(deployment, creating, split_keys)
         except OmidError:
             with suppress(OmidError):
@@ -525,10 +530,11 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
 def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     """Finish a drop that any client began; several clients may do so at once.
 
-    The rows are deleted, then the table's mark (K6).
+    The rows are deleted, then the table's mark (K6). The fence is noted before the entry goes, because another life of
+    the name may follow then (R10).
     """
     name = dropping.info.name
-    fence_table(deployment, name)
+    deployment.catalog.note_drop(name, fence_table(deployment, name))
     crash_point("client.drop.fenced")
     _drop_rows(deployment, dropping)
     crash_point("client.drop.emptied")

@@ -43,7 +43,7 @@ from pyomid.client.write_buffer import (
     row_ids,
     too_many_ids,
 )
-from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 from pyomid.protocol.commit import WriteSet, rollback_steps
 from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, Steps, WriteCells
 from pyomid.protocol.expiry import seen_steps
@@ -52,9 +52,10 @@ from pyomid.protocol.reading import (
     ROWS_AT_ONCE,
     CommitCache,
     Snapshot,
-    read_batch_steps,
+    SnapshotScan,
     read_rows_steps,
     read_settled_steps,
+    start_of_last_rows_steps,
 )
 from pyomid.protocol.visibility import NO_STARTS, VisibleCells, visible_cells
 from pyomid.types import (
@@ -101,15 +102,18 @@ class _Begun:
 
 
 class UnlessIndexDropped:
-    """Turns `UnknownTable` for an index's table, which the program never named, into `ConflictError`: the program may
+    """Turns an error about an index's table, which the program never named, into `ConflictError`: the program may
     rerun."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, UnknownTable) and str(error.values.get("table", "")).startswith(INDEX_TABLES):
-            raise ConflictError(
+        if not isinstance(error, UnknownTable | SnapshotTooOld):
+            return
+        if str(error.values.get("table", "")).startswith(INDEX_TABLES):
+            kind = SnapshotTooOld if isinstance(error, SnapshotTooOld) else ConflictError
+            raise kind(
                 "an index that this transaction reads or maintains was dropped: rerun the transaction"
             ) from error
 
@@ -309,8 +313,8 @@ class TransactionSteps(puts.Counts):
         lacking = [replaced for replaced in self._savepoints.unsent(buffer) if not replaced.is_filled]
         if lacking:
             yield from self._end_steps(len(self._begun))
-            name, keys = buffer.info.name, list(dict.fromkeys(replaced.row for replaced in lacking))
-            found = yield from read_rows_steps(name, keys, None, self._snapshot_of(name), self._cache)
+            info, keys = buffer.info, list(dict.fromkeys(replaced.row for replaced in lacking))
+            found = yield from read_rows_steps(info, keys, None, self._snapshot_of(info.name), self._cache)
             seen, sent = dict(zip(keys, found, strict=True)), buffer.sent_by_row()
             for replaced in lacking:
                 replaced.fill(seen[replaced.row], sent.get(replaced.row, ()))
@@ -482,7 +486,7 @@ class TransactionSteps(puts.Counts):
         """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. `read`:
         as of the begin of that read."""
         read_steps = read_settled_steps if self._settled_reads and len(keys) <= ROWS_AT_ONCE else read_rows_steps
-        steps = read_steps(info.name, keys, columns, self._snapshot_of(info.name), self._cache)
+        steps = read_steps(info, keys, columns, self._snapshot_of(info.name), self._cache)
         return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps, read)
 
     def _overlaid_steps(
@@ -512,19 +516,18 @@ class TransactionSteps(puts.Counts):
         if not stored:
             return {}
         without_own = replace(self._snapshot_of(info.name), own=NO_STARTS)
-        rows = yield from read_rows_steps(info.name, list(stored), columns, without_own, self._cache)
+        rows = yield from read_rows_steps(info, list(stored), columns, without_own, self._cache)
         return {key: overlaid(row, stored[key], columns) for key, row in zip(stored, rows, strict=True)}
 
-    @property
-    def bounds(self) -> ReadBounds:
-        """The versions of a row that the transaction needs."""
-        return self._snapshot.bounds
+    def scan(
+        self, info: TableInfo, key_range: KeyRange, columns: Sequence[Column] | None, rows_max: int
+    ) -> SnapshotScan:
+        """Return a scan of what the transaction sees in the store, without the overlay."""
+        return SnapshotScan(info, key_range, columns, self._snapshot_of(info.name), self._cache, rows_max=rows_max)
 
-    def batch_steps(
-        self, info: TableInfo, batch: CellBatch | None, columns: Sequence[Column] | None
-    ) -> Steps[SeenBatch | None]:
-        """Return the visible part of a scanned batch, without the overlay. `batch` None: the end of the scan."""
-        return read_batch_steps(info.name, batch, columns, self._snapshot_of(info.name), self._cache)
+    def start_of_last_rows_steps(self, info: TableInfo, key_range: KeyRange, rows: int) -> Steps[bytes]:
+        """Return the key at which about the last `rows` rows of the range begin."""
+        return start_of_last_rows_steps(info, key_range, rows, self._snapshot_of(info.name))
 
     def begin_read(self, table: str, key_range: KeyRange) -> OpenRead:
         """Return an open read of the range, which sees own writes as they are now (C15). The reader must keep a

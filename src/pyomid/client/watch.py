@@ -33,7 +33,7 @@ from pyomid.client.validation import Handle, TableRules, check_seconds, find_tab
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import Snapshot
-from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
+from pyomid.types import BeginReply, Bookmark, KeyRange, LifeOf, TableInfo, TableLife
 
 if TYPE_CHECKING:
     from pyomid.client.open_database import OpenDatabase
@@ -96,6 +96,8 @@ class Watching:
         self._poll_s = poll_seconds
         self._clock = database.deployment.clock
         self._range: KeyRange | None = None
+        self._life: TableLife = LifeOf(table)
+        """The table as it was when the watch began."""
         self._open: BeginReply | None = None
         """Keeps the position's start open. None if a lease does, or if the position was given by the caller."""
         self._leased: list[LeasedPlace] = []
@@ -213,7 +215,7 @@ class Watching:
                 self._open.end()
                 self._open = None
             self._place = place
-        self._range = found
+        self._range, self._life = found, info
         return True
 
     def _fill_steps(self) -> Steps[bool]:
@@ -249,7 +251,7 @@ class Watching:
         snapshot = Snapshot(until.start_ts + 1, held.epoch)
         change_feed.check_order(self._place, snapshot)
         database = self._database
-        return ChangeScan(database.deployment, self._table, self._range, self._place, snapshot, database.commit_cache)
+        return ChangeScan(database.deployment, self._life, self._range, self._place, snapshot, database.commit_cache)
 
     def _pass_steps(self) -> Steps[None]:
         """End a round whose changes were all returned. A leased position advances only from time to time, because a

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
-from pyomid.protocol.effects import ReadWatermarks, Steps
+from pyomid.protocol.effects import ReadValidity, Steps
 from pyomid.protocol.expiry import Floors, floor_at
 from pyomid.protocol.reading import (
     CommitCache,
@@ -34,13 +34,14 @@ from pyomid.protocol.reading import (
     SealRule,
     Snapshot,
     VisibleRow,
+    check_life_steps,
     heal_steps,
     resolve_rows_steps,
     resolve_steps,
     version_bound,
 )
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, ReadBounds, start_of
+from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, ReadBounds, TableLife, start_of
 
 
 class Change(NamedTuple):
@@ -82,7 +83,8 @@ def inserts_steps(
     may have changed, for `changes_steps`, which is the reference implementation. Not for a table with a time to live.
 
     A row with one commit between the positions and none at or below `since` does not exist before that commit, and
-    reads after it as at `until`. Shadow-cell repair is left to compaction, as in vectorized readers.
+    reads after it as at `until`. Shadow-cell repair is left to compaction, as in vectorized readers. The caller ends
+    with `check_kept_steps`.
     """
     fetched = FetchedBatch(table, None, until.start_ts, until.own, batch, read_bounds(since, until))
     yield from resolve_steps(fetched, SealRule.of_reader(until), cache)
@@ -105,7 +107,7 @@ def inserts_steps(
 
 
 def changes_steps(
-    table: str,
+    table: TableLife,
     rows: Sequence[bytes],
     since: Bookmark,
     until: Snapshot,
@@ -117,26 +119,27 @@ def changes_steps(
     renewed an expiring value (E5).
 
     Every commit below `until` is durable: its start was handed out, or lies below one that was. SnapshotTooOld if W has
-    passed `since`. Without rows only that is checked: at the end of a search, because compaction may have removed rows
-    before the search reached them.
+    passed `since`, or if the table's life is over. Without rows only that is checked: at the end of a search, because
+    compaction or a drop may have removed rows before the search reached them.
 
     `floors`: the floors of the table's snapshots between the two (`protocol.expiry`); None: it never had a time to
     live. An expiry is no commit, so it is not reported (E3): the next commit finds the row without the value.
     """
     changes: list[Change] = []
     if rows:
-        found = yield from resolve_rows_steps(table, rows, until, read_bounds(since, until), cache)
+        found = yield from resolve_rows_steps(table.name, rows, until, read_bounds(since, until), cache)
         cells_of, resolution = found
-        yield from heal_steps(table, cells_of, resolution)
+        yield from heal_steps(table.name, cells_of, resolution)
         for row, cells in zip(rows, cells_of, strict=True):
             changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts, floors)
-    yield from check_kept_steps(since)
+    yield from check_kept_steps(table, since, until)
     return changes
 
 
-def check_kept_steps(since: Bookmark) -> Steps[None]:
-    """F3: check W after the read: if it has passed the bookmark, the read may have missed versions."""
-    watermark, _ = yield ReadWatermarks()
+def check_kept_steps(table: TableLife, since: Bookmark, until: Snapshot) -> Steps[None]:
+    """F3, R10: check W and the table after the read. If W has passed the bookmark, or the table's life is over, the
+    read may have missed versions."""
+    watermark, generation = yield ReadValidity(table.name)
     if watermark > since.start_ts:
         raise SnapshotTooOld(
             f"changes since {since.start_ts} are not kept any more: the published low watermark is {watermark}, and "
@@ -144,6 +147,7 @@ def check_kept_steps(since: Bookmark) -> Steps[None]:
             start_ts=since.start_ts,
             watermark=watermark,
         )
+    yield from check_life_steps(table, until, generation)
 
 
 def is_between(commit_ts: int, above: int, below: int) -> bool:

@@ -10,7 +10,7 @@ an effect is thrown into the generator at the yield.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,7 +51,8 @@ class ReadRows(Effect):
 
 @dataclass(slots=True)  # not frozen: as `ReadRows`
 class ReadSettled(Effect):
-    """→ (list[VisibleRow | None], W), `DataStore.read_settled`: one fresh read of the rows and W together."""
+    """→ (list[VisibleRow | None], W, generation), `DataStore.read_settled`: one fresh read of the rows, W and the
+    table's entry together."""
 
     table: str
     rows: Sequence[bytes]
@@ -75,6 +76,29 @@ class ReadRange(Effect):
     bounds: ReadBounds | None = None
 
 
+@dataclass(slots=True, eq=False)
+class NextBatch(Effect):
+    """→ CellBatch | None, the next batch of `DataStore.scan` with these arguments; None: the range has no more rows.
+    The first use begins the scan, later uses of the same object continue it."""
+
+    table: str
+    key_range: KeyRange
+    columns: Sequence[Column] | None
+    rows_max: int
+    bounds: ReadBounds
+    batches: Iterator[CellBatch] | None = None
+    """The scan, once it has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartOfLastRows(Effect):
+    """→ bytes, `DataStore.start_of_last_rows`."""
+
+    table: str
+    key_range: KeyRange
+    rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class LookupThenWatermarks(Effect):
     """→ (list[int], W, H): for each of `starts` in order its commit timestamp, NOT_FOUND or SEALED, one fresh
@@ -90,6 +114,28 @@ class LookupThenWatermarks(Effect):
 @dataclass(frozen=True, slots=True)
 class ReadWatermarks(Effect):
     """→ (W, H), fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadValidity(Effect):
+    """→ (W, generation), fresh: what decides whether a read of the table counts (R7, R10). The generation is that of
+    the table in state `PRESENT`; 0: there is none."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNotedDrop(Effect):
+    """→ int, `Catalog.noted_drop`, fresh."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTable(Effect):
+    """→ None. What is cached of the table's entry is out of date."""
+
+    table: str
 
 
 @dataclass(frozen=True, slots=True)

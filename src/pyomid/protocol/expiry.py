@@ -30,7 +30,7 @@ from pyomid.protocol import visibility
 from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps, resolve_rows_steps
 from pyomid.protocol.time_points import newest_at
-from pyomid.types import Bookmark, Column, ConflictLevel, ReadBounds, TableInfo, TimePoint, start_of
+from pyomid.types import Bookmark, Column, ConflictLevel, LifeOf, ReadBounds, TableInfo, TimePoint, start_of
 
 EXPIRY_TABLE: Final = "PYOMID_EXPIRY"
 FLOOR_COLUMN: Final = Column(b"e", b"floor")
@@ -151,7 +151,7 @@ def seen_steps(info: TableInfo, snapshot: Snapshot, cache: CommitCache) -> Steps
     if info.ttl_seconds is None:
         return snapshot
     key = expiry_row(info.name, info.generation)
-    rows = yield from read_rows_steps(EXPIRY_TABLE, [key], (FLOOR_COLUMN,), snapshot, cache)
+    rows = yield from read_rows_steps(LifeOf(EXPIRY_TABLE), [key], (FLOOR_COLUMN,), snapshot, cache)
     value = rows[0].get(FLOOR_COLUMN)
     return snapshot if value is None else replace(snapshot, expired_to=_floor_of(value))
 

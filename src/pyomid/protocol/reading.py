@@ -22,6 +22,14 @@ Why a miss decides only about a *later* fetch (R1):
 
 A miss decides about the cells of the next fetch, and is forgotten when this read ends (R6). After the last fetch the
 snapshot must still be above W; otherwise the read fails with `SnapshotTooOld` (R7).
+
+Stores know a table by its name, which one table may have after the other. So a read gets a `TableLife`, and checks it
+together with W (R10); what returns rows to a reader passes through `check_snapshot_steps` or `read_settled_steps`.
+
+    R scans t: 10 rows
+                                t is dropped and created again; its new rows lie above R's snapshot
+    R scans on: no more rows
+    the entry is of another generation: R fails, instead of ending after 10 rows
 """
 
 from __future__ import annotations
@@ -29,24 +37,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
-from pyomid.errors import SnapshotTooOld
+from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import (
     DeleteOrphans,
     Effect,
+    ForgetTable,
     Heal,
     LookupThenWatermarks,
+    NextBatch,
+    ReadNotedDrop,
     ReadRange,
     ReadRows,
     ReadSettled,
+    ReadValidity,
     ReadWatermarks,
     SealStarts,
+    StartOfLastRows,
     Steps,
 )
 from pyomid.protocol.visibility import VisibleCells
@@ -60,8 +73,11 @@ from pyomid.types import (
     KeyRange,
     ReadBounds,
     ShadowWrite,
+    TableLife,
     start_of,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
@@ -98,36 +114,41 @@ round trip."""
 
 
 def read_rows_steps(
-    table: str,
+    table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    """Return the visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
-    if len(rows) <= ROWS_AT_ONCE:
-        return _read_some_rows_steps(table, rows, columns, snapshot, cache)
-    return _read_many_rows_steps(table, rows, columns, snapshot, cache)
+    """Return the visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot, or if
+    the table's life is over."""
+    read = _read_some_rows_steps if len(rows) <= ROWS_AT_ONCE else _read_many_rows_steps
+    return of_life_steps(table, snapshot, read(table, rows, columns, snapshot, cache))
 
 
 def read_settled_steps(
-    table: str,
+    table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    """As `read_rows_steps`, over a store that reads rows and W from one state of the database.
+    """As `read_rows_steps`, over a store that reads rows, W and the table's entry from one state of the database.
 
-    In a state in which W is below the snapshot, no version that the snapshot needs is missing (R7). So a row is decided
-    by that state, if each version that may be visible has its shadow cell. `read_rows_steps` reads the other rows anew.
-    The snapshot's own versions must be at or above its start.
+    In a state in which W is below the snapshot and the table lives, no version that the snapshot needs is missing (R7,
+    R10). So a row is decided by that state, if each version that may be visible has its shadow cell. `read_rows_steps`
+    reads the other rows anew. The snapshot's own versions must be at or above its start.
     """
-    found: tuple[list[VisibleRow | None], int]
-    found = yield ReadSettled(table, rows, columns, snapshot.bounds, snapshot.expired_to)
-    settled, watermark = found
-    if snapshot.start_ts <= watermark:
-        yield from check_snapshot_steps(snapshot, watermark)
+    found: tuple[list[VisibleRow | None], int, int]
+    try:
+        found = yield ReadSettled(table.name, rows, columns, snapshot.bounds, snapshot.expired_to)
+    except OmidError as error:
+        yield from _check_after_error_steps(table, snapshot, error)
+        raise
+    settled, watermark, generation = found
+    check_watermark(snapshot, watermark)
+    if generation != table.generation or generation >= snapshot.start_ts:
+        yield from check_life_steps(table, snapshot, generation)
     if None not in settled:
         return settled  # type: ignore[return-value]
     left = [row for row, seen in zip(rows, settled, strict=True) if seen is None]
@@ -136,7 +157,7 @@ def read_settled_steps(
 
 
 def _read_many_rows_steps(
-    table: str,
+    table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
@@ -150,16 +171,16 @@ def _read_many_rows_steps(
 
 
 def _read_some_rows_steps(
-    table: str,
+    table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, snapshot.bounds, cache, columns)
-    yield from check_snapshot_steps(snapshot, resolution.watermark)
+    rows_read, resolution = yield from resolve_rows_steps(table.name, rows, snapshot, snapshot.bounds, cache, columns)
+    yield from check_snapshot_steps(table, snapshot, resolution.watermark)
     if resolution is not NOTHING_UNRESOLVED:
-        yield from heal_steps(table, rows_read, resolution)
+        yield from heal_steps(table.name, rows_read, resolution)
     seen = (snapshot.start_ts, snapshot.own, resolution.commits, snapshot.expired_to)
     return [visibility.visible_point(cells, *seen) for cells in rows_read]
 
@@ -172,7 +193,8 @@ def resolve_rows_steps(
     cache: CommitCache,
     columns: Sequence[Column] | None = None,
 ) -> Steps[tuple[list[list[Cell]], Resolution]]:
-    """Return the cells of each row, within `bounds`, and the resolution of those that the snapshot may see."""
+    """Return the cells of each row, within `bounds`, and the resolution of those that the snapshot may see. The caller
+    checks afterwards that the fetches were complete."""
     fetch = ReadRows(table, rows, columns, bounds)
     fetched = _FetchedRows(fetch, snapshot)
     fetched.take((yield fetch))
@@ -190,35 +212,91 @@ def heal_steps(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolutio
         yield DeleteOrphans(table, orphans)
 
 
+class SnapshotScan:
+    """The rows of a range as a snapshot sees them, batch by batch."""
+
+    def __init__(
+        self,
+        table: TableLife,
+        key_range: KeyRange,
+        columns: Sequence[Column] | None,
+        snapshot: Snapshot,
+        cache: CommitCache,
+        *,
+        rows_max: int,
+    ) -> None:
+        self._table, self._columns, self._snapshot, self._cache = table, columns, snapshot, cache
+        self._fetch = NextBatch(table.name, key_range, columns, rows_max, snapshot.bounds)
+        self.reached: bytes | None = key_range.start
+        """All rows before this key were returned; None: all rows of the range."""
+
+    def next_steps(self) -> Steps[tuple[CellBatch, VisibleCells] | None]:
+        """Return the next batch, and the cells of it that the snapshot sees, perhaps none. None at the end, after a
+        last check. After an error the scan cannot continue."""
+        return of_life_steps(self._table, self._snapshot, self._next_steps())
+
+    def _next_steps(self) -> Steps[tuple[CellBatch, VisibleCells] | None]:
+        batch: CellBatch | None = yield self._fetch
+        while batch is not None and not batch.rows:
+            batch = yield self._fetch
+        found = yield from read_batch_steps(self._table, batch, self._columns, self._snapshot, self._cache)
+        self.reached = None if batch is None else batch.row_key(batch.rows - 1) + b"\0"
+        return found
+
+
+def start_of_last_rows_steps(table: TableLife, key_range: KeyRange, rows: int, snapshot: Snapshot) -> Steps[bytes]:
+    """Return the key at which about the last `rows` rows of the range begin, for a scan from there on, which checks
+    what both fetched."""
+    return of_life_steps(table, snapshot, _fetched_steps(StartOfLastRows(table.name, key_range, rows)))
+
+
+def _fetched_steps(effect: Effect) -> Steps[Any]:
+    return (yield effect)
+
+
 def read_batch_steps(
-    table: str,
+    table: TableLife,
     batch: CellBatch | None,
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[tuple[CellBatch, VisibleCells] | None]:
-    """Return the cells that the snapshot sees in the next batch of a scan. SnapshotTooOld if W has passed the snapshot.
+    """Return the cells that the snapshot sees in the next batch of a scan. SnapshotTooOld if W has passed the snapshot,
+    or if the table's life is over.
 
     The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction:
-    they look a start up once per scan, not once per cell. `batch` None marks the end of the scan: W is checked once
-    more, because compaction may have removed rows after the last batch, or of a range that looked empty (R7). The
-    result is None.
+    they look a start up once per scan, not once per cell. `batch` None marks the end of the scan: W and the table are
+    checked once more, because compaction or a drop may have removed rows after the last batch, or of a range that
+    looked empty (R7, R10). The result is None.
     """
     if batch is None:
-        yield from check_snapshot_steps(snapshot)
+        yield from check_snapshot_steps(table, snapshot)
         return None
-    fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch, snapshot.bounds)
+    fetched = FetchedBatch(table.name, columns, snapshot.start_ts, snapshot.own, batch, snapshot.bounds)
     resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
-    yield from check_snapshot_steps(snapshot, resolution.watermark)
+    yield from check_snapshot_steps(table, snapshot, resolution.watermark)
     seen = visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own, snapshot.expired_to)
     return fetched.batch, seen
 
 
-def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> Steps[None]:
-    """R7: after a read W must still be below the snapshot; otherwise the read may have missed versions.
-    `watermark`: W, if a lookup read it after the last fetch (R4)."""
-    if watermark is None:
-        watermark, _ = yield _READ_WATERMARKS
+# --- whether a read counts ----------------------------------------------------------------------------------
+
+
+def check_snapshot_steps(table: TableLife, snapshot: Snapshot, watermark: int | None = None) -> Steps[None]:
+    """After the last fetch of a read: check that it was complete (R7, R10). `watermark`: W, if a lookup read it after
+    the last fetch (R4)."""
+    if not table.generation:
+        if watermark is None:
+            watermark, _ = yield _READ_WATERMARKS
+        check_watermark(snapshot, watermark)
+        return
+    watermark, generation = yield ReadValidity(table.name)
+    check_watermark(snapshot, watermark)
+    yield from check_life_steps(table, snapshot, generation)
+
+
+def check_watermark(snapshot: Snapshot, watermark: int) -> None:
+    """R7: W must still be below the snapshot; otherwise the read may have missed versions."""
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
             f"snapshot {snapshot.start_ts} is at or below the published low watermark {watermark}: "
@@ -226,6 +304,59 @@ def check_snapshot_steps(snapshot: Snapshot, watermark: int | None = None) -> St
             start_ts=snapshot.start_ts,
             watermark=watermark,
         )
+
+
+def check_life_steps(table: TableLife, snapshot: Snapshot, generation: int) -> Steps[None]:
+    """R10: the table that has the name after the last fetch, of this generation (0: none), must be the one that the
+    reader opened; otherwise rows may have been missing. A table younger than the snapshot must be the first of its name
+    that the snapshot may know."""
+    if not table.generation:
+        return
+    if generation != table.generation:
+        yield ForgetTable(table.name)
+        raise SnapshotTooOld(
+            f"snapshot {snapshot.start_ts} cannot read table {table.name!r} any more: the table was dropped, and "
+            "perhaps created again; begin again with a new snapshot",
+            start_ts=snapshot.start_ts,
+            table=table.name,
+            generation=table.generation,
+        )
+    if generation < snapshot.start_ts:
+        return
+    dropped_ts: int = yield ReadNotedDrop(table.name)
+    if dropped_ts >= snapshot.start_ts:
+        raise SnapshotTooOld(
+            f"snapshot {snapshot.start_ts} cannot read table {table.name!r}, which was created at {generation}: it may "
+            "know a former table of that name, whose rows are gone; begin again with a new snapshot",
+            start_ts=snapshot.start_ts,
+            table=table.name,
+            generation=generation,
+        )
+
+
+def of_life_steps(table: TableLife, snapshot: Snapshot, steps: Steps[T]) -> Steps[T]:
+    """Run the steps of a read. If they fail because the table's life is over, raise `SnapshotTooOld` (R10): the store
+    has no such table or family, or a table that it is about to drop does not answer."""
+    try:
+        return (yield from steps)
+    except SnapshotTooOld:
+        raise
+    except OmidError as error:
+        yield from _check_after_error_steps(table, snapshot, error)
+        raise
+
+
+def _check_after_error_steps(table: TableLife, snapshot: Snapshot, error: OmidError) -> Steps[None]:
+    if not table.generation:
+        return
+    try:
+        _, generation = yield ReadValidity(table.name)
+    except OmidError:
+        return  # the first error says more
+    try:
+        yield from check_life_steps(table, snapshot, generation)
+    except SnapshotTooOld as gone:
+        raise gone from error
 
 
 # --- the resolution that readers and the compactor share ----------------------------------------------------

@@ -65,10 +65,12 @@ from pyomid.types import (
     Column,
     CommitRequest,
     KeyRange,
+    LifeOf,
     RowWrite,
     ShadowWrite,
     TableInfo,
     WriteSetLevel,
+    life_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -237,7 +239,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         no owner or its owner is `adopts`. Returns the owner so far, empty if none."""
         snapshot = Snapshot(self._begun.start_ts, self._begun.epoch)
         (found,) = self._conn.driver.run(
-            read_rows_steps(idempotency.KEYS_TABLE, [row], None, snapshot, self._conn.cache)
+            read_rows_steps(LifeOf(idempotency.KEYS_TABLE), [row], None, snapshot, self._conn.cache)
         )
         owner = found.get(idempotency.CHECKPOINT_COLUMN, b"").decode()
         if owner != checkpoint and owner in ("", adopts):
@@ -318,7 +320,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """Return the plan by which its tasks find the rows that they delete."""
         return ReadPlan(
             self._conn.task_url,
-            info.name,
+            life_of(info),
             schema_of(info),
             (),
             self.snapshot(info.name),
@@ -418,4 +420,4 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot, held:
     The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if the
     commit fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
     """
-    return info is not None and sees_rows(conn, info.name, snapshot, held)
+    return info is not None and sees_rows(conn, life_of(info), snapshot, held)

@@ -16,7 +16,7 @@ from pyomid.errors import Misuse
 from pyomid.protocol.commit import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.spark.connections import Connection
-from pyomid.types import BeginReply, Cell, TableInfo
+from pyomid.types import BeginReply, Cell, LifeOf, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.spark.database import SparkDatabase
@@ -81,7 +81,7 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
     ensure_keys_table(conn.deployment)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
     rows = idempotency.key_rows(transaction_id)
-    key, expired = conn.driver.run(read_rows_steps(idempotency.KEYS_TABLE, rows, None, snapshot, conn.cache))
+    key, expired = conn.driver.run(read_rows_steps(LifeOf(idempotency.KEYS_TABLE), rows, None, snapshot, conn.cache))
     return idempotency.found_key(transaction_id, {**key, **expired})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from zlib import crc32
 
 from pyomid.types import (
     TABLES_UNCONFIRMED,
@@ -128,6 +129,16 @@ def records_of(fields: Mapping[str, Any], table: str, key_range: KeyRange) -> li
     """Return the records of stored JSON, newest first."""
     found = [(fields["watermark"], fields["recorded_at_s"]), *fields.get("earlier", ())]
     return [RegionWatermark(table, fields["generation"], key_range, watermark, at_s) for watermark, at_s in found]
+
+
+_DROP_NOTES: Final = 4096
+"""How many notes of drops a catalog has for all names. If a table is created while a snapshot is open, and meanwhile
+others are dropped, each of these refuses the snapshot's reads of the new table with this probability (R10)."""
+
+
+def drop_note(name: str) -> bytes:
+    """Return which note of drops the name has (R10)."""
+    return (crc32(name.encode()) % _DROP_NOTES).to_bytes(2, "big")
 
 
 def mark_name(table_id: int) -> bytes:

@@ -20,6 +20,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Capabilities, Catalog, DataStore, LeaderState
 from pyomid.protocol.sanitize import with_record
+from pyomid.storage.catalog_fields import drop_note
 from pyomid.storage.checks import ProcessGuard, check_version, check_writes, deposed
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
 from pyomid.system import OwnLock
@@ -412,6 +413,7 @@ class MemoryCatalog(Catalog):
         self._unknown: dict[int, bytes] = {}
         self._marks = 0
         self._watermarks: dict[tuple[str, KeyRange], list[RegionWatermark]] = {}
+        self._drops: dict[bytes, int] = {}
         self._lock = OwnLock(is_noted=True)
         self._guard = ProcessGuard("MemoryCatalog")
 
@@ -440,6 +442,16 @@ class MemoryCatalog(Catalog):
             if self._entries.get(name) == old:
                 del self._entries[name]
                 self._watermarks = {key: record for key, record in self._watermarks.items() if key[0] != name}
+
+    def note_drop(self, name: str, fence_ts: int) -> None:
+        self._guard.check()
+        with self._lock.held():
+            self._drops[drop_note(name)] = max(fence_ts, self._drops.get(drop_note(name), 0))
+
+    def noted_drop(self, name: str) -> int:
+        self._guard.check()
+        with self._lock.held():
+            return self._drops.get(drop_note(name), 0)
 
     def mark_unknown_table(self, table_id: int) -> None:
         self._guard.check()

@@ -25,9 +25,11 @@ from pyomid.types import (
     CommitReply,
     CommitRequest,
     KeyRange,
+    LifeOf,
     RowWrite,
     TableInfo,
     WriteSetLevel,
+    life_of,
     start_of,
 )
 from pyomid.wire import messages as req
@@ -209,6 +211,8 @@ def label_of(effect: effects.Effect) -> str:
             return f"ReadRows {table} {_keys(rows)}"
         case effects.ReadSettled(table, rows):
             return f"ReadSettled {table} {_keys(rows)}"
+        case effects.ReadValidity(table) | effects.ReadNotedDrop(table):
+            return f"{type(effect).__name__} {table}"
         case effects.LookupThenWatermarks(starts):
             return f"LookupThenWatermarks {list(starts)}"
         case effects.WriteCells(table, version, rows):
@@ -315,6 +319,8 @@ class Tx:
         self.client, self.record, self.start_ts = client, record, start_ts
         self.build = client.build
         self.snapshot = client.build.reading.Snapshot(start_ts, epoch, own=frozenset((start_ts,)))
+        self.lives: dict[str, LifeOf] = {}
+        """The tables as it found them first."""
         self.written: dict[str, dict[CellVersion, None]] = {}
         self.branches: list[int] = []
         self.carried: dict[str, dict[bytes, dict[Column, bytes | None]]] | None = None
@@ -327,11 +333,18 @@ class Tx:
 
     # ------------------------------------------------------------ reads
 
+    def life_of(self, table: str) -> LifeOf:
+        """The entry as it is at the first use."""
+        if table not in self.lives:
+            self.lives[table] = life_of(self.client.world.disk.catalog.table(table))
+        return self.lives[table]
+
     def get(self, table: str, row: bytes) -> Steps:
         """The visible columns; recorded one by one, absence too."""
         reading = self.build.reading
         read = reading.read_settled_steps if self.client.world.plan.settled_reads else reading.read_rows_steps
-        [found] = yield from self.client.run(read(table, [row], None, self.snapshot, self.client.cache))
+        life = self.life_of(table)
+        [found] = yield from self.client.run(read(life, [row], None, self.snapshot, self.client.cache))
         found = dict(found)
         for column, own in (self.carried or {}).get(table, {}).get(row, {}).items():
             found[column] = own
@@ -342,6 +355,7 @@ class Tx:
 
     def scan(self, table: str) -> Steps:
         """A whole table as bulk readers do it, in batches of a few rows."""
+        self.life_of(table)
         rows_max = self.client.choices.pick((1, 2, 100))
         found: list[tuple[Item, str]] = []
         start: bytes | None = b""
@@ -358,7 +372,7 @@ class Tx:
 
     def _read_batch(self, table: str, batch: Any) -> Steps:
         return self.client.run(
-            self.build.reading.read_batch_steps(table, batch, None, self.snapshot, self.client.cache)
+            self.build.reading.read_batch_steps(self.life_of(table), batch, None, self.snapshot, self.client.cache)
         )
 
     def _visible(self, table: str, batch: Any, seen: Any) -> list[tuple[Item, str]]:

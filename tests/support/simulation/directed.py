@@ -19,9 +19,11 @@ from pyomid.types import (
     CellVersion,
     CommitRequest,
     LeaderStateChanges,
+    LifeOf,
     RowWrite,
     ShadowWrite,
     TableInfo,
+    TableState,
     WriteSetLevel,
 )
 from pyomid.wire import messages as req
@@ -625,6 +627,78 @@ def a_settled_read_during_a_commit_sees_all_of_it_or_nothing(build: Build) -> No
     s.judge()
 
 
+@_schedule
+def a_scan_of_a_table_that_is_made_anew_is_refused(build: Build) -> None:
+    """R10. R has opened the table and sent its first fetch; before that lands the table is dropped and made again."""
+    s = Schedule(build)
+    t, r = s.client("T"), s.client("R")
+    s.do(t, put(t, "a", R0))
+    s.finish_all(t)
+    reader = s.do(r, begin(r))
+    scanning = s.start(r, ignoring(reader.scan("a")))
+    s.until_call(scanning, effects.ReadRange)
+    make_anew(s, "a")
+    s.finish(scanning)
+    s.judge()
+
+
+@_schedule
+def a_get_from_a_table_that_is_made_anew_is_refused(build: Build) -> None:
+    """R10. R reads a row before and after, over a store that reads rows and entry from one state."""
+    s = Schedule(build, settled_reads=True)
+    t, r = s.client("T"), s.client("R")
+    s.do(t, put(t, "a", R0))
+    s.finish_all(t)
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R0))
+    make_anew(s, "a")
+    s.do(r, ignoring(reader.get("a", R0)))
+    s.judge()
+
+
+@_schedule
+def a_snapshot_does_not_take_a_later_table_for_its_own(build: Build) -> None:
+    """R10. R begins, the table is dropped and created again, then R opens it: it is empty, but R knows another."""
+    s = Schedule(build)
+    t, r = s.client("T"), s.client("R")
+    s.do(t, put(t, "a", R0))
+    s.finish_all(t)
+    reader = s.do(r, begin(r))
+    make_anew(s, "a")
+    s.do(r, ignoring(reader.get("a", R0)))
+    s.judge()
+
+
+@_schedule
+def a_table_is_empty_to_an_older_snapshot_if_no_other_had_its_name(build: Build) -> None:
+    """R10. R begins, another table is dropped, a new one is created: R reads it."""
+    s = Schedule(build)
+    r = s.client("R")
+    reader = s.do(r, begin(r))
+    make_anew(s, "b")
+    create(s, "new")
+    if s.do(r, reader.get("new", R0)):
+        raise Stuck("R10: a new table has a row")
+
+
+def make_anew(s: Schedule, table: str) -> None:
+    """Drop the table and create it again, as `client.table_admin` does, in one go."""
+    disk, client = s.world.disk, s.client("admin")
+    dropping = put_entry(disk.catalog, disk.catalog.table(table), TableState.DROPPING)
+    fence: req.FenceReply = s.do(client, client.ask(req.Fence(table_id(table.encode()))))
+    disk.catalog.note_drop(table, fence.fence_ts)
+    disk.store.drop_table(table)
+    disk.catalog.remove_entry(dropping)
+    create(s, table)
+
+
+def create(s: Schedule, table: str) -> None:
+    client = s.client("admin")
+    info = TableInfo(table, (FAMILY,), generation=s.do(client, begin(client)).start_ts)
+    s.world.disk.store.create_table(info)
+    put_entry(s.world.disk.catalog, info)
+
+
 # ---------------------------------------------------------------- the TSO: T1 … T15
 
 
@@ -1049,7 +1123,7 @@ def a_tombstone_stays_while_it_hides_a_later_commit(build: Build) -> None:
     compact(s)
     snapshot = build.reading.Snapshot(1_000, epoch)
     client = s.client("R")
-    steps = build.reading.read_rows_steps("a", [R0], None, snapshot, client.cache)
+    steps = build.reading.read_rows_steps(LifeOf("a", 1), [R0], None, snapshot, client.cache)
     [row] = s.do(client, client.run(steps))
     if row:
         raise Stuck(f"K3: the deleted value is back: {row}")

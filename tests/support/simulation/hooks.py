@@ -1,6 +1,6 @@
 """One named function or method of the product, replaced: how a rule is taken out without a switch in the product.
 
-    Hook("protocol.reading:check_snapshot_steps", lambda original, snapshot, watermark=None: nothing())
+    Hook("protocol.reading:check_life_steps", lambda original, table, snapshot, generation: nothing())
     Hook("oracle.outgoing:StoreRequests.check_epoch", lambda original, store, epoch: None)
 
 What stands in its place is called with the original and then as the original would be. A simulation's build puts

@@ -58,9 +58,13 @@ def _horizon_read_first(original: Any, starts: Any) -> Any:
     return states, watermark, horizon
 
 
-def _unsettled_is_absent(original: Any, table: str, rows: Any, columns: Any, snapshot: Any, cache: Any) -> Any:
-    settled, _ = yield effects.ReadSettled(table, rows, columns, snapshot.bounds)
+def _unsettled_is_absent(original: Any, table: Any, rows: Any, columns: Any, snapshot: Any, cache: Any) -> Any:
+    settled, _, _ = yield effects.ReadSettled(table.name, rows, columns, snapshot.bounds)
     return [row or {} for row in settled]
+
+
+def _any_former_table(original: Any, table: Any, snapshot: Any, generation: int) -> Any:
+    yield from original(table, replace(snapshot, start_ts=1 << 62), generation)
 
 
 def _no_horizon(original: Any, starts: Any, states: Any, horizon: int, *more: Any) -> Any:
@@ -360,16 +364,37 @@ MUTANTS: Final = (
     _m(
         "R7",
         "no reader looks at W",
-        "protocol.reading:check_snapshot_steps",
-        nothing,
+        "protocol.reading:check_watermark",
+        answers(None),
         "a_reader_below_w_is_told",
     ),
     _m(
         "R7b",
         "no reader looks at the W of the state that it read",
-        "protocol.reading:check_snapshot_steps",
-        nothing,
+        "protocol.reading:check_watermark",
+        answers(None),
         "a_reader_below_w_of_the_same_state_is_told",
+    ),
+    _m(
+        "R10",
+        "no reader looks at the table behind its last fetch",
+        "protocol.reading:check_life_steps",
+        nothing,
+        "a_scan_of_a_table_that_is_made_anew_is_refused",
+    ),
+    _m(
+        "R10b",
+        "no reader looks at the table's entry of the state that it read",
+        "protocol.reading:check_life_steps",
+        nothing,
+        "a_get_from_a_table_that_is_made_anew_is_refused",
+    ),
+    _m(
+        "R10c",
+        "a table that is younger than the snapshot is empty, whatever had its name",
+        "protocol.reading:check_life_steps",
+        _any_former_table,
+        "a_snapshot_does_not_take_a_later_table_for_its_own",
     ),
     _m(
         "R1b",

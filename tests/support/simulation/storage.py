@@ -95,6 +95,19 @@ class Storage:
                 return [partial(_look_up, disk, start, at) for at, start in enumerate(starts)], _in_order, False
             case effects.ReadWatermarks():
                 return [disk.leader_state.read_watermarks], _last, True
+            case effects.ReadValidity(table):
+                return (
+                    [
+                        lambda: disk.leader_state.read_watermarks()[0],
+                        partial(disk.catalog.generation, table),
+                    ],
+                    tuple,
+                    True,
+                )
+            case effects.ForgetTable():
+                return [lambda: None], _last, True
+            case effects.ReadNotedDrop(table):
+                return [partial(disk.catalog.noted_drop, table)], _last, True
             case effects.PackCells(version, writes):
                 return [partial(store.pack_cells, version, writes)], _last, True
             case effects.WriteCells(table, version, rows):
@@ -157,11 +170,12 @@ def lost() -> Unavailable:
     return Unavailable("no answer in time")
 
 
-def _read_settled(disk: Disk, effect: effects.ReadSettled) -> tuple[list[dict[Column, bytes] | None], int]:
-    """All rows and W, at one moment."""
+def _read_settled(disk: Disk, effect: effects.ReadSettled) -> tuple[list[dict[Column, bytes] | None], int, int]:
+    """All rows, W and the table's entry, at one moment."""
     rows = disk.store.read_rows(effect.table, effect.rows, effect.columns, bounds=effect.bounds)
     watermark, _ = disk.leader_state.read_watermarks()
-    return [settled_row(cells, effect.bounds, effect.expired_to) for cells in rows], watermark
+    settled = [settled_row(cells, effect.bounds, effect.expired_to) for cells in rows]
+    return settled, watermark, disk.catalog.generation(effect.table)
 
 
 def _read_row(store: MemoryStore, table: str, row: bytes, columns: Any, bounds: Any, at: int) -> tuple[int, list[Cell]]:

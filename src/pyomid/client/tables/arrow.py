@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -28,13 +27,12 @@ from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Steps
+from pyomid.protocol.reading import SnapshotScan
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import Column, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pyomid.ports import DataStore
 
 KEY: Final = "key"
 CELLS: Final = "cells"
@@ -95,7 +93,6 @@ class ArrowScan:
     """The rows of a range as the transaction sees them when the scan begins. `check` raises if the transaction may no
     longer read."""
 
-    store: DataStore
     table: TableInfo
     read: OpenRead
     """Opened when nothing was buffered."""
@@ -106,21 +103,20 @@ class ArrowScan:
     def batches(self, run: Run) -> Iterator[pa.RecordBatch]:
         """Yield the record batches. All columns are fetched, because any cell makes a row exist. If there are no rows,
         one empty batch: Polars takes the columns from the first batch."""
-        bounds = self.writes.bounds
-        stored = self.store.scan(self.table.name, self.read.key_range, None, batch_rows_max=ROWS_AT_ONCE, bounds=bounds)
+        scan = self.writes.scan(self.table, self.read.key_range, None, ROWS_AT_ONCE)
         is_empty = True
-        for batch in chain(stored, (None,)):
+        while scan.reached is not None:
             self.check()
-            seen = run(self._seen_steps(batch)) if batch is None or batch.rows else None
+            seen = run(self._seen_steps(scan))
             if seen is not None:
                 is_empty = False
                 yield self.converter.decode(*seen)
         if is_empty:
             yield _record_batch(self.converter.schema, [[] for _ in self.converter.schema])
 
-    def _seen_steps(self, batch: CellBatch | None) -> Steps[SeenBatch | None]:
-        seen = yield from self.writes.batch_steps(self.table, batch, None)
-        shown = self.read.up_to(None if batch is None else batch.row_key(batch.rows - 1) + b"\0")
+    def _seen_steps(self, scan: SnapshotScan) -> Steps[SeenBatch | None]:
+        seen = yield from scan.next_steps()
+        shown = self.read.up_to(scan.reached)
         own = yield from self.writes.own_rows_steps(self.read, self.table, () if seen is None else (seen,), shown, None)
         return merged_batch(seen, own)
 

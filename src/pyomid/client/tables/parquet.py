@@ -66,7 +66,8 @@ def _export(snapshot: Transaction, info: TableInfo, path: Path) -> int:
     pa = imported_pyarrow()
     from pyarrow import parquet
 
-    rows = snapshot.table(info.name).to_arrow()
+    table = snapshot.table(info.name)
+    info, rows = table.info, table.to_arrow()
     schema = rows.schema if info.schema is not None else _cells_schema(pa)
     schema = schema.with_metadata({**(schema.metadata or {}), _METADATA: json.dumps(_made_by(info))})
     count = 0

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pyomid.cells import CellBatch
-from pyomid.client.drive import Blocking
 from pyomid.client.native import shown_rows as kernels
-from pyomid.client.transaction_steps import NO_OWN_ROWS, OwnRows, SeenBatch, merged, shown_rows
+from pyomid.client.transaction_steps import OwnRows, SeenBatch, merged, shown_rows
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.protocol.effects import Steps
+from pyomid.protocol.reading import SnapshotScan
 from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ class RowScan:
         self._rows_max = batch_rows(self._batch_rows_max, limit)
         self._left = limit
         self._read = transaction.writes.begin_read(info.name, key_range) if read is None else read
-        self._batches: Iterator[CellBatch] | None = None
+        self._scan: SnapshotScan | None = None
         self._rows: kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
         """The rows returned last."""
         self._is_over = limit == 0 or selection == []
@@ -85,23 +83,20 @@ class RowScan:
         try:
             return (yield from self._next_batch_steps())
         except BaseException:
-            self._batches = None  # its iterator is past rows that were not returned
+            self._scan = None  # it is past rows that were not returned
             raise
 
     def _next_batch_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows]]:
         writes, read = self._transaction.writes, self._read
-        if self._batches is None:
-            self._batches = self._ask(read.key_range)
-        batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
-        if batch is not None and not batch.rows:
-            return [], NO_OWN_ROWS
-        found = yield from writes.batch_steps(self._info, batch, self._selection)
+        scan = self._scan
+        if scan is None:
+            scan = self._scan = self._ask(read.key_range)
+        found = yield from scan.next_steps()
         seen = [] if found is None else [found]
-        shown = read.up_to(None if batch is None else batch.row_key(batch.rows - 1) + b"\0")
-        own = yield from writes.own_rows_steps(read, self._info, seen, shown, self._selection)
-        self._is_over = batch is None
+        own = yield from writes.own_rows_steps(read, self._info, seen, read.up_to(scan.reached), self._selection)
+        self._is_over = found is None
         if self._grow():
-            self._batches = None  # the next scan begins after this batch, and fetches more rows
+            self._scan = None  # the next scan begins after this batch, and fetches more rows
         return seen, own
 
     def _grow(self) -> bool:
@@ -113,15 +108,8 @@ class RowScan:
         rows_max, self._rows_max = self._rows_max, min(4 * self._rows_max, self._batch_rows_max)
         return rows_max < self._rows_max
 
-    def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
-        store = self._transaction.database.deployment.store
-        return store.scan(
-            self._info.name,
-            key_range,
-            self._selection,
-            batch_rows_max=self._rows_max,
-            bounds=self._transaction.writes.bounds,
-        )
+    def _ask(self, key_range: KeyRange) -> SnapshotScan:
+        return self._transaction.writes.scan(self._info, key_range, self._selection, self._rows_max)
 
     def _limited(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[bytes, dict[bytes, bytes]]]:
         if self._left is None:
@@ -157,14 +145,12 @@ class DescendingScan(RowScan):
         if whole.stop is not None and whole.stop <= whole.start:
             self._is_over = True
             return []
-        store = self._transaction.database.deployment.store
-        start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
+        start = yield from writes.start_of_last_rows_steps(self._info, whole, self._rows_max)
         part = self._read.down_to(start)
-        batches: list[CellBatch] = yield Blocking(lambda: list(self._ask(part)))
+        scan = self._ask(part)
         seen: list[SeenBatch] = []
-        for batch in (*(each for each in batches if each.rows), None):
-            found = yield from writes.batch_steps(self._info, batch, self._selection)
-            seen += () if found is None else (found,)
+        while (found := (yield from scan.next_steps())) is not None:
+            seen.append(found)
         own = yield from writes.own_rows_steps(self._read, self._info, seen, part, self._selection)
         self._is_over = start <= whole.start
         self._grow()

@@ -138,9 +138,8 @@ class TableSteps:
             yield from self.transaction.flushed_steps()
         elif self._writes.has_buffered:
             self.transaction.check_write()
-        store = self.transaction.database.deployment.store
         read = self._writes.begin_read(self.name, key_range)
-        return ArrowScan(store, self.info, read, self._writes, converter, self.transaction.check_open)
+        return ArrowScan(self.info, read, self._writes, converter, self.transaction.check_open)
 
     def write_arrow_steps(self, data: Any) -> Steps[int]:
         self.transaction.check_write()

@@ -32,7 +32,7 @@ from pyomid.spark.frame_schema import struct_of_types
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch
-from pyomid.types import TIMESTAMP_STEP, Bookmark, KeyRange, TableInfo, TableSchema, start_of
+from pyomid.types import TIMESTAMP_STEP, Bookmark, KeyRange, LifeOf, TableInfo, TableSchema, start_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -55,7 +55,7 @@ class ChangesPlan:
     """The part of a read of changes that all its tasks share."""
 
     url: TaskUrl
-    table: str
+    table: LifeOf
     schema: TableSchema
     wanted: tuple[str, ...]
     since: Bookmark

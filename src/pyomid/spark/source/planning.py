@@ -45,7 +45,7 @@ from pyomid.spark.source.key_ranges import Where, key_range, parse_bound
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, check_read, divided, intersection, read_range
 from pyomid.spark.source.stream_reader import BOOKMARK_S, HAS_READ_LIMITS, OmidStreamReader, StreamPlan
-from pyomid.types import NO_KEYS, KeyRange, TableInfo, TableSchema
+from pyomid.types import NO_KEYS, KeyRange, TableInfo, TableSchema, life_of
 from pyomid.wiring import is_made
 
 if TYPE_CHECKING:
@@ -95,16 +95,17 @@ class Planner:
         for name in (*STARTING, *ENDING):
             if self._options.text(name) is not None:
                 raise Misuse(f"option {name} needs readChangeFeed=true", option=name)
-        table_schema, wanted = self._readable(schema)
+        info = self._info()
+        table_schema, wanted = self._readable(info, schema)
         text = self._options.text("where")
         where = None if text is None else Where.of(text, self._table, table_schema)
         conn = self._connection()
         plan = ReadPlan(
             conn.task_url,
-            self._table,
+            life_of(info),
             table_schema,
             wanted,
-            conn.driver.run(seen_steps(self._info(), self._snapshot(held), conn.cache)),
+            conn.driver.run(seen_steps(info, self._snapshot(held), conn.cache)),
             self._options.whole("batchRows", least=1) or BATCH_ROWS,
             held,
             where,
@@ -116,13 +117,13 @@ class Planner:
         starting, conn = starting_of(self._options), self._connection()
         if starting is None:
             raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
-        since = starting_place(conn, starting)
-        table_schema, wanted = self._readable(table_columns(schema))
-        check_table(self._info(), since, self._options.shown(*STARTING))
+        since, info = starting_place(conn, starting), self._info()
+        table_schema, wanted = self._readable(info, table_columns(schema))
+        check_table(info, since, self._options.shown(*STARTING))
         until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts, self._options)
         plan = ChangesPlan(
             conn.task_url,
-            self._table,
+            life_of(info),
             table_schema,
             wanted,
             since,
@@ -152,7 +153,7 @@ class Planner:
                 option="maxRowsPerTrigger",
             )
         self._started(create=False)
-        table_schema, wanted = self._readable(table_columns(schema))
+        table_schema, wanted = self._readable(self._info(), table_columns(schema))
         plan = StreamPlan(
             self._url,
             self._table,
@@ -180,10 +181,10 @@ class Planner:
             check_was_there(info, self._held.start_ts)
         return info
 
-    def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
+    def _readable(self, info: TableInfo, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
         """Return the table's schema and the columns to read; for a table without a schema, one made from the
         reader's."""
-        info, fields = self._info(), fields_of(schema)
+        fields = fields_of(schema)
         if not self._is_view and self._planned is not None and self._planned.generation == info.generation:
             info = self._planned  # not for a view: its later reads may see later columns
         row_key = self._options.text("rowKey")
@@ -340,7 +341,7 @@ class OmidReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with coded_errors():
             store = connection(self._plan.url).deployment.store
-            parts = divided(store, self._plan.table, self._range, self._partitions)
+            parts = divided(store, self._plan.table.name, self._range, self._partitions)
             return [RangePartition(part) for part in parts or [NO_KEYS]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.errors import Misuse
 from pyomid.ports import DataStore
-from pyomid.protocol.reading import Snapshot, VisibleRow, read_batch_steps, read_rows_steps
+from pyomid.protocol.reading import Snapshot, SnapshotScan, VisibleRow, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import bool_array, booleans, int64_array, no_rows, places_array
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
@@ -27,7 +27,7 @@ from pyomid.row_codec.row_key import KeyLayout
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.held_start import UNHELD, HeldStart
-from pyomid.types import KeyRange, TableSchema
+from pyomid.types import KeyRange, LifeOf, TableSchema
 
 if TYPE_CHECKING:
     from pyomid.spark.source.key_ranges import Where
@@ -44,7 +44,7 @@ class ReadPlan:
     """The part of a read that all its partitions share: the snapshot (S5), the table, the columns."""
 
     url: TaskUrl
-    table: str
+    table: LifeOf
     schema: TableSchema
     wanted: tuple[str, ...]
     snapshot: Snapshot
@@ -56,7 +56,8 @@ class ReadPlan:
 
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the visible rows of a range in key order. SnapshotTooOld if compaction may have passed the snapshot."""
+    """Yield the visible rows of a range in key order. SnapshotTooOld if compaction may have passed the snapshot, or if
+    the table was dropped."""
     compared = () if plan.where is None else plan.where.columns
     beside = [name for name in compared if name not in plan.wanted]
     decoder = RowDecoder(plan.schema, (*plan.wanted, *beside), pa.schema([*arrow, *arrow_schema(plan.schema, beside)]))
@@ -72,13 +73,10 @@ def visible_batches(
 
     All columns are fetched, whichever are wanted: any cell makes a row exist.
     """
-    bounds = plan.snapshot.bounds
-    batches = conn.deployment.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows, bounds=bounds)
-    for batch in chain(batches, (None,)):
-        seen = conn.driver.run(read_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
-        if seen is not None:
-            plan.held.renew(conn)
-            yield seen
+    scan = SnapshotScan(plan.table, key_range, None, plan.snapshot, conn.cache, rows_max=plan.batch_rows)
+    while (seen := conn.driver.run(scan.next_steps())) is not None:
+        plan.held.renew(conn)
+        yield seen
 
 
 def pair_rows(
@@ -136,7 +134,7 @@ def decoded_batch(decoder: RowDecoder, batch: CellBatch) -> pa.RecordBatch:
     return decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
 
 
-def sees_rows(conn: Connection, table: str, snapshot: Snapshot, held: HeldStart) -> bool:
+def sees_rows(conn: Connection, table: LifeOf, snapshot: Snapshot, held: HeldStart) -> bool:
     """Whether the snapshot sees a row of the table; the scan stops at the first. Renews the snapshot's lease."""
     plan = ReadPlan(conn.task_url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, held)
     with closing(visible_batches(conn, plan, KeyRange())) as batches:
@@ -215,12 +213,13 @@ def check_read(plan: ReadPlan) -> None:
     task = TaskContext.get()
     written, tags = ("", "") if task is None else (task.getLocalProperty(name) or "" for name in (WRITES, JOB_TAGS))
     writes = _WRITES.fullmatch(written) or _TAGGED.search(tags)
-    if writes is not None and writes.groups()[1:] == (plan.url.database_id.hex(), plan.table.encode().hex()):
+    table = plan.table.name
+    if writes is not None and writes.groups()[1:] == (plan.url.database_id.hex(), table.encode().hex()):
         start_ts = int(writes[1])
         if start_ts != plan.snapshot.start_ts:
             raise Misuse(
-                f"a write to {plan.table!r} by transaction {start_ts} is computed from a read of the same table at "
+                f"a write to {table!r} by transaction {start_ts} is computed from a read of the same table at "
                 f"another snapshot, {plan.snapshot.start_ts}: commits in between would be lost; read by tx.read(…) of "
                 "the transaction that writes, or give stale_read='allow'",
-                table=plan.table,
+                table=table,
             )

@@ -56,7 +56,7 @@ from pyomid.spark.source.change_rows import (
     until_of,
 )
 from pyomid.spark.source.read_task import divided
-from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
+from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema, life_of
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -261,8 +261,10 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def _place_with(self, conn: Connection, start: Bookmark, latest: Bookmark, rows: int | None) -> Bookmark | None:
         """Return where the next batch ends; None if nothing changed. With `rows`: the last commit up to which at most
         so many rows changed, but at least the first one; without: `latest`."""
+        info = self._info(conn)
+        check_table(info, start)
         until = until_of(conn, start, latest)
-        scan = ChangeScan(conn.deployment, self._plan.table, self._plan.key_range, start, until, conn.cache)
+        scan = ChangeScan(conn.deployment, info, self._plan.key_range, start, until, conn.cache)
         by_commit: Counter[int] = Counter()
         while (found := conn.driver.run(scan.next_batch_steps())) is not None:
             if found.inserts is not None:
@@ -297,7 +299,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             held_ts = since.leased_ts if since.is_own else base_start(since.mark)
             changes = ChangesPlan(
                 conn.task_url,
-                plan.table,
+                life_of(info),
                 plan.schema,
                 plan.wanted,
                 since.mark,

@@ -158,7 +158,7 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
         present = _present(conn, read, batch)
         if present is not None:
             raise Misuse(
-                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table!r}: omit it, or "
+                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table.name!r}: omit it, or "
                 "overwrite it by mode 'append'",
                 row=present,
             )
@@ -535,7 +535,7 @@ def check_distinct_keys(conn: Connection, plan: WritePlan, reports: Sequence[Bra
         found.setdefault(row_id, []).append(key)
     for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
         written = found.get(row_id, [])
-        if len(written) < count:
+        if 0 < len(written) < count:  # none: the table was dropped, and the commit will be refused
             raise duplicate_key(written[0], key_layout(plan.schema), plan.duplicates)
 
 

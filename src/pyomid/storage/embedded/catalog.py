@@ -1,6 +1,7 @@
 """`Catalog` over LMDB: any process may create tables and compact them.
 
 t name                          → the table's entry, as JSON
+d note                          → the newest fence of a drop of a name with this note: 8 bytes
 u table id                      → the mark of an unregistered table: its nonce
 w name length, name, range      → a region watermark, as JSON; the key ends in a hash of the range
 """
@@ -20,6 +21,7 @@ from pyomid.protocol.sanitize import with_record
 from pyomid.storage.catalog_fields import (
     column_of,
     column_text,
+    drop_note,
     entry_fields,
     entry_of,
     mark_name,
@@ -27,8 +29,9 @@ from pyomid.storage.catalog_fields import (
     record_fields,
     records_of,
 )
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
 from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
+from pyomid.storage.embedded.leader_state import read_number
 from pyomid.types import (
     ColumnSchema,
     KeyRange,
@@ -36,11 +39,14 @@ from pyomid.types import (
     RowKeyPart,
     TableEntry,
     TableSchema,
+    TableState,
 )
 
 _TABLE: Final = b"t"
+_DROP: Final = b"d"
 _UNKNOWN: Final = b"u"
 _WATERMARK: Final = b"w"
+_NOTE_BYTES: Final = 8
 
 
 class EmbeddedCatalog(Catalog):
@@ -86,6 +92,26 @@ class EmbeddedCatalog(Catalog):
                     transaction.delete(key, db=self._database)
 
         self._environment.write(write)
+
+    def watermark_and_generation(self, name: str) -> tuple[int, int]:
+        return self._environment.read(self._watermark_and_generation, name)
+
+    def _watermark_and_generation(self, transaction: Transaction, name: str) -> tuple[int, int]:
+        watermark = read_number(self._environment, transaction, b"watermark")
+        return watermark, read_generation(self._environment, transaction, name)
+
+    def note_drop(self, name: str, fence_ts: int) -> None:
+        key, value = _DROP + drop_note(name), fence_ts.to_bytes(_NOTE_BYTES)
+
+        def write(transaction: Transaction) -> None:
+            if transaction.get(key, b"", db=self._database) < value:
+                transaction.put(key, value, db=self._database)
+
+        self._environment.write(write)
+
+    def noted_drop(self, name: str) -> int:
+        key = _DROP + drop_note(name)
+        return self._environment.read(lambda transaction: int.from_bytes(transaction.get(key, b"", db=self._database)))
 
     def mark_unknown_table(self, table_id: int) -> None:
         key, nonce = _unknown_key(table_id), os.urandom(8)
@@ -147,6 +173,19 @@ class EmbeddedCatalog(Catalog):
     def _items(self, transaction: Transaction, prefix: bytes) -> list[tuple[bytes, bytes]]:
         with transaction.cursor(self._database) as cursor:
             return list(_with_prefix(cursor, prefix)) if cursor.set_range(prefix) else []
+
+
+def read_generation(environment: Environment, transaction: Transaction, name: str) -> int:
+    """Return the generation of the table in state `PRESENT` in the state that the transaction sees; 0 if there is
+    none."""
+    value = transaction.get(_TABLE + name.encode(), db=environment.databases[CATALOG])
+    return 0 if value is None else _generation_of(value)
+
+
+@lru_cache(maxsize=1024)
+def _generation_of(value: bytes) -> int:
+    entry = _entry_of(value)
+    return entry.info.generation if entry.state is TableState.PRESENT else 0
 
 
 def _with_prefix(cursor: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

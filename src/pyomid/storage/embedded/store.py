@@ -278,7 +278,7 @@ class EmbeddedStore(DataStore):
         columns: Sequence[Column] | None,
         bounds: ReadBounds,
     ) -> list[list[Cell]]:
-        current = self._tables.asked_for(transaction, table, columns)
+        current, _ = self._tables.asked_for(transaction, table, columns)
         cursor = transaction.cursor(self._environment.databases[CELLS])  # which ends with the transaction
         try:
             wanted = None if columns is None else current.wanted(columns)
@@ -290,7 +290,7 @@ class EmbeddedStore(DataStore):
 
     def read_settled(
         self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None, bounds: ReadBounds, expired_to: int
-    ) -> tuple[list[dict[Column, bytes] | None], int]:
+    ) -> tuple[list[dict[Column, bytes] | None], int, int]:
         return self._environment.read(self._settled, table, rows, columns, bounds, expired_to)
 
     def _settled(
@@ -301,12 +301,12 @@ class EmbeddedStore(DataStore):
         columns: Sequence[Column] | None,
         bounds: ReadBounds,
         expired_to: int,
-    ) -> tuple[list[dict[Column, bytes] | None], int]:
-        current = self._tables.asked_for(transaction, table, columns)
+    ) -> tuple[list[dict[Column, bytes] | None], int, int]:
+        current, generation = self._tables.asked_for(transaction, table, columns)
         cursor = transaction.cursor(self._environment.databases[CELLS])
         selection = current.loaded.selection(columns)
         found = points.settled_rows(cursor, current.prefix, rows, selection, bounds, expired_to)
-        return found, read_number(self._environment, transaction, b"watermark")
+        return found, read_number(self._environment, transaction, b"watermark"), generation
 
     def scan(
         self,

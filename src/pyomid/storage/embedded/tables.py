@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Corruption, Misuse, UnknownTable
+from pyomid.storage.embedded.catalog import read_generation
 from pyomid.storage.embedded.environment import Commit, Environment, Transaction
 from pyomid.storage.embedded.layout import SAMPLES, TABLES
 from pyomid.storage.embedded.native import points
@@ -187,8 +188,8 @@ class Tables:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._known: dict[str, Table] = {}
-        self._seen: dict[str, tuple[Commit, Table]] = {}
-        """name → (commit, the table in it with all its columns loaded)."""
+        self._seen: dict[str, tuple[Commit, Table, int, bool]] = {}
+        """name → (commit, the table in it, its generation, whether all its columns are loaded)."""
 
     @property
     def database(self) -> Any:
@@ -237,18 +238,20 @@ class Tables:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name)
         return table
 
-    def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> Table:
+    def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> tuple[Table, int]:
         """Return the table in a read transaction, with every column loaded that a reader of `columns` needs, also
-        columns that another process has added since. Cached until the next commit."""
+        columns that another process has added since; and its `Catalog.generation`. Cached until the next commit."""
         commit = self._environment.commit_of(transaction)
         seen = self._seen.get(name)
-        if seen is not None and seen[0] == commit:
-            return seen[1]
+        if seen is not None and seen[0] == commit and (seen[3] or _has(seen[1], columns)):
+            return seen[1], seen[2]
         table = self.loaded(transaction, name, () if columns is None else columns)
-        if columns is None or not all(column.qualifier for column in columns):
+        is_whole = columns is None or not all(column.qualifier for column in columns)
+        if is_whole:
             table.load_new(transaction, self.database)
-            self._seen[name] = commit, table
-        return table
+        generation = read_generation(self._environment, transaction, name)
+        self._seen[name] = commit, table, generation, is_whole
+        return table, generation
 
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> Mapping[Column, int]:
         """Return the columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
@@ -335,6 +338,11 @@ class Tables:
     def put_splits(self, transaction: Transaction, table: Table, splits: list[bytes]) -> None:
         content = json.dumps([key.hex() for key in splits]).encode()
         transaction.put(b"s" + table.prefix, content, db=self.database)
+
+
+def _has(table: Table, columns: Sequence[Column] | None) -> bool:
+    """Whether these are columns by full names, and all are loaded."""
+    return columns is not None and all(column.qualifier and column in table.numbers for column in columns)
 
 
 @lru_cache(maxsize=1000)

@@ -5,6 +5,7 @@ u/<table id>  mark       a commit named this id; the sanitizer refuses until the
               nonce. The id "unconfirmed" means that a Java TSO led, and that any table may be unregistered
 w/<name>      <key range>   a region's watermark; the qualifier is its key range
 d/            level      the conflict level of all tables, or "any"
+f/<note>      fence      the newest fence of a drop of a name with this note: 8 bytes
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from pyomid.errors import Corruption
@@ -20,6 +22,7 @@ from pyomid.protocol.sanitize import with_record
 from pyomid.storage.catalog_fields import (
     column_of,
     column_text,
+    drop_note,
     entry_fields,
     entry_of,
     mark_name,
@@ -29,6 +32,7 @@ from pyomid.storage.catalog_fields import (
 )
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import META_TABLE
+from pyomid.storage.hbase.leader_state import STATE_CELL, decode_watermarks
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.types import (
     ColumnSchema,
@@ -38,12 +42,16 @@ from pyomid.types import (
     RowKeyPart,
     TableEntry,
     TableSchema,
+    TableState,
 )
 
 _TABLE: Final = b"t/"
 _UNKNOWN: Final = b"u/"
 _WATERMARK: Final = b"w/"
 _DEPLOYMENT: Final = b"d/"
+_DROP: Final = b"f/"
+_FENCE: Final = b"fence"
+_NOTE_BYTES: Final = 8
 _LEVEL: Final = b"level"
 _ANY_LEVEL: Final = b"any"
 _INFO: Final = b"info"
@@ -104,6 +112,19 @@ class HBaseCatalog(Catalog):
         """Return whether a level was ever set, "any" included."""
         return bool(self._cells.read(_DEPLOYMENT, _LEVEL))
 
+    def watermark_and_generation(self, name: str) -> tuple[int, int]:
+        """See the port. The leader state is in the same table."""
+        state, value = self._cells.read_cells([STATE_CELL, (_TABLE + name.encode(), _INFO)])
+        watermark, _ = decode_watermarks(state)
+        return watermark, _generation_of(value) if value else 0
+
+    def note_drop(self, name: str, fence_ts: int) -> None:
+        value = fence_ts.to_bytes(_NOTE_BYTES)
+        self._cells.change(_DROP + drop_note(name), _FENCE, lambda found: max(found, value))
+
+    def noted_drop(self, name: str) -> int:
+        return int.from_bytes(self._cells.read(_DROP + drop_note(name), _FENCE))
+
     def mark_unknown_table(self, table_id: int) -> None:
         nonce = os.urandom(8)
         self._cells.change(_unknown_row(table_id), _MARK, lambda _: nonce)
@@ -138,6 +159,12 @@ class HBaseCatalog(Catalog):
                     b"" if found and _decode_records(record.table, record.key_range, found)[0] == record else None
                 ),
             )
+
+
+@lru_cache(maxsize=1024)
+def _generation_of(value: bytes) -> int:
+    entry = decode_entry(value)
+    return entry.info.generation if entry.state is TableState.PRESENT else 0
 
 
 def _unknown_row(table_id: int) -> bytes:

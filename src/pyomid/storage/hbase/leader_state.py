@@ -52,6 +52,7 @@ from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePo
 ROW: Final = b"epoch"
 TIMES_ROW: Final = b"times"
 _STATE: Final = b"state"
+STATE_CELL: Final = ROW, _STATE
 _LEASE: Final = b"l"
 _PENDING: Final = b"p"
 _TIME: Final = b"t"
@@ -121,12 +122,10 @@ class HBaseLeaderState(LeaderState):
     @staticmethod
     def watermarks_of(found: list[KeyValue]) -> tuple[int, int]:
         """Return (W, H)."""
-        state = _State.decode(found[0].value if found else b"")
-        return state.watermark, state.horizon
+        return decode_watermarks(found[0].value if found else b"")
 
     def read_watermarks(self) -> tuple[int, int]:
-        state = _State.decode(self._cells.read(ROW, _STATE))
-        return state.watermark, state.horizon
+        return decode_watermarks(self._cells.read(*STATE_CELL))
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         for _ in range(_ATTEMPTS_MAX):
@@ -180,6 +179,12 @@ class HBaseLeaderState(LeaderState):
         fresh = replace(state, nonce=self._nonce, revision=state.revision + 1)
         others = _mutations(changes or LeaderStateChanges(), fresh.revision)
         return self._cells.swap(ROW, _STATE, old or None, fresh.encode(), version=fresh.revision, others=others)
+
+
+def decode_watermarks(value: bytes) -> tuple[int, int]:
+    """Return (W, H) of the value of `STATE_CELL`."""
+    state = _State.decode(value)
+    return state.watermark, state.horizon
 
 
 def _changed(state: _State, changes: LeaderStateChanges) -> _State:

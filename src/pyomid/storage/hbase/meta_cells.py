@@ -7,7 +7,7 @@ server whose clock is behind. The condition makes HBase give the new value a ver
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from pyomid.errors import Unavailable
@@ -36,6 +36,15 @@ class MetaCells:
 
     def read(self, row: bytes, qualifier: bytes) -> bytes:
         return self._raw(row, qualifier) or b""
+
+    def read_cells(self, cells: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+        """Return the values of these cells (row, qualifier) in one round trip; not one snapshot."""
+        gets = [RowGet(row, ((META_FAMILY, (qualifier,)),), max_versions=1) for row, qualifier in cells]
+        values = []
+        for found in self._cluster.rows(self._table, gets):
+            assert isinstance(found, list)
+            values.append(found[0].value if found else b"")
+        return values
 
     def read_prefix(self, prefix: bytes) -> dict[bytes, dict[bytes, bytes]]:
         """Return all rows that begin with `prefix`, ascending. The rows are read one by one, not as one snapshot."""
