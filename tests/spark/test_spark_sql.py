@@ -194,6 +194,15 @@ class TestTables:
             tx.sql(statement)
         assert [info.name for info in db.tables()] == before
 
+    def test_names_and_nested_types_are_those_of_the_text(self, spark: SparkSession, url: str) -> None:
+        columns = "`a>>>b:c.d` INT PRIMARY KEY, v ARRAY<STRUCT<x: ARRAY<INT>>>, w MAP<STRING, ARRAY<ARRAY<STRING>>>"
+        changed(spark, url, f"CREATE TABLE nested ({columns})")
+        types = [("a>>>b:c.d", "int"), ("v", "array<struct<x:array<int>>>"), ("w", "map<string,array<array<string>>>")]
+        assert [tuple(row)[:2] for row in queried(spark, url, "DESCRIBE nested")] == types
+        changed(spark, url, "INSERT INTO nested (`a>>>b:c.d`) VALUES (12 >>> 1)")
+        assert [tuple(row) for row in queried(spark, url, "SELECT * FROM nested")] == [(6, None, None)]
+        changed(spark, url, "DROP TABLE nested")
+
 
 class TestWithoutATransaction:
     def test_a_query_reads_all_tables_at_one_snapshot_however_late(
@@ -337,6 +346,8 @@ SAME_AS_SPARK = [
     "SELECT /*+ BROADCAST(stock), REPARTITION(3) */ item FROM stock",
     "SELECT count >>> 1, count >> 1 FROM stock",
     """SELECT x:a.b FROM (SELECT parse_json('{"a":{"b":1}}') x FROM stock)""",
+    "SELECT CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>), count >>> 1, 'p:q.r >>> s' `a>>>b` FROM stock",
+    "SELECT item FROM stock WHERE item <> 'p:q.r >>> s' AND count >>> 1 > 0 /* p:q.r >>> s */",
     "SELECT stock.item FROM stock TABLESAMPLE (100 PERCENT)",
     "SELECT stock.item FROM stock TABLESAMPLE (100 PERCENT) REPEATABLE (7) WHERE stock.shop = 1",
     "SELECT item FROM stock -- a comment\n WHERE shop = 1 /* another */",

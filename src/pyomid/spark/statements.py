@@ -421,14 +421,14 @@ class Statement:
         """Return the columns that `ON` compares: one name on both sides."""
         found: list[str] = []
         for equality in _conjuncts(on):
-            part = equality
             sides = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
             qualifiers = {side.table.lower() for side in sides if isinstance(side, exp.Column)}
             names = {side.name.lower() for side in sides if isinstance(side, exp.Column)}
             if len(qualifiers) != 2 or len(names) != 1 or not _one_of_each(qualifiers, ours, theirs):
                 raise Misuse(
-                    f"{self._what()}: ON {part.sql('spark')} is not an equality of one column's name on both sides, "
-                    f"such as {ours[0]}.id = {theirs[0]}.id; rename the source's columns in a query: USING (SELECT …)"
+                    f"{self._what()}: ON {equality.sql('spark')} is not an equality of one column's name on both "
+                    f"sides, such as {ours[0]}.id = {theirs[0]}.id; rename the source's columns in a query: USING "
+                    "(SELECT …)"
                 )
             found.append(sides[0].name)
         return found
@@ -926,12 +926,28 @@ def _parse_with_spark(session: SparkSession, text: str) -> None:
 
 
 def _readable(text: str) -> str:
-    """Return the text, of the same length, with what sqlglot cannot read in a form that it can."""
-    return _PATH.sub(lambda found: found[1] + " " * len(found[2]), text.replace(">>>", ">> "))
+    """Return the text, of the same length, with what sqlglot cannot read in a form that it can: the operator `>>>`, and
+    a path of several steps into a variant. Strings, quoted names, comments and nested types stay as they are."""
+    if ">>>" not in text and _PATH.search(text) is None:
+        return text
+    edits, depth, before = list[Edit](), 0, None
+    for token in sqlglot.tokenize(text, dialect="spark"):
+        kind, at = token.token_type, token.start
+        if kind == TokenType.LT and before in _NESTED:
+            depth += 1
+        elif kind == TokenType.GT and depth:
+            depth -= 1
+        elif kind == TokenType.GT and text.startswith(">>>", at):
+            edits.append(Edit(at + 2, at + 3, " "))
+        elif kind == TokenType.COLON and (path := _PATH.match(text, at)) is not None:
+            edits.append(Edit(*path.span(1), " " * len(path[1])))
+        before = kind
+    return _edited(text, edits)
 
 
-_PATH: Final = re.compile(r"(?<=[\w`)\]])(:\w+)((?:\.\w+)+)")
-"""A path of several steps into a variant."""
+_NESTED: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
+_PATH: Final = re.compile(r"(?<=[\w`)\]]):\w+((?:\.\w+)+)")
+"""A path of several steps into a variant; the group is what follows the first."""
 
 
 def _tokens(text: str) -> list[Token]:
