@@ -36,24 +36,23 @@ def _standard(folder: str) -> Iterator[str]:
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         for fd in range(3):
             with suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+                target = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")
                 if target.startswith(folder) and is_of_a_folder(target) and not target.endswith("tso.log"):
                     yield f"process {pid} has {target} as descriptor {fd}"
 
 
 def _lost_locks() -> Iterator[str]:
-    """Locks of LMDB's lock files that LMDB of another process would not find."""
+    """Locks of LMDB's lock files that LMDB of another process would not find. A descriptor's own locks are read at one
+    moment; the system's list of all locks is not, while other processes lock and unlock."""
     module = sys.modules.get("pyomid.storage.embedded.environment")
-    opened = [] if module is None else [each for each in module._register if each._locks >= 0]
-    if not opened:
-        return
-    with open("/proc/locks") as file:
-        locks = [line.split() for line in file]
-    held = {(each[1], each[3], int(each[5].rpartition(":")[2]), each[6]) for each in locks if "->" not in each}
-    for environment in opened:
-        inode = os.fstat(environment._locks).st_ino
+    for environment in () if module is None else list(module._register):
+        if environment._locks < 0:
+            continue
+        with open(f"/proc/self/fdinfo/{environment._locks}") as file:
+            locks = [line.split()[2:] for line in file if line.startswith("lock:")]
+        held = {(kind, first) for how, _, kind, _, _, first, _ in locks if how == "OFDLCK"}
         for kind, byte in (("READ", 0), ("WRITE", os.getpid())):
-            if ("OFDLCK", kind, inode, str(byte)) not in held:
+            if (kind, str(byte)) not in held:
                 yield f"{environment.folder} has lost the lock of byte {byte}"
 
 
