@@ -76,8 +76,9 @@ def settled_rows(cursor, bytes prefix, rows, Selection selection, bounds, int64_
 
 cdef object settled_row(
     object cursor, bytes prefix, bytes row, Selection selection, int64_t below, int64_t start_ts, int64_t expired_to,
-    int64_t *ended_in,  # for each column, the number of the record with its visible version; 0: none yet
+    int64_t *ended_in,
 ):
+    # ended_in: for each column, the number of the record with its visible version; 0: none yet
     cdef uint8_t room[KEY_ROOM]
     cdef const uint8_t *codes
     cdef const uint8_t *kinds = <const uint8_t *> PyBytes_AS_STRING(selection.kinds)
