@@ -525,7 +525,7 @@ class Catalog(ABC):
     def generation(self, name: str) -> int:
         """Return the generation of the table in state `PRESENT`; 0 if there is none. Fresh."""
         found = self.entry(name)
-        return 0 if found is None or found.state is not TableState.PRESENT else found.info.generation
+        return 0 if found is None else found.present_generation
 
     def watermark_and_generation(self, name: str) -> tuple[int, int] | None:
         """Return W and `generation`, both fresh, in one round trip. None if the catalog cannot do this: the caller

@@ -513,6 +513,11 @@ class TableEntry:
     nonce: str
     """Unique to each write of the entry, so no later entry compares equal. Empty in entries of earlier versions."""
 
+    @property
+    def present_generation(self) -> int:
+        """The generation of a table in state `PRESENT`; 0 in the other states (R10)."""
+        return self.info.generation if self.state is TableState.PRESENT else 0
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:

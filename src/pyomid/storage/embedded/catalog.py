@@ -39,7 +39,6 @@ from pyomid.types import (
     RowKeyPart,
     TableEntry,
     TableSchema,
-    TableState,
 )
 
 _TABLE: Final = b"t"
@@ -184,8 +183,7 @@ def read_generation(environment: Environment, transaction: Transaction, name: st
 
 @lru_cache(maxsize=1024)
 def _generation_of(value: bytes) -> int:
-    entry = _entry_of(value)
-    return entry.info.generation if entry.state is TableState.PRESENT else 0
+    return _entry_of(value).present_generation
 
 
 def _with_prefix(cursor: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -42,7 +42,6 @@ from pyomid.types import (
     RowKeyPart,
     TableEntry,
     TableSchema,
-    TableState,
 )
 
 _TABLE: Final = b"t/"
@@ -163,8 +162,7 @@ class HBaseCatalog(Catalog):
 
 @lru_cache(maxsize=1024)
 def _generation_of(value: bytes) -> int:
-    entry = decode_entry(value)
-    return entry.info.generation if entry.state is TableState.PRESENT else 0
+    return decode_entry(value).present_generation
 
 
 def _unknown_row(table_id: int) -> bytes:
