@@ -14,21 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from pyomid.client.write_buffer import WriteBuffer
+from pyomid.client.write_buffer import NOT_BUFFERED, NotBuffered, WriteBuffer
 from pyomid.types import Column
-
-
-class NotBuffered(Enum):
-    """The former value of a cell that was not buffered."""
-
-    NOT_BUFFERED = 0
-
-
-NOT_BUFFERED: Final = NotBuffered.NOT_BUFFERED
 
 _NO_COLUMNS: Final[frozenset[Column]] = frozenset()
 

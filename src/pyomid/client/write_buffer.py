@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class NotBuffered(Enum):
+    """The former value of a cell that was not buffered."""
+
+    NOT_BUFFERED = 0
+
+
+NOT_BUFFERED: Final = NotBuffered.NOT_BUFFERED
+
 RowOverlay = Mapping[Column, bytes | None]
 """Own cells of one row; None is a deleted column."""
 
@@ -105,7 +114,7 @@ class WriteBuffer(puts.Buffered):
         added = len(row) if replaced.is_sent and row not in self.rows else -replaced.added_bytes
         cells = self.rows.setdefault(row, {})
         for column, value in replaced.cells.items():
-            if isinstance(value, Enum):
+            if value is NOT_BUFFERED:
                 cells.pop(column, None)
             else:
                 if replaced.is_sent:
@@ -130,7 +139,7 @@ class WriteBuffer(puts.Buffered):
         if not replaced.names_all:
             return replaced.unnamed
         sent = () if replaced.is_filled else self.sent_by_row().get(replaced.row, ())
-        unwritten = {each for each, value in replaced.cells.items() if isinstance(value, Enum) and each not in sent}
+        unwritten = {each for each, value in replaced.cells.items() if value is NOT_BUFFERED and each not in sent}
         return replaced.unnamed | replaced.taken_back | unwritten
 
     def forget_taken_back(self) -> None:
