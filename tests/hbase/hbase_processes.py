@@ -43,7 +43,7 @@ def forget_others(database: Database) -> None:
     catalog = database._core.deployment.catalog
     for number, nonce in catalog.unknown_tables().items():
         if number != TABLES_UNCONFIRMED:
-            catalog.remove_unknown_mark(number, nonce)
+            catalog.clear_unknown_table(number, nonce)
 
 
 def with_options(url: str, options: str) -> str:

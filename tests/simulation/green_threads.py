@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar
@@ -389,16 +389,9 @@ def simulated(modules: list[Any]) -> Iterator[None]:
         "threading": THREADING, "time": TIME, "ThreadPoolExecutor": Executor, "DaemonThreads": Executor,
         "SimpleQueue": SimpleQueue, "os": OS,
     }  # fmt: skip
-    patches = [
-        patch.object(module, name, stand_in)
-        for module in modules
-        for name, stand_in in stand_ins.items()
-        if hasattr(module, name)
-    ]
-    for each in patches:
-        each.start()
-    try:
+    with ExitStack() as patches:
+        for module in modules:
+            for name, stand_in in stand_ins.items():
+                if hasattr(module, name):
+                    patches.enter_context(patch.object(module, name, stand_in))
         yield
-    finally:
-        for each in patches:
-            each.stop()

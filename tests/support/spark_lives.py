@@ -39,13 +39,17 @@ def _task(reader: Any) -> Iterator[pa.RecordBatch]:
     return iter(elsewhere.read(part))
 
 
+def _paused(batches: Iterator[pa.RecordBatch]) -> Seen:
+    found = of_arrow([next(batches)])
+    yield
+    return found + of_arrow(batches)
+
+
 @_way
 def load(db: Database, table: str) -> Seen:
     source = _source(db, table)
     batches = _task(source.reader(source.schema()))
-    found = of_arrow([next(batches)])
-    yield
-    return found + of_arrow(batches)
+    return (yield from _paused(batches))
 
 
 @_way
@@ -63,18 +67,14 @@ def load_of_the_past(db: Database, table: str) -> Seen:
     with db.begin() as tx:
         source = _source(db, table, versionAsOf=str(tx.start_ts))
     batches = _task(source.reader(source.schema()))
-    found = of_arrow([next(batches)])
-    yield
-    return found + of_arrow(batches)
+    return (yield from _paused(batches))
 
 
 @_way
 def load_with_where(db: Database, table: str) -> Seen:
     source = _source(db, table, where=f"id < {len(ALL)}")
     batches = _task(source.reader(source.schema()))
-    found = of_arrow([next(batches)])
-    yield
-    return found + of_arrow(batches)
+    return (yield from _paused(batches))
 
 
 @_way
@@ -82,9 +82,7 @@ def load_of_changes(db: Database, table: str) -> Seen:
     since = db.table_info(table).generation
     source = _source(db, table, readChangeFeed="true", startingVersion=str(since + 1))
     batches = _task(source.reader(source.schema()))
-    found = of_arrow([next(batches)])
-    yield
-    return found + of_arrow(batches)
+    return (yield from _paused(batches))
 
 
 @_way
@@ -96,9 +94,7 @@ def stream(db: Database, table: str) -> Seen:
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     (part,) = reader.partitions(start, end)
     batches = iter(reader.read(pickle.loads(pickle.dumps(part))))
-    found = of_arrow([next(batches)])
-    yield
-    return found + of_arrow(batches)
+    return (yield from _paused(batches))
 
 
 def _transaction(db: Database) -> tuple[Connection, LargeTransaction]:

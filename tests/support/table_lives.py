@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -45,15 +45,10 @@ def _way(read: Way) -> Way:
 @contextmanager
 def small_batches() -> Iterator[None]:
     sizes = ((arrow, "ROWS_AT_ONCE"), (change_feed, "ROWS_AT_ONCE"), (change_feed, "INSERTS_AT_ONCE"))
-    with patch.multiple(change_feed, INSERTS_LEAST=2):
-        patches = [patch.object(module, name, BATCH) for module, name in sizes]
-        for each in patches:
-            each.start()
-        try:
-            yield
-        finally:
-            for each in patches:
-                each.stop()
+    with patch.multiple(change_feed, INSERTS_LEAST=2), ExitStack() as patches:
+        for module, name in sizes:
+            patches.enter_context(patch.object(module, name, BATCH))
+        yield
 
 
 def make(db: Database, table: str, value: Callable[[int], int] = lambda number: number) -> None:
@@ -244,6 +239,15 @@ def _scanned(rows: Iterator[tuple[bytes, Any]]) -> Seen:
     return ALL[:found]
 
 
+def _scanned_typed(rows: Iterator[Any]) -> Seen:
+    found: list[int] = []
+    for row in rows:
+        found += numbers_of([row])
+        if len(found) == BATCH // 2:
+            yield
+    return found
+
+
 @_way
 def scan(db: Database, table: str) -> Seen:
     with _ended(db.begin()) as tx:
@@ -287,12 +291,7 @@ def scan_of_the_past(db: Database, table: str) -> Seen:
 @_way
 def typed_scan(db: Database, table: str) -> Seen:
     with _ended(db.begin()) as tx:
-        found: list[int] = []
-        for row in tx.table(table, codec=dict).scan():
-            found += numbers_of([row])
-            if len(found) == BATCH // 2:
-                yield
-        return found
+        return (yield from _scanned_typed(tx.table(table, codec=dict).scan()))
 
 
 @_way
@@ -314,12 +313,7 @@ def lookup(db: Database, table: str) -> Seen:
     if not db.table_info(table).indexes:
         db.create_index(table, "by_kind", ["kind"])
     with _ended(db.begin()) as tx:
-        found: list[int] = []
-        for row in tx.table(table, codec=dict).lookup("by_kind", 1):
-            found += numbers_of([row])
-            if len(found) == BATCH // 2:
-                yield
-        return found
+        return (yield from _scanned_typed(tx.table(table, codec=dict).lookup("by_kind", 1)))
 
 
 # ---------------------------------------------------------------- within transactions that write
