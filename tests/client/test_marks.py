@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from pyomid.client.database import Database
+from pyomid.client.foreign_tables import forget
 from pyomid.client.table_admin import register_table, unregister_table
-from pyomid.errors import Misuse, UnknownTable
+from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.memory import MemoryStore
@@ -98,3 +99,33 @@ def test_where_only_pyomid_writes_nothing_is_registered_or_split(memory_db: Data
         register_table(memory_db._core.deployment, "u", ["f"], conflict_level="cell")
     with pytest.raises(Misuse, match="split keys"):
         memory_db.create_table("u", ["f"], split_keys=[b"m"])
+
+
+@pytest.mark.parametrize("how", ["forgotten, created", "made elsewhere, registered", "gone before"])
+def test_a_snapshot_takes_no_later_table_for_one_that_was_unregistered(shared_db: Database, how: str) -> None:
+    """R10: what it knew of the table is gone with the physical table, which another program dropped."""
+    deployment = shared_db._core.deployment
+    store = deployment.store
+    shared_db.create_table("java", ["f"])
+    with shared_db.begin() as tx:
+        tx.table("java").put(b"r", {b"f:q": b"v"})
+    with shared_db.begin() as tx:
+        if how == "gone before":
+            store.drop_table("java")
+            unregister_table(deployment, "java")
+        else:
+            unregister_table(deployment, "java")
+            store.drop_table("java")
+        if how == "forgotten, created":
+            forget(deployment, "java")
+        if "elsewhere" in how:
+            store.create_table(TableInfo("java", (b"f",)))
+        if how.endswith("registered"):
+            register_table(deployment, "java", ["f"], conflict_level="cell")
+        else:
+            shared_db.create_table("java", ["f"])
+        with pytest.raises(SnapshotTooOld, match="may know a former table of that name"):
+            tx.table("java").get(b"r")
+        tx.rollback()
+    with shared_db.begin() as tx:
+        assert tx.table("java").get(b"r") == {}

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import pyomid
+from pyomid.client import table_admin
 from pyomid.client.database import Database
 from pyomid.client.table_admin import make_filled
 from pyomid.errors import SnapshotTooOld, UnknownTable
-from pyomid.types import TableInfo
+from pyomid.types import TableEntry, TableInfo
 from table_lives import CHANGES, OPTIONS, WAYS, begun, expected, make, outcome, small_batches
 
 pytestmark = pytest.mark.fast
@@ -73,6 +74,41 @@ def test_a_drop_that_another_client_ends_is_noted(db: Database, reader: Database
         with pytest.raises(SnapshotTooOld):
             tx.table("lives").get(b"r")
         tx.rollback()
+
+
+def test_a_creator_that_stalls_makes_no_table_older_than_its_former_lives(
+    db: Database, reader: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found no table; before it puts its entry, the name has a whole life, which the snapshot knows."""
+    held, change_entry = [], db._core.deployment.catalog.change_entry
+
+    def stalled(old: TableEntry | None, new: TableEntry) -> bool:
+        monkeypatch.undo()
+        make(db, "lives")
+        held.append(reader.begin())
+        db.drop_table("lives")
+        return change_entry(old, new)
+
+    monkeypatch.setattr(db._core.deployment.catalog, "change_entry", stalled)
+    db.create_table("lives", ["f"])
+    for read in (lambda: held[0].table("lives").get(b"r"), lambda: list(held[0].table("lives").scan())):
+        with pytest.raises(SnapshotTooOld, match="may know a former table of that name"):
+            read()
+    held[0].rollback()
+    with reader.snapshot() as tx:
+        assert list(tx.table("lives").scan()) == []
+
+
+def test_a_client_that_comes_late_to_a_drop_refuses_nothing(db: Database, reader: Database) -> None:
+    """Another client has finished the drop."""
+    make(db, "lives")
+    CHANGES["half a drop"].make(db, "lives")
+    (late,) = (entry for entry in db._core.deployment.catalog.entries() if entry.info.name == "lives")
+    db.drop_table("lives")
+    with reader.begin() as tx:
+        db.create_table("lives", ["f"])
+        table_admin._finish_drop(db._core.deployment, late)
+        assert tx.table("lives").get(b"r") == {}
 
 
 def test_a_restored_table_is_none_that_an_older_snapshot_knows(db: Database, reader: Database) -> None:

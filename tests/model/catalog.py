@@ -6,7 +6,7 @@ table. A TSO draws fences and may be replaced. A *life* is what a creator made: 
 of another life are rules of another level.
 
     drop     PRESENT ─► DROPPING ─► fence ─► note ─► name what has the name ─► look ─► that one goes ─► the entry goes
-    create   nothing, CREATING ─► CREATING ─► physical table ─► PRESENT
+    create   nothing, CREATING ─► CREATING ─► generation drawn ─► physical table ─► PRESENT
     client   begin (told the newest fence) ─► rules, kept or read ─► write ─► commit, unless a fence is later
     reader   begin ─► entry ─► rows ─► entry again ─► the rows are right, or it is refused
 """
@@ -49,6 +49,7 @@ class Maker:
     entry: Entry | None = None
     named: int = 0
     fence: int = 0
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ RULES = (
     "reads_look_at_the_state",
     "drop_notes_its_fence",
     "reads_look_for_a_former_life",
+    "generation_is_drawn_while_creating",
 )
 
 
@@ -145,6 +147,7 @@ class Model:
     reads_look_at_the_state: bool = True
     drop_notes_its_fence: bool = True
     reads_look_for_a_former_life: bool = True
+    generation_is_drawn_while_creating: bool = True
 
     def steps(self, world: World) -> Iterator[Step[World]]:
         if world.violation is not None:
@@ -197,6 +200,11 @@ class Model:
             case "remove":
                 goes = world.entry == entry or not self.compare_and_set
                 yield "is done", (replace(world, entry=None) if goes else world, Maker())
+            case "draw":
+                yield "draws its generation", (_drawn(world), replace(maker, at="make", generation=world.clock))
+            case "put":
+                if world.entry == entry:
+                    yield "begins to make it", self._creating(world, maker)
             case "make":
                 made, found = world, world.physical
                 if found is None:
@@ -208,7 +216,7 @@ class Model:
             case "present":
                 assert entry is not None
                 expected = entry if self.creating_is_a_state else None
-                present = Entry(PRESENT, entry.life, world.nonces + 1, generation=entry.generation)
+                present = Entry(PRESENT, entry.life, world.nonces + 1, generation=maker.generation)
                 if world.entry == expected or not self.compare_and_set:
                     world = replace(world, entry=present, nonces=world.nonces + 1)
                 yield "presents it", (world, Maker())
@@ -231,12 +239,15 @@ class Model:
         elif entry is not None and entry.state == DROPPING:
             yield "goes on with a drop", (world, Maker("fence", entry))
         elif world.lives < 2 + self.drops_max:
-            generation = world.clock if self.reads_max else 0
-            creating = Entry(CREATING, world.lives + 1, world.nonces + 1, generation=generation)
-            begun = replace(_drawn(world) if self.reads_max else world, lives=world.lives + 1, nonces=world.nonces + 1)
-            if self.creating_is_a_state:
-                begun = replace(begun, entry=creating)
-            yield "begins to make it", (begun, Maker("make", creating))
+            yield "begins to make it", self._creating(world, Maker())
+
+    def _creating(self, world: World, maker: Maker) -> tuple[World, Maker]:
+        draws = bool(self.reads_max) and (self.generation_is_drawn_while_creating or not maker.generation)
+        creating = Entry(CREATING, world.lives + 1, world.nonces + 1)
+        begun = replace(world, lives=world.lives + 1, nonces=world.nonces + 1)
+        if self.creating_is_a_state:
+            begun = replace(begun, entry=creating)
+        return begun, replace(maker, at="draw" if draws else "make", entry=creating)
 
     # ── the client ───────────────────────────────────────────────────────────────────────────────────────────────
 

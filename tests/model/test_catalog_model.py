@@ -24,6 +24,7 @@ UNIVERSES = {
     "a reader, dropped twice": Model(drops_max=2, crashes_max=0, client=False, reads_max=1),
     "a reader and a client": Model(drops_max=1, crashes_max=0, begins_max=1, reads_max=1),
     "a reader, a creator that stalled": Model(drops_max=1, crashes_max=0, client=False, reads_max=1),
+    "a reader, a creator that stalled before its entry": Model(drops_max=2, crashes_max=1, client=False, reads_max=1),
 }
 
 CAUGHT_IN = {
@@ -41,12 +42,20 @@ CAUGHT_IN = {
     "reads_look_at_the_state": "a reader, a creator that stalled",
     "drop_notes_its_fence": "a reader, a death",
     "reads_look_for_a_former_life": "a reader, a death",
+    "generation_is_drawn_while_creating": "a reader, a creator that stalled before its entry",
 }
 
 
 ROW_1, ROW_2 = frozenset({(0, 1)}), frozenset({(0, 2)})
 """Committed before all of this, in life 1 and in life 2."""
 FIRST = {
+    "a reader, a creator that stalled before its entry": World(
+        # it found no entry, and drew a timestamp, before the table was made
+        physical=Physical(1, ROW_1),
+        makers=(Maker("put", None, generation=1), Maker()),
+        committed=ROW_1,
+        clock=2,
+    ),
     "a reader, a death": World(physical=Physical(1, ROW_1), committed=ROW_1),
     "a reader, dropped twice": World(physical=Physical(1, ROW_1), committed=ROW_1),
     "a reader and a client": World(physical=Physical(1, ROW_1), committed=ROW_1),

@@ -1,6 +1,6 @@
 """Create, alter and drop tables, with catalog and store in an order that makes every interruption recoverable.
 
-    create   (nothing) ─► CREATING ─► remains of an earlier life go, physical table ─► PRESENT
+    create   (nothing) ─► CREATING ─► generation drawn ─► remains of an earlier life go, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence, noted ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
     level    a ─► a, next level b ─► fence ─► b; always PRESENT
@@ -12,8 +12,8 @@ is not a table; the next client that creates the table starts again. `DROPPING` 
 still counts it; the next client that drops or creates the table finishes the drop. A drop's fence lies between two
 lives of a name: a transaction that began before it and wrote the table aborts, and everything that committed before it
 has landed when the rows are deleted. The fence is noted for the name: a snapshot below it may know the former life, so
-it reads no later one (R10). Each attempt to create a table draws its generation (`drawn_start`), so no life has
-another's (K5).
+it reads no later one (R10). Each attempt to create a table draws its generation (`drawn_start`) while its `CREATING`
+stands: so no life has another's (K5), and none is older than a former life's end (R10).
 """
 
 from __future__ import annotations
@@ -163,6 +163,9 @@ def unregister_table(deployment: Deployment, name: str) -> None:
 
     If the physical table exists, its mark is durable before the entry is removed (K6). The mark blocks sanitizing until
     the table is registered again, or dropped and forgotten: its commits may need their entries in the commit table.
+    The mark also tells of the life that ends: the next life of the name, or whoever removes the mark, notes it (R10).
+    Without a physical table there is no mark, and the end is noted here.
+
     The fence afterwards keeps later transactions from a cached entry: if the table is registered again, that is another
     life, perhaps of another level.
     """
@@ -178,6 +181,8 @@ def unregister_table(deployment: Deployment, name: str) -> None:
             raise Misuse(f"table {name!r} is being dropped: `pyomid tables URL drop {name}` finishes it", table=name)
         if is_in_store(deployment, name):
             deployment.catalog.mark_unknown_table(table_id(name.encode()))
+        else:
+            deployment.catalog.note_drop(name, fence_table(deployment, name))
         crash_point("client.unregister.marked")
         deployment.catalog.remove_entry(found)
         fence_table(deployment, name)
@@ -471,16 +476,17 @@ def _make(
             continue
         if found is None and put is None:
             _check_not_plain(deployment, info.name)
-        info = replace(wanted, generation=drawn_start(deployment))
-        creating = _put(info, TableState.CREATING)
+        creating = _put(wanted, TableState.CREATING)
         if not deployment.catalog.change_entry(found, creating):
             continue
         crash_point("client.create.begun")
         try:
+            info = replace(wanted, generation=drawn_start(deployment))
             check_tables_level(deployment, info.name, info.conflict_level)
             if put is not None:
                 put()
-                deployment.catalog.note_drop(info.name, info.generation)  # its rows are older than the table (R10)
+            if put is not None or _is_marked(deployment, info.name):  # its rows, or a former life's, may be older (R10)
+                deployment.catalog.note_drop(info.name, info.generation)
             _make_physical(deployment, creating, split_keys)
         except OmidError:
             with suppress(OmidError):
@@ -504,7 +510,7 @@ def _check_not_plain(deployment: Deployment, name: str) -> None:
     if not is_in_store(deployment, name):
         return
     store.check_markers(name, KeyRange(), drawn_start(deployment))
-    if table_id(name.encode()) in deployment.catalog.unknown_tables():
+    if _is_marked(deployment, name):
         return
     has_rows = any(batch.rows for batch in store.scan(name, KeyRange(), batch_rows_max=1))
     if has_rows and not store.holds_shadow_cells(name, rows_max=_SAMPLED_ROWS):
@@ -513,6 +519,12 @@ def _check_not_plain(deployment: Deployment, name: str) -> None:
             f"compaction would drop: to keep them, `pyomid adopt URL {name} FAMILY …`; otherwise choose another name",
             table=name,
         )
+
+
+def _is_marked(deployment: Deployment, name: str) -> bool:
+    """Whether transactions wrote a table of that name that was not registered, or it was unregistered (K6)."""
+    has_marks = deployment.store.capabilities.foreign_tables
+    return has_marks and table_id(name.encode()) in deployment.catalog.unknown_tables()
 
 
 def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Sequence[bytes]) -> None:
@@ -531,9 +543,11 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     """Finish a drop that any client began; several clients may do so at once.
 
     The rows are deleted, then the table's mark (K6). The fence is noted before the entry goes, because another life of
-    the name may follow then (R10).
+    the name may follow then (R10). If another client has finished this drop, nothing is done.
     """
     name = dropping.info.name
+    if not _stands(deployment, dropping):
+        return
     deployment.catalog.note_drop(name, fence_table(deployment, name))
     crash_point("client.drop.fenced")
     _drop_rows(deployment, dropping)
@@ -557,20 +571,22 @@ def forget_dropped(deployment: Deployment, name: str) -> bool:
     """Remove the mark of a table that is gone (protocol.md, Marks of unregistered tables). False if the table exists
     (again): the mark stays. Only for a table without a catalog entry in state `PRESENT`.
 
-    fence → the mark's nonce → fence → is the table gone? → the mark goes, if it still has that nonce
+    fence → the mark's nonce → fence → is the table gone? → the fence is noted → the mark goes, if it has that nonce
 
     After the first fence, no commit of a transaction that began before it marks the table. After the second one the TSO
     has forgotten the mark that was read: the next commit puts a new mark. So if the table does not exist *after* that,
-    the mark that was read protects nothing, and its removal may arrive at any later time.
+    the mark that was read protects nothing, and its removal may arrive at any later time. The note replaces the mark as
+    what tells of the table (R10).
     """
     number = table_id(name.encode())
     deployment.tso.fence(number)
     nonce = deployment.catalog.unknown_tables().get(number)
     if nonce is None:
         return True
-    deployment.tso.fence(number)
+    fence_ts = fence_table(deployment, name)
     if is_in_store(deployment, name):
         return False
+    deployment.catalog.note_drop(name, fence_ts)
     deployment.catalog.clear_unknown_table(number, nonce)
     return True
 
