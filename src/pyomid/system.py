@@ -137,26 +137,21 @@ def nested_call() -> Misuse:
 
 
 class OwnLock:
-    """A lock that refuses the thread that has it, in a call that interrupts its own. `is_noted`: in `inside` too."""
+    """A lock that refuses the thread that has it, in a call that interrupts its own: `with lock.held(): …`."""
 
-    def __init__(self, *, is_noted: bool = False) -> None:
+    def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._is_noted = is_noted
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> threading.RLock:
+        """Return what `with` acquires and releases: the lock itself. No interrupt divides its entry or its exit, as it
+        may those of a context manager in Python, which would keep the lock as long as the exception."""
+        self.refuse_nested()
+        return self._lock
+
+    def refuse_nested(self) -> None:
+        """Raise `Misuse` if this thread has the lock."""
         if self._lock._is_owned():  # type: ignore[attr-defined]  # only the lock knows it at every point
             raise nested_call()
-        me = threading.get_ident()
-        notes = self._is_noted and me not in inside
-        try:
-            if notes:
-                inside[me] = sys._getframe(2)  # whoever entered the context: a generator's own frame leaves the stack
-            with self._lock:
-                yield
-        finally:
-            if notes:
-                inside.pop(me, None)
 
 
 # Descriptors and signals

@@ -419,7 +419,12 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
 
     store, leader_state, catalog = MemoryStore(), MemoryLeaderState(), MemoryCatalog()
     commit_table = MemoryCommitTable(store, leader_state)
-    tso = SharedTso(TsoStores(commit_table, leader_state, catalog), tso_settings(settings), clock=boot_clock)
+    tso = SharedTso(
+        TsoStores(commit_table, leader_state, catalog),
+        tso_settings(settings),
+        clock=boot_clock,
+        locks=(store.lock, commit_table.lock, leader_state.lock, catalog.lock),
+    )
     return Deployment(store, commit_table, leader_state, catalog, tso, settings)
 
 

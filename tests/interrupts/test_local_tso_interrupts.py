@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import pyomid
 from interrupts import Interrupter, every_place
+from pyomid import system
 from pyomid.errors import OutcomeUnknown, Unavailable
 from pyomid.oracle import begins, commits, machine, outgoing
 from pyomid.oracle.instructions import Flush
 from pyomid.server import local, store_calls
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
+from pyomid.storage import memory, memory_commit_table
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
 
@@ -49,6 +54,27 @@ def test_an_interrupted_commit_leaves_a_tso_that_goes_on(error: Callable[[], Bas
     modules = (local, machine, outgoing, begins, commits, store_calls)
     assert every_place(modules, error, scene) > 50
     assert told == {True, None}
+
+
+def test_an_interrupted_transaction_in_memory_leaves_no_lock(
+    other_thread: ThreadPoolExecutor, error: Callable[[], BaseException], request: pytest.FixtureRequest
+) -> None:
+    """Also while somebody has the interrupt's traceback: a lock that a generator holds would be held as long."""
+    with pyomid.connect(f"omid-memory:{request.node.name}") as db:
+        db.create_table("t", ["f"])
+
+        def transaction(key: bytes) -> None:
+            with db.begin() as tx:
+                tx.table("t").put(key, {b"f:v": b"1"})
+                tx.table("t").get(key)
+
+        def scene(interrupter: Interrupter) -> None:
+            key = b"%d" % interrupter._left
+            interrupter.outcome(lambda: transaction(key))
+            transaction(b"same thread" + key)
+            other_thread.submit(transaction, b"other" + key).result(60.0)
+
+        assert every_place((contextlib, system, memory, memory_commit_table), error, scene, step=3) > 50
 
 
 def test_a_commit_whose_tso_dies_is_told_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,9 @@ time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from threading import get_ident
+from threading import RLock, get_ident
 from typing import TypeVar
 
 from pyomid import system
@@ -40,8 +39,10 @@ class LocalTso(TsoCalls):
         settings: TsoSettings | None = None,
         *,
         clock: Clock = time.monotonic,
+        locks: Sequence[system.OwnLock] = (),
     ) -> None:
-        self._stores = stores
+        """`locks`: of the stores. A call that interrupts one of theirs would fail in the machine, and end it."""
+        self._stores, self._locks = stores, locks
         self._clock = clock
         self._lock = system.OwnLock()
         self._closed = False
@@ -109,13 +110,13 @@ class LocalTso(TsoCalls):
             raise OutcomeUnknown(why, start_ts=request.start_ts)
         raise Unavailable(why)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the machine. `Misuse` in a call that interrupts another one of the same thread."""
+    def _alone(self) -> RLock:
+        """Return what `with` takes to have the machine. `Misuse` in a call that interrupts another of the thread."""
         if get_ident() in system.inside:
             system.refuse_nested()
-        with self._lock.held():
-            yield
+        for lock in self._locks:
+            lock.refuse_nested()
+        return self._lock.held()
 
     def _step(self, *events: Event) -> dict[int, Answer]:
         """Feed the events, and the results of the store calls that follow, to the machine. Return its replies by tag,

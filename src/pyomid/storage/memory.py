@@ -10,7 +10,6 @@ import os
 from ast import literal_eval
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -110,7 +109,7 @@ class MemoryStore(DataStore):
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self._limits = limits or StoreLimits()
         self._tables: dict[str, _Table] = {}
-        self._lock = OwnLock(is_noted=True)
+        self.lock = OwnLock()
         self._guard = ProcessGuard("MemoryStore")
 
     @property
@@ -120,7 +119,7 @@ class MemoryStore(DataStore):
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         self._guard.check()
         check_version(version)
-        with self._lock.held():
+        with self.lock.held():
             stored = self._table(table)
             check_writes(rows, stored.families, self._limits)
             for row, cells in rows:
@@ -134,7 +133,7 @@ class MemoryStore(DataStore):
     def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
         self._guard.check()
         check_version(version)
-        with self._lock.held():
+        with self.lock.held():
             for table, rows in writes:
                 check_writes(rows, self._table(table).families, self._limits)
         literals = [
@@ -153,7 +152,7 @@ class MemoryStore(DataStore):
             check_version(version)
         except (ValueError, SyntaxError, TypeError) as error:
             raise Misuse(f"the packed cells of transaction {version} are malformed: {error}") from error
-        with self._lock.held():
+        with self.lock.held():
             for table, rows in writes:
                 check_writes(rows, self._table(table).families, self._limits)
             for table, rows in writes:
@@ -176,7 +175,7 @@ class MemoryStore(DataStore):
     ) -> list[list[Cell]]:
         self._guard.check()
         wanted = _Wanted(columns)
-        with self._lock.held():
+        with self.lock.held():
             stored = self._table(table)
             found = [stored.read(row, wanted) for row in rows]
         return found if bounds is None else [bounds.needed(cells) for cells in found]
@@ -191,13 +190,13 @@ class MemoryStore(DataStore):
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._table(table)
         return self._scan_batches(table, key_range, _Wanted(columns), batch_rows_max, bounds)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             keys = self._table(table).keys
             end = len(keys) if key_range.stop is None else bisect_left(keys, key_range.stop)
             first = max(end - rows, bisect_left(keys, key_range.start))
@@ -220,7 +219,7 @@ class MemoryStore(DataStore):
         """Return rows that have wanted cells, and the key at which to continue (None: end of the range)."""
         self._guard.check()
         rows: list[list[Cell]] = []
-        with self._lock.held():
+        with self.lock.held():
             stored = self._table(table)
             for index in range(bisect_left(stored.keys, key_range.start), len(stored.keys)):
                 key = stored.keys[index]
@@ -234,7 +233,7 @@ class MemoryStore(DataStore):
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             stored = self._table(table)
             for shadow in shadows:
                 if (cell := stored.find(shadow.cell)) is not None:
@@ -242,14 +241,14 @@ class MemoryStore(DataStore):
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             stored = self._table(table)
             for cell in cells:
                 stored.delete(cell)
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             stored = self._table(table)
             for drop in drops:
                 stored.delete(batch.cell_version(int(drop)))
@@ -260,43 +259,43 @@ class MemoryStore(DataStore):
 
     def regions(self, table: str) -> list[KeyRange]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             splits = self._table(table).splits
             starts, stops = [b"", *splits], [*splits, None]
             return [KeyRange(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             keys = [key for key in self._table(table).keys if key in key_range]
         cuts = sorted({keys[len(keys) * number // partitions] for number in range(1, partitions)}) if keys else []
         return [cut for cut in cuts if cut > key_range.start]
 
     def split_region(self, table: str, key: bytes) -> None:
         """Begin a region at `key`."""
-        with self._lock.held():
+        with self.lock.held():
             splits = self._table(table).splits
             if key and key not in splits:
                 insort(splits, key)
 
     def merge_regions(self, table: str, key: bytes) -> None:
         """Merge the region that begins at `key` with the one before it."""
-        with self._lock.held():
+        with self.lock.held():
             self._table(table).splits.remove(key)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._table(table)
 
     def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._tables.setdefault(info.name, _Table()).families.update(info.families)
 
     def withdraw_table(self, table: str) -> object | None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return self._tables.get(table)
 
     def give_back_table(self, table: str) -> None:
@@ -304,7 +303,7 @@ class MemoryStore(DataStore):
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             found = self._tables.get(table)
             if found is not None and withdrawn is not None and found is not withdrawn:
                 return False
@@ -338,7 +337,7 @@ class MemoryLeaderState(LeaderState):
         self._state = state or LeaderRecord()
         self._id = os.urandom(16)
         self._times: dict[int, int] = {}
-        self._lock = OwnLock(is_noted=True)
+        self.lock = OwnLock()
         self._guard = ProcessGuard("MemoryLeaderState")
 
     def database_id(self) -> bytes:
@@ -346,47 +345,42 @@ class MemoryLeaderState(LeaderState):
 
     def read(self) -> LeaderRecord:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return self._state
 
     def read_watermarks(self) -> tuple[int, int]:
         state = self.read()
         return state.watermark, state.horizon
 
-    @contextmanager
-    def held(self, epoch: int) -> Iterator[None]:
-        """Exclude changes of the epoch inside the block. Raise `Deposed` if the epoch is another one."""
+    def check_epoch(self, epoch: int) -> None:
+        """Raise `Deposed` if the epoch is another one. It stays as it is while the caller holds `lock`."""
         self._guard.check()
-        with self._lock.held():
-            if self._state.epoch != epoch:
-                raise deposed(epoch, self._state.epoch)
-            yield
+        if self._state.epoch != epoch:
+            raise deposed(epoch, self._state.epoch)
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             if self._state.epoch != expected or self._state.ceiling > epoch:
                 return False
             self._state = replace(self._state, epoch=epoch, ceiling=ceiling)
             return True
 
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
-        self._guard.check()
-        with self._lock.held():
-            if self._state.epoch != epoch:
-                raise deposed(epoch, self._state.epoch)
+        with self.lock.held():
+            self.check_epoch(epoch)
             self._state = changed(self._state, changes)
 
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             for start_ts in gone:
                 self._times.pop(start_ts, None)
             self._times[point.start_ts] = point.wall_ms
 
     def time_points(self) -> list[TimePoint]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return [TimePoint(*point) for point in sorted(self._times.items())]
 
 
@@ -414,22 +408,22 @@ class MemoryCatalog(Catalog):
         self._marks = 0
         self._watermarks: dict[tuple[str, KeyRange], list[RegionWatermark]] = {}
         self._drops: dict[bytes, int] = {}
-        self._lock = OwnLock(is_noted=True)
+        self.lock = OwnLock()
         self._guard = ProcessGuard("MemoryCatalog")
 
     def entries(self) -> list[TableEntry]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return [self._entries[name] for name in sorted(self._entries)]
 
     def entry(self, name: str) -> TableEntry | None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return self._entries.get(name)
 
     def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             if self._entries.get(new.info.name) != old:
                 return False
             self._entries[new.info.name] = new
@@ -438,53 +432,53 @@ class MemoryCatalog(Catalog):
     def remove_entry(self, old: TableEntry) -> None:
         self._guard.check()
         name = old.info.name
-        with self._lock.held():
+        with self.lock.held():
             if self._entries.get(name) == old:
                 del self._entries[name]
                 self._watermarks = {key: record for key, record in self._watermarks.items() if key[0] != name}
 
     def note_drop(self, name: str, fence_ts: int) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._drops[drop_note(name)] = max(fence_ts, self._drops.get(drop_note(name), 0))
 
     def noted_drop(self, name: str) -> int:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return self._drops.get(drop_note(name), 0)
 
     def mark_unknown_table(self, table_id: int) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._marks += 1
             self._unknown[table_id] = self._marks.to_bytes(8)
 
     def unknown_tables(self) -> dict[int, bytes]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return dict(sorted(self._unknown.items()))
 
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             if self._unknown.get(table_id) == nonce:
                 del self._unknown[table_id]
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             name = record.table, record.key_range
             self._watermarks[name] = with_record(self._watermarks.get(name, []), record)
 
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             found = [each for name, records in self._watermarks.items() if name[0] == table for each in records]
         return sorted(found, key=lambda record: record.key_range.start)
 
     def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             for record in newest:
                 if self._watermarks.get((record.table, record.key_range), [None])[0] == record:
                     del self._watermarks[record.table, record.key_range]

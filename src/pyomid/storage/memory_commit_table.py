@@ -105,24 +105,24 @@ class MemoryCommitTable(CommitTable):
         self._commits: dict[int, int] = {}
         self._segments: list[_Segment] = []
         self._marks: set[int] = set()
-        self._lock = OwnLock(is_noted=True)
+        self.lock = OwnLock()
         self._guard = ProcessGuard("MemoryCommitTable")
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             found = self._found(starts)
             return [SEALED if start in self._marks else found.get(start, NOT_FOUND) for start in starts]
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._commits.update((start, commit) for start, commit in entries if start not in self._marks)
             return [start for start, _ in entries if start in self._marks]
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             if not self._marks or self._marks.isdisjoint(entries[:, 0].tolist()):
                 self._append(entries)
                 return []
@@ -139,7 +139,8 @@ class MemoryCommitTable(CommitTable):
         assert self._store is not None
         assert self._leader_state is not None
         failed: dict[int, OmidError] = {}
-        with self._lock.held(), self._leader_state.held(epoch):
+        with self.lock.held(), self._leader_state.lock.held():
+            self._leader_state.check_epoch(epoch)
             refused = [start for start in entries[:, 0].tolist() if start in self._marks]
             for start, commit_ts, packed in cells:
                 try:
@@ -159,13 +160,13 @@ class MemoryCommitTable(CommitTable):
 
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             self._marks.difference_update(branches)
             self._commits.update((branch, commit_ts) for branch in branches)
 
     def seal(self, start: int) -> SealOutcome:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             commit_ts = self._found([start]).get(start, NOT_FOUND)
             if start in self._marks or commit_ts == NOT_FOUND:
                 self._marks.add(start)
@@ -178,7 +179,7 @@ class MemoryCommitTable(CommitTable):
     def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """See the port. Returns none."""
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             if self._commits:
                 for start in starts.tolist():
                     self._commits.pop(start, None)
@@ -190,7 +191,7 @@ class MemoryCommitTable(CommitTable):
 
     def delete_below(self, horizon: int) -> int:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             gone = [start for start in {*self._commits, *self._marks} if start < horizon]
             for start in gone:
                 self._commits.pop(start, None)
@@ -201,12 +202,12 @@ class MemoryCommitTable(CommitTable):
 
     def entries(self) -> Iterator[tuple[int, int]]:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return iter(sorted(self._all().items()))
 
     def count(self) -> int:
         self._guard.check()
-        with self._lock.held():
+        with self.lock.held():
             return len(self._all())
 
     def close(self) -> None:
