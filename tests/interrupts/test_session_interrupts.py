@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import select
 import threading
@@ -123,6 +124,27 @@ def test_an_interrupted_reader_leaves_its_neighbours_answers_to_them(
 
 
 @pytest.mark.fast
+def test_an_interrupted_close_of_the_reporter_is_repeated(error: Callable[[], BaseException]) -> None:
+    """Also by a thread that had the interrupt inside a lock of Python's own library."""
+
+    class Idle:
+        def report_open_starts(self) -> int:
+            return 0
+
+    def scene(interrupter: Interrupter) -> None:
+        session = Idle()
+        reporter = blocking._Reporter(cast(TsoSession, session))
+        reporter.wake()
+        thread = reporter._thread
+        interrupter.outcome(reporter.stop)
+        reporter.stop()
+        assert thread is not None
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+    assert every_place((blocking, contextlib, threading), error, scene) > 5
+
+
 def test_a_reader_on_its_way_to_wait_keeps_the_descriptor(db: Database, other_thread: ThreadPoolExecutor) -> None:
     """Else the next connection has its number, and the reader waits for what comes there."""
     tso = session(db)

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar, Unpack
 
 from pyomid import system
@@ -213,8 +214,11 @@ class _Reporter:
 
     def __init__(self, session: TsoSession) -> None:
         self._session = weakref.ref(session)
-        self._awake = threading.Event()
-        self._stopped = threading.Event()
+        self._is_awake = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._running = threading.Lock()
+        """Held until `stop`. It waits in C, as the queue does: an interrupt in an `Event` may keep its lock held."""
+        self._running.acquire()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
@@ -224,23 +228,26 @@ class _Reporter:
             with contextlib.suppress(RuntimeError, MemoryError):  # until a thread starts, open starts hold W by age
                 thread.start()
                 self._thread = thread
-        if not self._awake.is_set():
-            self._awake.set()
+        if not self._is_awake:
+            self._is_awake = True
+            self._wakes.put(None)
 
     def stop(self) -> None:
-        self._stopped.set()
-        self._awake.set()
+        with contextlib.suppress(RuntimeError):  # stopped before
+            self._running.release()
+        self._wakes.put(None)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(REPORT_S)
 
     def _run(self) -> None:
         try:
-            while not self._stopped.wait(REPORT_S) and self._report():
-                self._awake.wait(FORGOTTEN_S)
+            while not self._running.acquire(timeout=REPORT_S) and self._report():
+                with contextlib.suppress(Empty):
+                    self._wakes.get(timeout=0 if self._is_awake else FORGOTTEN_S)
         finally:  # after an error, the next begin starts another thread
             self._thread = None
-            self._awake.clear()
+            self._is_awake = False
 
     def _report(self) -> bool:
         """Report open starts. False: the session is garbage."""
@@ -248,9 +255,9 @@ class _Reporter:
         if session is None:
             return False
         if not session.report_open_starts():
-            self._awake.clear()
+            self._is_awake = False
             if session.report_open_starts():  # there was a begin meanwhile
-                self._awake.set()
+                self._is_awake = True
         return True
 
 
