@@ -13,9 +13,9 @@ import lmdb
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.errors import Unavailable
+from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded import writer_turns
+from pyomid.storage.embedded import lmdb_files, writer_turns
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
@@ -158,6 +158,41 @@ def test_an_interrupted_read_or_reopening_stops_nobody(
     assert every_place(MODULES, error, scene) > 20
 
 
+def test_an_interrupted_close_lets_the_folder_be_opened_again(
+    tmp_path: Path, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
+) -> None:
+    """Also while somebody has the interrupt's traceback, and with it every object of the close."""
+    with lmdb.open(str(tmp_path), max_dbs=1) as made:
+        made.open_db(b"d")
+
+    def scene(interrupter: Interrupter) -> None:
+        opened = open_environment(tmp_path, [b"d"], map_bytes=1 << 26)
+        _, raised = interrupter.outcome(lambda: release(opened))
+        assert raised in (None, interrupter.error)
+        again = open_environment(tmp_path, [b"d"], map_bytes=1 << 26)
+        assert_all_free(again, other_thread)
+        while again.users:
+            release(again)
+
+    assert every_place((*MODULES, lmdb_files), error, scene) > 10
+
+
+def test_an_interrupted_opening_leaves_no_descriptor_that_locks(
+    tmp_path: Path, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
+) -> None:
+    with lmdb.open(str(tmp_path), max_dbs=1) as made:
+        made.open_db(b"d")
+
+    def scene(interrupter: Interrupter) -> None:
+        interrupter.outcome(lambda: open_environment(tmp_path, [b"d"], map_bytes=1 << 26))
+        again = open_environment(tmp_path, [b"d"], map_bytes=1 << 26)
+        assert_all_free(again, other_thread)
+        while again.users:
+            release(again)
+
+    assert every_place((*MODULES, lmdb_files), error, scene) > 20
+
+
 def test_an_innocent_write_does_not_fail_with_its_neighbours_interrupt(environment: Environment) -> None:
     """Two real threads: one is interrupted in its own write, the other's is beside it in the queue."""
     inside, go_on = threading.Event(), threading.Event()
@@ -177,11 +212,21 @@ def test_an_innocent_write_does_not_fail_with_its_neighbours_interrupt(environme
         assert second.result(WAIT_S) == 1
 
 
+def test_a_read_within_a_fork_that_waits_is_refused(environment: Environment) -> None:
+    """As in a signal's handler: the fork waits for others' calls, and has shut the folder meanwhile."""
+    environments._before_fork()
+    try:
+        with pytest.raises(Misuse, match="inside another call"):
+            environment.read(lambda transaction: None)
+    finally:
+        environments._after_fork_in_parent()
+    environment.read(lambda transaction: None)
+
+
 def test_a_fork_whose_hooks_were_interrupted_leaves_no_lock(
     environment: Environment, other_thread: ThreadPoolExecutor
 ) -> None:
     """`os.fork` goes on after an error of its hooks, and calls the ones behind it all the same."""
-    from pyomid.storage.embedded import environment as environments
 
     def scene(interrupter: Interrupter) -> None:
         interrupter.outcome(environments._before_fork)

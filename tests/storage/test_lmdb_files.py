@@ -13,15 +13,19 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from conformance import FAMILIES, A, column_write, scanned
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.embedded import EmbeddedStore
+from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.environment import HeldState
 from pyomid.storage.embedded.layout import CELLS
+from pyomid.storage.embedded.lmdb_files import hold_locks
 from pyomid.types import TableInfo
 
 ROWS = 300
@@ -144,6 +148,40 @@ def test_a_folder_opened_again_keeps_its_locks(tmp_path: Path, store: EmbeddedSt
     with reading(store):
         opened(tmp_path / "db")
         assert str(os.getpid()) in replace_all_elsewhere(tmp_path / "db")
+
+
+@pytest.mark.fast
+def test_a_folder_is_opened_again_while_a_child_has_a_copy_of_its_descriptor(
+    tmp_path: Path, store: EmbeddedStore
+) -> None:
+    """Between its fork and its exec a child has every descriptor, and with them what they lock."""
+    assert store._environment._locks is not None
+    copy = os.dup(store._environment._locks.fileno())
+    store.close()
+    again = EmbeddedStore(tmp_path / "db")
+    os.close(copy)
+    with reading(again):
+        assert len(scanned(again, "t")) == ROWS
+    again.close()
+
+
+@pytest.mark.fast
+def test_a_lock_file_that_is_replaced_while_the_folder_is_opened_is_noticed(
+    tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    replaced = []
+
+    def replacing(folder: Path, environment: lmdb.Environment) -> FileIO:
+        replaced.append((folder / "lock.mdb").rename(folder / "old"))
+        shutil.copy(folder / "old", folder / "lock.mdb")
+        return hold_locks(folder, environment)
+
+    monkeypatch.setattr(environments, "hold_locks", replacing)
+    with pytest.raises(Unavailable, match="was replaced while it was opened"):
+        EmbeddedStore(tmp_path / "db", create=False)
+    assert replaced
+    assert not any(str(tmp_path) in os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.process

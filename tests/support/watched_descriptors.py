@@ -46,9 +46,9 @@ def _lost_locks() -> Iterator[str]:
     moment; the system's list of all locks is not, while other processes lock and unlock."""
     module = sys.modules.get("pyomid.storage.embedded.environment")
     for environment in () if module is None else list(module._register):
-        if environment._locks < 0:
+        if environment._locks is None or environment._locks.closed:
             continue
-        with open(f"/proc/self/fdinfo/{environment._locks}") as file:
+        with open(f"/proc/self/fdinfo/{environment._locks.fileno()}") as file:
             locks = [line.split()[2:] for line in file if line.startswith("lock:")]
         held = {(kind, first) for how, _, kind, _, _, first, _ in locks if how == "OFDLCK"}
         for kind, byte in (("READ", 0), ("WRITE", os.getpid())):

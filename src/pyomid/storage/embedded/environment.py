@@ -40,6 +40,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
@@ -48,9 +49,16 @@ import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.embedded.lmdb_files import DATA_FILE, LMDB_LOCK_FILE, hold_locks, make_lock_file, open_lmdb
+from pyomid.storage.embedded.lmdb_files import (
+    DATA_FILE,
+    LMDB_LOCK_FILE,
+    hold_locks,
+    make_lock_file,
+    open_lmdb,
+    release_locks,
+)
 from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
-from pyomid.system import FileId, file_id, file_mode, id_at, inside, is_shared, refuse_nested
+from pyomid.system import FileId, file_id, file_mode, id_at, inside, is_shared, nested_call, refuse_nested
 
 T = TypeVar("T")
 Transaction = Any
@@ -154,8 +162,8 @@ class Environment:
         self.databases: dict[bytes, Any] = {}
         self._turn: WriterTurn | None = None
         self._lock_file = os.fspath(folder / LMDB_LOCK_FILE)
-        self._locks = -1
-        """The descriptor that holds LMDB's locks; -1 while LMDB is closed."""
+        self._locks: FileIO | None = None
+        """What holds LMDB's locks, while LMDB is open. If an interrupt loses this object, its end closes the file."""
         self._lock_id: FileId = (0, 0)
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; constant inside a transaction."""
@@ -233,14 +241,16 @@ class Environment:
             refuse_nested()
         if self._writer.locked():
             raise Unavailable(f"another thread is writing the embedded store in {self._folder}")
-        with self._writer:
-            try:
-                inside[me] = sys._getframe()
-                self._end_group()
-                self._write_together([pending], time.monotonic() - WRITER_WAIT_S)
-            finally:
-                inside.pop(me, None)
-                self._end_group()
+        try:
+            inside[me] = sys._getframe()
+            with self._writer:
+                try:
+                    self._end_group()
+                    self._write_together([pending], time.monotonic() - WRITER_WAIT_S)
+                finally:
+                    self._end_group()
+        finally:
+            inside.pop(me, None)
         return pending.result()
 
     def _see_to(self, pending: _Pending[Any]) -> None:
@@ -368,19 +378,22 @@ class Environment:
             self._turn.close()
 
     def _close_lmdb(self) -> None:
-        self._lmdb.close()
-        self._release_locks()
-
-    def _release_locks(self) -> None:
-        locks, self._locks = self._locks, -1
-        if locks >= 0:
-            os.close(locks)
+        """Idempotent. An interrupt leaves neither the locks nor their descriptor."""
+        try:
+            self._lmdb.close()
+        finally:
+            if self._locks is not None:
+                try:
+                    release_locks(self._locks)
+                finally:
+                    self._locks.close()
 
     def close_in_child(self) -> None:
         """Free the child's copy after a fork, which waited until no call was inside."""
         if self._turn is not None:
             self._turn.close()
-        self._release_locks()
+        if self._locks is not None:
+            self._locks.close()  # they stay the parent's
         if not self._inside:
             self._lmdb.close()
 
@@ -420,6 +433,8 @@ class Environment:
         self._inside.append(call)
         while self._paused:
             self._inside.remove(call)
+            if self._pausing._is_owned():  # type: ignore[attr-defined]  # in a handler, within a fork or a close
+                raise nested_call()
             with self._pausing:
                 pass
             self._inside.append(call)
@@ -460,7 +475,10 @@ class Environment:
         self._open_map()
         if self.data_file != before:
             self._close_lmdb()
-            raise Unavailable(f"the embedded store in {self._folder} was replaced while it was opened")
+            raise self._was_replaced()
+
+    def _was_replaced(self) -> Unavailable:
+        return Unavailable(f"the embedded store in {self._folder} was replaced while it was opened")
 
     def _open_map(self) -> None:
         map_bytes = self._map_bytes
@@ -468,6 +486,7 @@ class Environment:
             make_lock_file(self._folder, shared=is_shared(self._folder.parent))
         except OSError as error:
             raise self._mapped(error) from error
+        lock_file = id_at(self._lock_file)
         while True:
             try:
                 self._lmdb = self._open_with(map_bytes)
@@ -478,7 +497,9 @@ class Environment:
                 map_bytes //= 4
         try:
             self._locks = hold_locks(self._folder, self._lmdb)
-            self._lock_id = file_id(os.fstat(self._locks))
+            self._lock_id = file_id(os.fstat(self._locks.fileno()))
+            if self._lock_id != lock_file:
+                raise self._was_replaced()
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
             self.data_file = file_id(os.stat(self._file))
@@ -656,6 +677,8 @@ def open_environment(folder: Path, databases: Sequence[bytes], *, map_bytes: int
     Only the first user's `map_bytes` counts.
     """
     with _register_lock:
+        for left in [known for known in _register if not known.users]:  # an interrupt ended its close
+            _end(left)
         wanted = _data_file(os.fspath(folder / DATA_FILE))
         environment = next((known for known in _register if known.data_file == wanted), None)
         if environment is None:
@@ -677,9 +700,14 @@ def release(environment: Environment) -> None:
     with _register_lock:
         environment.users -= 1
         if environment.users == 0:
-            if environment in _register:  # not in a child of fork: it opens the folder for itself
-                _register.remove(environment)
-            environment.close()
+            _end(environment)
+
+
+def _end(environment: Environment) -> None:
+    """Close, then forget: after an interrupt the next opening repeats it."""
+    environment.close()
+    if environment in _register:  # not in a child of fork: it opens the folder for itself
+        _register.remove(environment)
 
 
 def _before_fork() -> None:

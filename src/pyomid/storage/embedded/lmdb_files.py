@@ -23,6 +23,7 @@ import fcntl
 import os
 import struct
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +57,11 @@ def open_lmdb(folder: Path, map_bytes: int = 10 << 20, **options: Any) -> lmdb.E
     """Open LMDB in `folder`, with py-lmdb's `options`."""
     occupy_standard()
     environment = lmdb.open(os.fspath(folder), map_bytes, **options)
-    _keep_from_programs(folder / DATA_FILE)
+    try:
+        _keep_from_programs(folder / DATA_FILE)
+    except BaseException:
+        environment.close()  # an error's traceback would keep it open, and LMDB opens a file once in a process
+        raise
     return environment
 
 
@@ -70,24 +75,36 @@ def _keep_from_programs(file: Path) -> None:
                     os.set_inheritable(int(name), False)
 
 
-def hold_locks(folder: Path, environment: lmdb.Environment) -> int:
-    """Move LMDB's locks to a new descriptor, and return it; the caller closes it after the environment. Call once,
+def hold_locks(folder: Path, environment: lmdb.Environment) -> FileIO:
+    """Move LMDB's locks to a new descriptor, and return it; the caller releases it after the environment. Call once,
     right after the opening: no read may have begun.
 
     Between the opening and this call another process may take itself for the first one, if a thread of this process
     closes the lock file just then. That is harmless: nothing was read yet, and the first lock here waits until that
     process has finished.
     """
-    file = open_own(folder / LMDB_LOCK_FILE, os.O_RDWR, shared=is_shared(folder.parent))
+    locks = FileIO(open_own(folder / LMDB_LOCK_FILE, os.O_RDWR, shared=is_shared(folder.parent)), "r+")
     try:
+        file = locks.fileno()
         if IS_LINUX and _lock(file, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, _SHARED_BYTE):
             environment.begin().abort()  # LMDB locks byte PID before its first read, and not again
             fcntl.lockf(file, fcntl.LOCK_UN)
             _lock(file, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, os.getpid())
     except BaseException:
-        os.close(file)
+        release_locks(locks)
         raise
-    return file
+    return locks
+
+
+def release_locks(locks: FileIO) -> None:
+    """Release the locks, and close their descriptor. Idempotent. A close alone would leave them to a child that was
+    forked just now and has not yet closed its copy: this process could not take them again until then."""
+    if locks.closed:
+        return
+    if IS_LINUX:
+        with suppress(OSError):
+            fcntl.fcntl(locks, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+    locks.close()
 
 
 def _lock(file: int, command: int, kind: int, byte: int) -> bool:
