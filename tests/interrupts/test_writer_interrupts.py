@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -236,3 +238,26 @@ def test_a_fork_whose_hooks_were_interrupted_leaves_no_lock(
         other_thread.submit(environments._register_lock.release).result(WAIT_S)
 
     assert every_place(MODULES, KeyboardInterrupt, scene) > 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_fork_interrupted_on_its_way_out_leaves_no_lock(
+    environment: Environment, other_thread: ThreadPoolExecutor
+) -> None:
+    interrupted = []
+
+    def trace(frame: Any, event: str, argument: object) -> None:
+        if frame.f_code is environments._after_fork_in_parent.__code__ and not interrupted:
+            interrupted.append(frame)
+            raise KeyboardInterrupt
+
+    sys.settrace(trace)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+    finally:
+        sys.settrace(None)
+    os.waitpid(pid, 0)
+    assert interrupted
+    assert_all_free(environment, other_thread)

@@ -732,4 +732,6 @@ def _after_fork_in_child() -> None:
     _register_lock = threading.RLock()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork)
+for _ in range(2):  # of an interrupted hook Python calls the next one all the same; both may run twice
+    os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
