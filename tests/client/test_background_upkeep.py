@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -34,7 +35,7 @@ from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
-from pyomid.types import CommitRequest, KeyRange
+from pyomid.types import CommitRequest, ConflictLevel, KeyRange, TableEntry, TableInfo, TableState
 
 VALUE = b"f:n"
 ROWS = 10
@@ -306,6 +307,27 @@ def test_sanitizing_that_fails_each_time_does_not_block_compaction(
             upkeep.round()
     assert stored(raised) == ROWS
     assert caplog.text.count("sanitizing failed") == (0 if isinstance(error, Unavailable) else 1)
+
+
+@pytest.mark.fast
+def test_a_folders_upkeep_ends_what_dead_clients_began_and_names_the_rest_once(
+    raised: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table that is created within a minute is not worth a word."""
+    caplog.set_level(logging.INFO)
+    catalog, clock = raised._core.deployment.catalog, [0.0]
+    for table, begun in (("still", {"is_changing": True}), ("t", {"next_level": ConflictLevel.ROW})):
+        entry = catalog.entry(table)
+        assert entry is not None
+        assert catalog.change_entry(entry, replace(entry, info=replace(entry.info, **begun), nonce="begun"))
+    assert catalog.change_entry(None, TableEntry(TableInfo("new", (b"f",)), TableState.CREATING, "begun"))
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    for named in (0, 1, 1):
+        clock[0] += SANITIZE_EVERY_S
+        upkeep.round()
+        assert caplog.text.count("table 'new' is being created") == named
+    assert not raised.table_info("still").is_changing
+    assert raised.table_info("t").id_levels == (ConflictLevel.ROW,)
 
 
 @pytest.mark.fast

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from client_faults import database_with
 
 import pyomid
-from catalog_changes import CHANGES, Change, check, make
+from catalog_changes import CHANGES, Change, check, make, nothing_is_left
+from pyomid.client.database import Database
+from pyomid.client.upkeep.unfinished import finish_changes
 from pyomid.errors import Unavailable
 
 pytestmark = pytest.mark.fast
@@ -101,3 +105,28 @@ def test_a_change_that_is_broken_off_is_ended_by_the_same_call(url: str, change:
             if not step.hit:
                 break
     assert at > 2
+
+
+def test_changes_end_beside_upkeep_that_takes_each_for_a_dead_clients(memory_url: str) -> None:
+    stop = threading.Event()
+
+    def end_all(db: Database) -> int:
+        ended = 0
+        while not stop.is_set():
+            ended += len(finish_changes(db._core.deployment))
+        return ended
+
+    with pyomid.connect(memory_url) as db, pyomid.connect(memory_url) as other, ThreadPoolExecutor(2) as pool:
+        upkeep = [pool.submit(end_all, other) for _ in range(2)]
+        try:
+            for number, change in enumerate(CHANGES):
+                if not change.needs_limits:
+                    table = f"t{number}"
+                    make(db, table)
+                    change.prepare(db, table)
+                    change.call(db, table)
+                    assert change.is_done(db, table), change.name
+        finally:
+            stop.set()
+        assert [done.exception() for done in upkeep] == [None, None]
+        nothing_is_left(db)

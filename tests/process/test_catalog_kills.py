@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ import pytest
 from forked_processes import Processes
 
 import pyomid
-from catalog_changes import CHANGES, check, make
+from catalog_changes import CHANGES, check, make, nothing_is_left
 from portions import first
-from pyomid import crashpoints
+from pyomid import cli, crashpoints
+from pyomid.client.database import Database
 
 pytestmark = pytest.mark.process
 
@@ -71,6 +73,42 @@ def test_every_step_of_a_change_is_one_at_which_a_process_is_killed() -> None:
     assert {point for point in crashpoints.POINTS if point.startswith(changes)} == {
         point for points in PASSED.values() for point in points
     }
+
+
+MAKING = ("create", "create an index", "an index that is refused")
+
+
+@pytest.mark.parametrize("name", first(3, [name for name in PASSED if not name.startswith("drop with")]))
+def test_upkeep_ends_the_change_of_a_client_that_died_or_names_the_call_that_does(
+    processes: Processes, tmp_path: Path, name: str
+) -> None:
+    """What may be at work for hours is named, with calls that work as they are printed."""
+    (change,) = (change for change in CHANGES if change.name == name)
+    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&upkeepShare=0"
+    with pyomid.connect(url) as db:
+        for number, point in enumerate(PASSED[name]):
+            table, note = f"t{number}", tmp_path / f"note-{number}"
+            make(db, table)
+            change.prepare(db, table)
+            assert processes.run(change_and_die, url, name, table, point, str(note)) == -signal.SIGKILL, point
+            report = db.compact() if number % 2 else db.sanitize()
+            for sentence in report.unfinished:
+                assert sentence in str(report)
+                assert name in MAKING, point
+                follow(db, url, sentence, change_name=name)
+            nothing_is_left(db)
+            assert not db.compact().unfinished, point
+
+
+def follow(db: Database, url: str, sentence: str, change_name: str) -> None:
+    """Do as the sentence says. The index that is refused can only be removed."""
+    if change_name == "create":
+        command = shlex.split(sentence.split("`")[1])
+        assert cli.main([url if word == "URL" else word for word in command[1:]]) == 0
+    elif change_name == "create an index":
+        eval(sentence.partition("interrupted, ")[2].partition(" finishes")[0], {"db": db})
+    else:
+        eval(sentence.partition("finishes it, and ")[2].partition(" removes")[0], {"db": db})
 
 
 @pytest.mark.parametrize("by", ["compact", "sanitize"])

@@ -126,6 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pyomid
     from pyomid.client.foreign_tables import discover, forget
     from pyomid.client.table_admin import register_table, unregister_table
+    from pyomid.client.upkeep.unfinished import unfinished_changes
 
     may_make = arguments.action == "create" and arguments.create
     with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
@@ -164,6 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
                 lines = [
                     *table_lines(database.tables()),
                     *_half_dropped_lines(database._core.deployment, arguments.url),
+                    *unfinished_changes(database._core.deployment, arguments.url),
                 ]
                 print("\n".join(lines) or "no tables")
     return 0

@@ -123,13 +123,13 @@ def _drop(deployment: Deployment, name: str) -> None:
         if found is None or found.state is TableState.CREATING:
             validation.find_table(deployment.catalog, name)
         elif found.state is TableState.DROPPING:
-            _finish_drop(deployment, found)
+            finish_drop(deployment, found)
             return
         else:
             generation = found.info.generation
             if deployment.catalog.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
                 crash_point("client.drop.decided")
-                _finish_drop(deployment, dropping)
+                finish_drop(deployment, dropping)
                 return
     raise _changes_too_often(name)
 
@@ -276,7 +276,7 @@ def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableI
             wanted = replace(decide(found.info), is_changing=False)
         except Misuse as error:
             if found.info.is_changing:
-                deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=False), TableState.PRESENT))
+                undo_changing(deployment, found)
             if put is not None:
                 raise ConflictError(f"table {name!r} was altered by another client: {error}", table=name) from error
             raise
@@ -290,6 +290,14 @@ def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableI
         if deployment.catalog.change_entry(found, put):
             return wanted
     raise _changes_too_often(name)
+
+
+def undo_changing(deployment: Deployment, changing: TableEntry) -> bool:
+    """Let clients cache the entry again; the change that began is given up. A client that is still in it begins it
+    again (`alter_with_fence`). False if the entry is another by now."""
+    return deployment.catalog.change_entry(
+        changing, _put(replace(changing.info, is_changing=False), TableState.PRESENT)
+    )
 
 
 def give_schema(
@@ -472,7 +480,7 @@ def _make(
         if found is not None and found.state is TableState.PRESENT:
             return found.info, info is not wanted and found.info.generation == info.generation
         if found is not None and found.state is TableState.DROPPING:
-            _finish_drop(deployment, found)
+            finish_drop(deployment, found)
             continue
         if found is None and put is None:
             _check_not_plain(deployment, info.name)
@@ -539,7 +547,7 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
     deployment.store.create_table(creating.info, split_keys)
 
 
-def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
+def finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     """Finish a drop that any client began; several clients may do so at once.
 
     The rows are deleted, then the table's mark (K6). The fence is noted before the entry goes, because another life of
@@ -556,15 +564,6 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
         drop_index_table(deployment, index.table)
     forget_dropped(deployment, name)
     deployment.catalog.remove_entry(dropping)
-
-
-def finish_drops(deployment: Deployment) -> list[str]:
-    """Finish the drops that other clients began, for upkeep: a client that died in one left rows, which hold H back.
-    Return the tables' names. A client that is in its drop still finishes the same one."""
-    found = [entry for entry in deployment.catalog.entries() if entry.state is TableState.DROPPING]
-    for entry in found:
-        _finish_drop(deployment, entry)
-    return [entry.info.name for entry in found]
 
 
 def forget_dropped(deployment: Deployment, name: str) -> bool:

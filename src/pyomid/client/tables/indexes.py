@@ -310,7 +310,8 @@ def _drop(deployment: Deployment, present: TableInfo, gone: IndexInfo) -> None:
     def without(info: TableInfo) -> TableInfo:
         return replace(info, indexes=tuple(index for index in info.indexes if index.table != gone.table))
 
-    alter_with_fence(deployment, present.name, dropping)
+    if gone.state is not IndexState.DROPPING:  # otherwise the fence was drawn before that was put
+        alter_with_fence(deployment, present.name, dropping)
     crash_point("client.index.dropping")
     table_admin.drop_index_table(deployment, gone.table)
     crash_point("client.index.emptied")

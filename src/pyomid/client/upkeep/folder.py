@@ -36,11 +36,11 @@ from typing import Any, Final
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Run, drive, port_handlers
-from pyomid.client.table_admin import finish_drops
 from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Partition, chosen_tables, compact_partition, partitions_of
 from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, expiry_of, serve
+from pyomid.client.upkeep.unfinished import finish_changes, unfinished_changes
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
@@ -217,6 +217,9 @@ class FolderUpkeep(Rounds):
         """Whether the next pass cleans all parts, because a part that is not due holds H back."""
         self._put_off: set[str] = set()
         """Tables at which a pass was interrupted, for example by a full disk. The next pass cleans them last."""
+        self._unfinished: tuple[str, ...] = ()
+        self._named: set[str] = set()
+        """Sentences about unfinished changes that were logged."""
         self._sanitized_s = clock()
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
@@ -427,8 +430,14 @@ class FolderUpkeep(Rounds):
 
     def _sanitize(self, deployment: Deployment) -> None:
         """Delete entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
-        for name in finish_drops(deployment):
-            log.info("finished the drop of table %r, whose client had ended", name)
+        for sentence in finish_changes(deployment):
+            log.info("upkeep %s", sentence)
+        unfinished = unfinished_changes(deployment)
+        for sentence in unfinished:
+            if sentence in self._unfinished and sentence not in self._named:  # not if it is done within a round
+                self._named.add(sentence)
+                log.warning("%s", sentence)
+        self._unfinished = unfinished
         if next(islice(deployment.commit_table.entries(), ENTRIES_MIN, None), None) is None:
             return
         handlers = port_handlers(deployment)

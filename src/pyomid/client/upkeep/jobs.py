@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from pyomid.client.drive import Run
-from pyomid.client.table_admin import finish_drops
+from pyomid.client.upkeep.unfinished import finish_changes, unfinished_changes
 from pyomid.client.validation import find_table
 from pyomid.config import Settings
 from pyomid.errors import MisuseType, UnknownTable
@@ -51,6 +51,8 @@ class Compaction:
     seconds: float
     held_back: tuple[str, ...] = ()
     """What holds W back, and for how long; empty if no cell lies above W."""
+    unfinished: tuple[str, ...] = ()
+    """Tables and indexes that are being made, or whose client died meanwhile."""
 
     @property
     def cells(self) -> int:
@@ -90,16 +92,17 @@ class Compaction:
             for t in self.tables
         ]
         whole = f"{self.cells} cells in {self.seconds:.1f} s"
-        return "\n".join([table_text(headings, rows), whole, *self.held_back])
+        return "\n".join([table_text(headings, rows), whole, *self.held_back, *self.unfinished])
 
 
 @dataclass(slots=True, kw_only=True)
 class Sanitising(Sanitized):
-    """The report of sanitizing. `held_back`: what holds W back."""
+    """The report of sanitizing. `held_back`: what holds W back. `unfinished`: as of `Compaction`."""
 
     entries_left: int
     seconds: float
     held_back: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         headings = ("watermark", "horizon before", "horizon", "entries deleted", "entries left", "seconds")
@@ -109,7 +112,7 @@ class Sanitising(Sanitized):
             f"held back by {table}: compacted to {watermark}, W is {self.watermark}{self._younger(table)}"
             for table, watermark in self.held_back_by.items()
         ]
-        return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back])
+        return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back, *self.unfinished])
 
     def _younger(self, table: str) -> str:
         """Return the remedy. A recent compaction does not count yet, because a client may still retry an earlier
@@ -161,7 +164,7 @@ def compacted(
     watermark."""
     began = time.monotonic()
     if tables is None:
-        finish_drops(deployment)
+        finish_changes(deployment)
     watermark = None
     if grace_seconds > 0:
         watermark, _ = deployment.leader_state.read_watermarks()
@@ -177,7 +180,7 @@ def compacted(
             records = deployment.catalog.region_watermarks(info.name)
             run(forget_superseded_steps(info, records, now_s=time.time()))
     held = _holders(deployment) if any(table.cells_above for table in cleaned) else ()
-    return Compaction(cleaned, time.monotonic() - began, held)
+    return Compaction(cleaned, time.monotonic() - began, held, unfinished_changes(deployment))
 
 
 def compact_partition(
@@ -208,7 +211,7 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
     setting, or the longest that a client announced to the TSO.
     """
     began = time.monotonic()
-    finish_drops(deployment)
+    finish_changes(deployment)
     bound_s = deployment.settings.commit_retry_seconds
     if deployment.tso.extended:
         bound_s = max(bound_s, deployment.tso.status().longest_retry_s)
@@ -219,6 +222,7 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
         entries_left=left,
         seconds=time.monotonic() - began,
         held_back=_holders(deployment) if left else (),
+        unfinished=unfinished_changes(deployment),
     )
 
 

@@ -340,6 +340,7 @@ class SanitizingRounds(ClusterRounds):
                 "deleted": report.entries_deleted,
                 "left": report.entries_left,
                 "held_back_by": report.held_back_by,
+                "unfinished": report.unfinished,
                 "seconds": round(report.seconds, 3),
             },
         )
@@ -355,4 +356,5 @@ def _log_fields(report: Compaction, regions: int) -> dict[str, Any]:
         "tables": sorted(table.table for table in report.tables),
         "seconds": round(report.seconds, 3),
         "held_back": report.held_back,
+        "unfinished": report.unfinished,
     }
