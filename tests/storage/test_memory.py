@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from conformance import (
 )
 from pyomid.ports import CommitTable
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.types import KeyRange, TableInfo
+from pyomid.types import CellVersion, Column, KeyRange, RowWrite, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -39,6 +40,30 @@ class TestMemoryStore(DataStoreConformance):
         store.merge_regions(table, b"c")
         assert store.regions(table) == [KeyRange(b"", b"m"), KeyRange(b"m", None)]
         assert scanned(store, table) == []
+
+    def test_a_row_costs_the_same_in_a_table_of_any_size(self, store: MemoryStore) -> None:
+        """A transaction that sends 400 000 rows, and rolls back, writes and deletes each in a table that has the
+        others."""
+        writes = [RowWrite(b"a%06d" % number, ((Column(b"f", b"q"), b"v"),)) for number in range(2_000)]
+        named = [CellVersion(row, b"f", b"q", 7) for row, _ in writes]
+
+        def seconds(table: str, others: int) -> tuple[float, float]:
+            store.create_table(TableInfo(table, (b"f",)))
+            cells = ((Column(b"f", b"q"), b"v"),)
+            store.write_cells(table, 1, [RowWrite(b"b%06d" % number, cells) for number in range(others)])
+            written, deleted = [], []
+            for _ in range(3):
+                began = time.thread_time()
+                store.write_cells(table, 7, writes)
+                written.append(time.thread_time() - began)
+                began = time.thread_time()
+                store.delete_versions(table, named)
+                deleted.append(time.thread_time() - began)
+            return min(written), min(deleted)
+
+        alone, among = seconds("alone", 0), seconds("among", 400_000)
+        assert among[0] < 5 * alone[0]
+        assert among[1] < 5 * alone[1]
 
 
 class TestMemoryCommitTable(CommitTableConformance):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from ast import literal_eval
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,21 +64,41 @@ class _Table:
         self.keys: list[bytes] = []
         self.splits: list[bytes] = []
 
-    def row_for_writing(self, row: bytes) -> dict[_CellName, _Stored]:
-        cells = self.rows.get(row)
-        if cells is None:
-            cells = self.rows[row] = {}
-            insort(self.keys, row)
-        return cells
+    def write(self, version: int, rows: Iterable[RowWrite], commit_ts: int = 0) -> None:
+        """Write cells. `commit_ts`: of their shadow cells; 0: none is written."""
+        added: list[bytes] = []
+        try:
+            for row, cells in rows:
+                if not cells:
+                    continue
+                content = self.rows.get(row)
+                if content is None:
+                    content = self.rows[row] = {}
+                    added.append(row)
+                for column, value in cells:
+                    stored = content.setdefault((column.family, column.qualifier, version), _Stored(value))
+                    stored.value = value
+                    stored.commit_ts = commit_ts or stored.commit_ts
+        finally:  # also after an interrupt
+            if added:  # at once: to insert one key moves all keys after it
+                first, last = bisect_left(self.keys, min(added)), bisect_left(self.keys, max(added))
+                self.keys[first:last] = sorted((*self.keys[first:last], *added))
 
     def find(self, cell: CellVersion) -> _Stored | None:
         return self.rows.get(cell.row, {}).get((cell.family, cell.qualifier, cell.version))
 
-    def delete(self, cell: CellVersion) -> None:
-        cells = self.rows.get(cell.row, {})
-        if cells.pop((cell.family, cell.qualifier, cell.version), None) is not None and not cells:
-            del self.rows[cell.row]
-            del self.keys[bisect_left(self.keys, cell.row)]
+    def delete(self, named: Iterable[CellVersion]) -> None:
+        emptied: list[bytes] = []
+        try:
+            for cell in named:
+                cells = self.rows.get(cell.row, {})
+                if cells.pop((cell.family, cell.qualifier, cell.version), None) is not None and not cells:
+                    del self.rows[cell.row]
+                    emptied.append(cell.row)
+        finally:
+            if emptied:
+                first, last = bisect_left(self.keys, min(emptied)), bisect_left(self.keys, max(emptied))
+                self.keys[first : last + 1] = [key for key in self.keys[first : last + 1] if key in self.rows]
 
     def read(self, row: bytes, wanted: _Wanted) -> list[Cell]:
         return [
@@ -122,13 +142,7 @@ class MemoryStore(DataStore):
         with self.lock.held():
             stored = self._table(table)
             check_writes(rows, stored.families, self._limits)
-            for row, cells in rows:
-                if not cells:
-                    continue
-                content = stored.row_for_writing(row)
-                for column, value in cells:
-                    cell = content.setdefault((column.family, column.qualifier, version), _Stored(value))
-                    cell.value = value
+            stored.write(version, rows)
 
     def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
         self._guard.check()
@@ -156,11 +170,7 @@ class MemoryStore(DataStore):
             for table, rows in writes:
                 check_writes(rows, self._table(table).families, self._limits)
             for table, rows in writes:
-                for row, cells in rows:
-                    content = self._table(table).row_for_writing(row)
-                    for column, value in cells:
-                        content[(column.family, column.qualifier, version)] = stored = _Stored(value)
-                        stored.commit_ts = commit_ts
+                self._table(table).write(version, rows, commit_ts)
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         self.write_cells(table, version, [batch.row_write(index) for index in range(batch.rows)])
@@ -243,15 +253,13 @@ class MemoryStore(DataStore):
         self._guard.check()
         with self.lock.held():
             stored = self._table(table)
-            for cell in cells:
-                stored.delete(cell)
+            stored.delete(cells)
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         self._guard.check()
         with self.lock.held():
             stored = self._table(table)
-            for drop in drops:
-                stored.delete(batch.cell_version(int(drop)))
+            stored.delete(batch.cell_version(int(drop)) for drop in drops)
             for record in heals:
                 for index in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
                     if (cell := stored.find(batch.cell_version(index))) is not None:
