@@ -276,16 +276,20 @@ class DataStore(ABC):
     def check_names(self, table: str, key_range: KeyRange) -> None:  # noqa: B027 - only pyomid names columns
         """Raise `Misuse` if a column in the range has a name reserved for shadow cells."""
 
-    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int) -> None:  # noqa: B027 - only HBase has them
-        """Raise `Misuse` if a delete marker in the range would hide versions at or above `newest_ts`."""
+    def check_markers(  # noqa: B027 - only HBase has delete markers
+        self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]
+    ) -> None:
+        """Raise `Misuse` if a delete marker in the range would hide versions at or above `newest_ts`. `issued` returns
+        a bound on the versions that transactions can have deleted by now."""
 
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
         """Raise `UnknownTable` if there is no table; `Misuse`, with what to alter, if one of these families is missing
         or could lose versions that transactions need."""
         return None
 
-    def check_leases(self, table: str) -> None:  # noqa: B027 - only pyomid drops versions
-        """Raise `Misuse`, with what to alter, if other programs may drop versions of this table that a lease holds."""
+    def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool = False) -> None:  # noqa: B027
+        """As `check_table`, but cheap enough for each transaction: it may be right only some seconds later. Also raise
+        `Misuse` if `leased` and other programs may drop versions that a lease holds."""
 
 
 class FlushEnd(NamedTuple):

@@ -43,7 +43,7 @@ FETCH = {
     "protocol/expiry.py": "a table that is never dropped",
     "client/drive.py": "performs the effects",
     "client/change_feed.py": "ends with check_kept_steps",
-    "client/table_admin.py": "a table that is not registered yet",
+    "client/found_tables.py": "a table that is not registered yet",
     "client/transaction_steps.py": "own versions, before they are replaced; the read that needs them is checked",
     "protocol/commit.py": "own versions, as evidence of a commit",
     "protocol/compaction.py": "returns no rows",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -192,7 +192,7 @@ class SimulatedStore(AtOnce):
     def limits(self) -> Any:
         return self._world.disk.store.limits
 
-    def check_leases(self, table: str) -> None: ...
+    def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool = False) -> None: ...
 
     def read_rows(self, table: str, rows: Sequence[bytes], columns: Any = None, **how: Any) -> Any:
         return wait(effects.ReadRows(table, rows, columns, **how)) if rows else []

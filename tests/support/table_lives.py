@@ -20,6 +20,7 @@ from unittest.mock import patch
 import pyomid.aio
 from pyomid.client import change_feed, table_admin
 from pyomid.client.database import Database
+from pyomid.client.issued import drawn_start
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.errors import OmidError, SnapshotTooOld
@@ -96,7 +97,7 @@ def _half_made_again(db: Database, table: str) -> None:
     """Whoever makes it anew died before it was a table."""
     db.drop_table(table)
     parts = db._core.deployment
-    info = TableInfo(table, (b"f",), generation=table_admin.drawn_start(parts))
+    info = TableInfo(table, (b"f",), generation=drawn_start(parts))
     creating = TableEntry(info, TableState.CREATING, "half")
     assert parts.catalog.change_entry(None, creating)
     table_admin._make_physical(parts, creating, ())

@@ -24,7 +24,7 @@ from pyomid.client.drive import Blocking
 from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.tables.scans import scan_range
 from pyomid.client.transaction_steps import named
-from pyomid.client.validation import Handle, TableRules, check_seconds, find_table
+from pyomid.client.validation import Handle, TableRules, check_seconds, find_table, open_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
@@ -262,7 +262,7 @@ def begin_changes_steps(
     database.check_usable()
     deployment = database.deployment
     since = place(starting, "starting")
-    info: TableInfo = yield Blocking(partial(find_table, deployment.catalog, table))
+    info: TableInfo = yield Blocking(partial(open_table, deployment, table, leased=True))
     key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, prefix)
     check_table(info, since)
     until = yield from until_steps(ending)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyomid.client.drive import Driver
-from pyomid.client.table_admin import create_table, drawn_start, forget_dropped, new_level
+from pyomid.client.found_tables import check_markers
+from pyomid.client.issued import drawn_start
+from pyomid.client.table_admin import create_table, forget_dropped, new_level
 from pyomid.client.validation import check_families
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
@@ -116,7 +118,7 @@ def imported(
         whole.rows += part.rows
         whole.records += part.records
         whole.imported += part.imported
-    create_table(deployment, table, families, conflict_level=level, if_not_exists=True)
+    create_table(deployment, table, families, conflict_level=level, if_not_exists=True, is_adopted=True)
     return whole
 
 
@@ -158,7 +160,7 @@ def import_refusals(
     except Misuse as error:
         found["names"] = error
     try:
-        deployment.store.check_markers(table, key_range, newest_ts)
+        check_markers(deployment, table, key_range, newest_ts)
     except Misuse as error:
         found["markers"] = error
     cells = driver.run(check_range_steps(table, key_range, newest_ts))

@@ -24,7 +24,7 @@ from pyomid.client.drive import Blocking, Driver
 from pyomid.client.retry import Backoff
 from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules, find_table
+from pyomid.client.validation import TableRules, open_table
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
@@ -156,10 +156,10 @@ class OpenDatabase:
         """Return a table's rules for the transaction of `begun` if `known_rules` has none. `leased`: the
         transaction is under a lease; `Misuse` if the store would not keep its snapshot of this table.
         """
-        if not leased:
-            return self._read_rules(name, begun)
-        rules = self.known_rules(name, begun) or self._read_rules(name, begun)
-        self.deployment.store.check_leases(name)
+        rules = self.known_rules(name, begun) if leased else None
+        if rules is None:
+            return self._read_rules(name, begun, leased=leased)
+        self.deployment.store.check_opened(name, rules.info.families, leased=True)
         return rules
 
     def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
@@ -169,10 +169,10 @@ class OpenDatabase:
             return found.rules
         return None
 
-    def _read_rules(self, name: str, begun: BeginReply) -> TableRules:
+    def _read_rules(self, name: str, begun: BeginReply, *, leased: bool) -> TableRules:
         now = self.deployment.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
-        info = find_table(self.deployment.catalog, name)
+        info = open_table(self.deployment, name, leased=leased)
         if found is not None and found.rules.info == info:
             rules = found.rules
         else:

@@ -25,6 +25,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pyomid.client import idempotency, validation
+from pyomid.client.found_tables import check_found_table, is_in_store
+from pyomid.client.issued import drawn_start
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, MisuseType, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
@@ -41,7 +43,7 @@ from pyomid.row_codec.schema import (
     make_schema,
     row_key_parts,
 )
-from pyomid.types import ConflictLevel, KeyRange, TableEntry, TableInfo, TableSchema, TableState
+from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
 ATTEMPTS_MAX: Final = 50
 """Attempts after concurrent changes of the entry by other clients."""
@@ -57,12 +59,14 @@ def create_table(
     if_not_exists: bool = False,
     split_keys: Sequence[bytes] = (),
     ttl_seconds: object = None,
+    is_adopted: bool = False,
 ) -> TableInfo:
     """Create a table. Durable on return. `Misuse` if the name is taken (with `if_not_exists`: by a table with other
     families or another conflict level). `conflict_level`: None is the deployment's, or cell. `split_keys`: where the
     regions of a new HBase table begin.
 
-    An existing HBase table is used, as by `register_table`.
+    An existing HBase table is used, as by `register_table`, unless rows or delete markers in it forbid it
+    (`check_found_table`). `is_adopted`: the caller has just imported the table.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
@@ -70,7 +74,7 @@ def create_table(
         ensure_expiry_table(deployment)
     if split_keys and not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase are divided by split keys", table=name)
-    found, is_new = _make(deployment, wanted, split_keys)
+    found, is_new = _make(deployment, wanted, split_keys, is_checked=not is_adopted)
     if is_new:
         return found
     if not if_not_exists:
@@ -460,7 +464,7 @@ def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], Non
     whether this call created it."""
     if wanted.ttl_seconds is not None:
         ensure_expiry_table(deployment)
-    return _make(deployment, wanted, put=put)
+    return _make(deployment, wanted, put=put, is_checked=False)
 
 
 def _make(
@@ -468,8 +472,11 @@ def _make(
     wanted: TableInfo,
     split_keys: Sequence[bytes] = (),
     put: Callable[[], None] | None = None,
+    *,
+    is_checked: bool = True,
 ) -> tuple[TableInfo, bool]:
-    """Return the table of that name, and whether this call created it.
+    """Return the table of that name, and whether this call created it. `is_checked`: check a physical table that exists
+    already.
 
     Each attempt draws its own generation: if an attempt's reply was lost, its table may have been created and dropped
     since.
@@ -482,8 +489,8 @@ def _make(
         if found is not None and found.state is TableState.DROPPING:
             finish_drop(deployment, found)
             continue
-        if found is None and put is None:
-            _check_not_plain(deployment, info.name)
+        if is_checked:
+            check_found_table(deployment, wanted.name)
         creating = _put(wanted, TableState.CREATING)
         if not deployment.catalog.change_entry(found, creating):
             continue
@@ -504,29 +511,6 @@ def _make(
         if deployment.catalog.change_entry(creating, _put(info, TableState.PRESENT)):
             return info, True
     raise _changes_too_often(wanted.name)
-
-
-_SAMPLED_ROWS: Final = 1000
-"""Rows of each region that are searched for shadow cells: nearly every row that transactions wrote has some."""
-
-
-def _check_not_plain(deployment: Deployment, name: str) -> None:
-    """`Misuse` if the store has a table of that name with rows that no transaction wrote: they would be invisible, and
-    compaction would drop them (a marked table was written by transactions); or with delete markers that would hide
-    transactions' writes."""
-    store = deployment.store
-    if not is_in_store(deployment, name):
-        return
-    store.check_markers(name, KeyRange(), drawn_start(deployment))
-    if _is_marked(deployment, name):
-        return
-    has_rows = any(batch.rows for batch in store.scan(name, KeyRange(), batch_rows_max=1))
-    if has_rows and not store.holds_shadow_cells(name, rows_max=_SAMPLED_ROWS):
-        raise Misuse(
-            f"HBase has a table {name!r} with rows that no transaction wrote, which transactions would not see and "
-            f"compaction would drop: to keep them, `pyomid adopt URL {name} FAMILY …`; otherwise choose another name",
-            table=name,
-        )
 
 
 def _is_marked(deployment: Deployment, name: str) -> bool:
@@ -590,17 +574,6 @@ def forget_dropped(deployment: Deployment, name: str) -> bool:
     return True
 
 
-def is_in_store(deployment: Deployment, name: str) -> bool:
-    """Whether the store has a table of this name. False in a store that only pyomid uses."""
-    if not deployment.store.capabilities.foreign_tables:
-        return False
-    try:
-        deployment.store.check_table(name, ())
-    except UnknownTable:
-        return False
-    return True
-
-
 def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
     """Drop the physical table of that name while `entry` stands, but no table created later. The order matters:
 
@@ -644,14 +617,6 @@ def _changes_too_often(name: str) -> Unavailable:
     return Unavailable(
         f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients", table=name
     )
-
-
-def drawn_start(deployment: Deployment) -> int:
-    """Return a start above every acknowledged commit. As a generation it distinguishes a new table from a dropped one,
-    of which a compactor may still hold records (K5)."""
-    drawn = deployment.tso.begin()
-    drawn.end()
-    return drawn.start_ts
 
 
 def _check_same(wanted: TableInfo, found: TableInfo) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
-from pyomid.ports import Catalog
+from pyomid.ports import Catalog, Deployment
 from pyomid.row_codec.values import full_name
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
 
@@ -83,6 +83,14 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
         near = difflib.get_close_matches(name, [table.name for table in catalog.tables()], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
+
+
+def open_table(deployment: Deployment, name: object, *, leased: bool = False) -> TableInfo:
+    """Return the catalog entry of a table that the caller is going to use. `Misuse` if the store may lose versions of
+    the table, because another program altered it. `leased`: a lease must keep the snapshot."""
+    info = find_table(deployment.catalog, name)
+    deployment.store.check_opened(info.name, info.families, leased=leased)
+    return info
 
 
 def check_was_there(info: TableInfo, read_at: int) -> None:

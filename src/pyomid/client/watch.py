@@ -29,7 +29,7 @@ from pyomid.client import change_feed
 from pyomid.client.change_feed import ChangeScan, RowChange
 from pyomid.client.drive import Blocking, Driver, Pause
 from pyomid.client.tables.scans import scan_range
-from pyomid.client.validation import Handle, TableRules, check_seconds, find_table
+from pyomid.client.validation import Handle, TableRules, check_seconds, open_table
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import Snapshot
@@ -196,7 +196,7 @@ class Watching:
         if self._range is not None:
             return False
         deployment = self._database.deployment
-        info: TableInfo = yield Blocking(partial(find_table, deployment.catalog, self._table))
+        info: TableInfo = yield Blocking(partial(open_table, deployment, self._table, leased=True))
         rules = TableRules(info, deployment.store.limits)
         if self._key is None:
             found = scan_range(rules, b"", None, self._prefix)

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from pyomid.client.drive import Driver
 from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
-from pyomid.client.validation import find_table
+from pyomid.client.validation import open_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
 from pyomid.protocol.reading import CommitCache
@@ -138,11 +138,8 @@ class Connection:
             )
 
     def table(self, name: str) -> TableInfo:
-        """Return the table's current catalog entry. `Misuse` if leases cannot protect snapshots of the table."""
-        info = find_table(self.deployment.catalog, name)
-        if self.has_leases:
-            self.deployment.store.check_leases(name)
-        return info
+        """Return the table's current catalog entry. `Misuse` if the store does not keep snapshots of the table."""
+        return open_table(self.deployment, name, leased=self.has_leases)
 
     @contextmanager
     def begun(self, not_before: int = 0) -> Iterator[BeginReply]:

@@ -220,7 +220,7 @@ def prepared_table(
         check_case(name, [column.name for column in schema.columns] if schema is not None else [], fields)
     if info is None:
         info = _made(conn, name, fields, options, level)
-    conn.deployment.store.check_leases(name)
+    conn.deployment.store.check_opened(name, info.families, leased=True)
     check_level(info, level)
     if info.schema is None:
         info = _with_schema(conn, info, fields, options)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pyomid.client import table_admin
+from pyomid.client.issued import drawn_start
 from pyomid.client.table_admin import alter_table, alter_with_fence
 from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.client.validation import check_list, check_table_name, find_table, shown
@@ -217,7 +218,7 @@ def create_index(
     for index in present.indexes:
         if index.name == checked and index.state is IndexState.DROPPING:
             _drop(deployment, present, index)
-    rows_table = f"{INDEX_TABLES}{table_admin.drawn_start(deployment)}"
+    rows_table = f"{INDEX_TABLES}{drawn_start(deployment)}"
 
     def with_index(info: TableInfo) -> TableInfo:
         _check_keeps(info)
@@ -241,7 +242,7 @@ def create_index(
     except Misuse as error:
         _drop_refused(deployment, present, found, error)
         raise
-    ready_ts = table_admin.drawn_start(deployment)
+    ready_ts = drawn_start(deployment)
 
     def with_ready(info: TableInfo) -> TableInfo:
         index = _of_table(info, found)

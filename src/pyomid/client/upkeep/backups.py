@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyomid.client import table_admin
 from pyomid.client.drive import Driver
 from pyomid.client.idempotency import KEYS_TABLE
+from pyomid.client.issued import drawn_start
 from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.client.validation import check_table_name
 from pyomid.errors import ConflictError, Misuse, UnknownTable
@@ -51,7 +52,7 @@ def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
         epoch,
         tuple(kept),
         {name: floor for name, floor in floors.items() if floor},
-        lambda: table_admin.drawn_start(deployment),
+        lambda: drawn_start(deployment),
     )
 
 
@@ -106,7 +107,7 @@ def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | 
         log.info("cut to %d", source.manifest.snapshot_ts, extra={"rows": cut.rows, "dropped": cut.cells_dropped})
         made: dict[str, str] = {}
         for each in whole[len(chosen) :]:
-            made[each.source.info.name] = name = f"{INDEX_TABLES}{table_admin.drawn_start(deployment)}"
+            made[each.source.info.name] = name = f"{INDEX_TABLES}{drawn_start(deployment)}"
             _make(deployment, source, replace(each, target=name), each.source.info)
         for each in chosen:
             info = each.source.info
@@ -152,7 +153,7 @@ def _index_tables(known: Iterable[TableInBackup], chosen: Iterable[_Table]) -> l
 def _check_above(deployment: Deployment, manifest: BackupManifest) -> None:
     """Check that timestamps are above the backup's (T3): then no version of the snapshots, which HBase's delete markers
     may still hide, is written again, and restored data lies below every later snapshot."""
-    now_ts = table_admin.drawn_start(deployment)
+    now_ts = drawn_start(deployment)
     if now_ts <= manifest.newest_ts:
         raise Misuse(
             f"this database's timestamps are at {now_ts}, not above the backup's ({manifest.newest_ts}): stop its "

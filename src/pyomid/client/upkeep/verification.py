@@ -1,12 +1,13 @@
 """Verification: counts what is stored, and reports violated invariants. It only reads.
 
-Every cell belongs to a start, and all cells of a start have the same commit timestamp, or none. So each part gathers
-the distinct pairs (start, shadow timestamp) of its region. All pairs together are compared with the commit table:
+A version that is its own shadow timestamp, older than the table's generation, was written without transactions and
+adopted: it belongs to no start. Every other cell belongs to a start, and all cells of a start have the same commit
+timestamp, or none. So each part gathers the distinct pairs (start, shadow timestamp) of its region. All pairs together
+are compared with the commit table:
 
     shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
-    shadow timestamp below its start                       violation
-    shadow timestamp of the version itself                 fine: adopted, written by a program without transactions
+    shadow timestamp not above its start                   violation
     no shadow cell, and              another cell of the start has one, and the entry is gone: *torn*, half a commit
                                      an entry               missing shadow cell: readers look it up, compaction heals
                                      sealed, or start < H   orphan
@@ -14,6 +15,7 @@ the distinct pairs (start, shadow timestamp) of its region. All pairs together a
                                      neither, start > W     open: may still commit
 
     a timestamp that was never handed out                  violation: a start, a shadow cell or an entry of the future
+    a table of HBase altered so that it may lose versions, or with a delete marker above all timestamps      violation
     a run's idempotency key names a branch that has neither entry nor shadow cells           torn
 
 A commit that completes while the job runs can look torn: one of its cells was read before its shadow cells were
@@ -38,6 +40,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,9 +49,10 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
-from pyomid.client.table_admin import drawn_start
+from pyomid.client.found_tables import check_markers
+from pyomid.client.issued import drawn_start, last_issued
 from pyomid.client.upkeep.jobs import Partition, chosen_tables, partitions_of, table_text, unless_dropped
-from pyomid.errors import UnknownTable
+from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.sanitize import covered_watermark
 from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
@@ -195,7 +199,7 @@ def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callabl
                 statuses[start] = "missing"
     for info in infos:
         _count(reports[info.name], starts.get(info.name), statuses)
-    return _result(deployment, reports, starts, statuses, named, time.monotonic() - began)
+    return _result(deployment, infos, reports, starts, statuses, named, time.monotonic() - began)
 
 
 def _gathered(
@@ -276,6 +280,7 @@ def _count(report: TableReport, starts: _Starts | None, statuses: _Statuses) -> 
 
 def _result(
     deployment: Deployment,
+    infos: Sequence[TableInfo],
     reports: dict[str, TableReport],
     starts: dict[str, _Starts],
     statuses: _Statuses,
@@ -286,9 +291,10 @@ def _result(
     epoch = deployment.leader_state.read()
     entries = list(deployment.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
-    future = _of_the_future(whole, commits, drawn_start(deployment))
+    newest_ts = drawn_start(deployment)
+    future = _of_the_future(whole, commits, newest_ts)
     if future:
-        future = _of_the_future(whole, commits, _last_issued(deployment))
+        future = _of_the_future(whole, commits, last_issued(deployment))
     return Verification(
         list(reports.values()),
         epoch.watermark,
@@ -297,7 +303,11 @@ def _result(
         len(entries) - len(commits),
         len(epoch.leases),
         len(epoch.pending),
-        [*_violations(whole, commits, epoch.watermark, epoch.horizon), *future],
+        [
+            *_violations(whole, commits, epoch.watermark, epoch.horizon),
+            *future,
+            *_altered(deployment, infos, newest_ts),
+        ],
         sorted(_in_state(statuses, "torn")),
         _cells_of(whole, _in_state(statuses, "orphan")),
         seconds,
@@ -313,8 +323,7 @@ def _cells_of(whole: _Starts, starts: Sequence[int]) -> dict[int, int]:
 def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon: int) -> Iterable[str]:
     if horizon > watermark:
         yield f"H {horizon} is above W {watermark}"
-    is_adopted = (whole.commits >= whole.starts) & (whole.commits < whole.starts + TIMESTAMP_STEP)
-    have = (whole.commits > 0) & ~is_adopted
+    have = whole.commits > 0
     starts, shadows = whole.starts[have], whole.commits[have]
     for index in np.flatnonzero(shadows <= starts).tolist():
         yield f"start {starts[index]}: shadow timestamp {shadows[index]} is not above it"
@@ -342,13 +351,17 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list
     return found
 
 
-def _last_issued(deployment: Deployment) -> int:
-    """Return a bound on every timestamp in the store. A new start is not such a bound: while a batch is flushed its
-    commits can already be read, and begins are answered from the window of starts below them (`oracle/begins.py`).
-    Apache Omid's TSO has no windows: its newest start is above all."""
-    if not deployment.tso.extended:
-        return drawn_start(deployment)
-    return deployment.tso.status().last_ts + TIMESTAMP_STEP
+def _altered(deployment: Deployment, infos: Sequence[TableInfo], newest_ts: int) -> Iterator[str]:
+    """Yield what other programs did to tables that transactions use."""
+    for info in infos:
+        with suppress(UnknownTable):  # dropped meanwhile
+            try:
+                deployment.store.check_table(info.name, info.families)
+                check_markers(deployment, info.name, KeyRange(), newest_ts)
+            except UnknownTable:
+                raise
+            except Misuse as error:
+                yield error.message
 
 
 def _nameless_branches(
@@ -416,12 +429,13 @@ def look(deployment: Deployment, partition: Partition) -> Seen:
         rows += batch.rows
         cells += batch.cells
         tombstones += int((batch.cell_len == TOMBSTONE).sum())
-        parts.append(_starts_of(batch))
+        parts.append(_starts_of(batch, partition.generation))
         if len(parts) > 100:
             parts = [_Starts.merged(parts)]
     return Seen(partition.table, rows, cells, tombstones, _Starts.merged(parts))
 
 
-def _starts_of(batch: CellBatch) -> _Starts:
-    starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
-    return _Starts.summed(starts, batch.rec_commit, np.diff(batch.rec_cell))
+def _starts_of(batch: CellBatch, generation: int) -> _Starts:
+    of_starts = (batch.rec_commit != batch.rec_version) | (batch.rec_version >= generation)
+    starts = (batch.rec_version - batch.rec_version % TIMESTAMP_STEP)[of_starts]
+    return _Starts.summed(starts, batch.rec_commit[of_starts], np.diff(batch.rec_cell)[of_starts])

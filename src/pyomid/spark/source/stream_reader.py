@@ -39,7 +39,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyomid.client.change_feed import ChangeScan, bookmark_steps, check_table
 from pyomid.client.session.lease_keeper import Lease
-from pyomid.client.validation import find_table
+from pyomid.client.validation import open_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.spark.coded_errors import coded_errors
@@ -357,7 +357,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return connection(self._plan.url, self._plan.database_id)
 
     def _info(self, conn: Connection) -> TableInfo:
-        return find_table(conn.deployment.catalog, self._plan.table)
+        return open_table(conn.deployment, self._plan.table, leased=True)
 
     def _offset(self, place: Place) -> dict[str, Any]:
         conn = self._connection()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from typing import Final
 
-from pyomid.errors import Misuse, UnknownTable
+from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import PUT, decode
+from pyomid.storage.hbase.codec.keyvalues import DELETE_FAMILY_VERSION, DELETE_VERSION, PUT, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, PHOENIX_COPROCESSOR, is_shadow
 from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
     NAMES_ONLY,
+    Durability,
     all_of,
     any_of,
     qualifiers_that_match,
@@ -33,19 +37,70 @@ _FOREIGN: Final = all_of(
 """Matches cells that are named like shadow cells but were not written by any current Omid."""
 
 
+_AGE_S_MAX: Final = 10.0
+"""Within this time, and that of its catalog entry, each client notices that another program altered a table."""
+_REREAD_S_MAX: Final = 1.0
+"""Deadline for reading a descriptor again: transactions go on while the master is down."""
+_MASTER_PAUSE_S: Final = 60.0
+"""After such a deadline."""
+
+_OF_ONE_VERSION: Final = (DELETE_VERSION, DELETE_FAMILY_VERSION)
+_LOSSY_DURABILITIES: Final = ("SKIP_WAL", "ASYNC_WAL")
+
+
 class PhysicalTables:
     """The tables of one cluster. Thread-safe."""
 
     def __init__(self, cluster: Cluster, admin: Admin) -> None:
         self._cluster = cluster
         self._admin = admin
-        self._without_coprocessor: set[str] = set()
+        self._descriptors: dict[str, tuple[TableDescriptor, float]] = {}
+        """With the times at which they were requested."""
+        self._reading = threading.Lock()
+
+    def descriptor(self, table: str, *, age_s_max: float = math.inf) -> TableDescriptor:
+        """Return the table's descriptor, read at most `age_s_max` ago. If the master does not answer, an older one,
+        unless `age_s_max` is 0. `UnknownTable` if there is no table."""
+        if (young := self._younger(table, age_s_max)) is not None:
+            return young
+        with self._reading:
+            if (young := self._younger(table, age_s_max)) is not None:  # another thread has just read it
+                return young
+            older = self._younger(table, math.inf) if age_s_max else None
+            asked_s = time.monotonic()
+            try:
+                found = self._admin.table(table, deadline_s=None if older is None else _REREAD_S_MAX)
+            except UnknownTable:
+                self.forget(table)
+                raise
+            except Unavailable:
+                if older is None:
+                    raise
+                found, asked_s = older, time.monotonic() + _MASTER_PAUSE_S
+            self._descriptors[table] = found, asked_s
+            return found
+
+    def _younger(self, table: str, age_s_max: float) -> TableDescriptor | None:
+        found, read_s = self._descriptors.get(table, (None, 0.0))
+        return found if time.monotonic() < read_s + age_s_max else None
+
+    def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool) -> None:
+        """See `DataStore.check_opened`. Only a fresh descriptor is refused: the operator may just have corrected it."""
+        families = tuple(families)
+        try:
+            self._check(self.descriptor(table, age_s_max=_AGE_S_MAX), families, leased=leased)
+        except Misuse:
+            self._check(self.descriptor(table, age_s_max=0.0), families, leased=leased)
 
     def check(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
         """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
         is none."""
-        found = self._admin.table(table)
-        known = {family.name: family for family in found.families}
+        found = self.descriptor(table, age_s_max=0.0)
+        self._check(found, families, leased=False)
+        return found
+
+    def _check(self, found: TableDescriptor, families: Iterable[bytes], *, leased: bool) -> None:
+        table, known = found.name, {family.name: family for family in found.families}
         wrong: list[str] = []
         alter: list[str] = []
         for name in families:
@@ -61,34 +116,23 @@ class PhysicalTables:
             else:
                 continue
             alter.append(f"{{NAME => '{shown}', VERSIONS => {ALL_VERSIONS}, TTL => 'FOREVER'}}")
+        if self._cluster.operations.durability is Durability.TABLE and found.durability in _LOSSY_DURABILITIES:
+            wrong.append(
+                f"table {table} has DURABILITY {found.durability}, so that a region server that crashes would lose "
+                "part of committed transactions"
+            )
+            alter.append("{DURABILITY => 'USE_DEFAULT'}")
         if wrong:
             raise Misuse(
                 f"{'; '.join(wrong)}; in HBase's shell: alter '{table}', {', '.join(alter)}",
                 table=table,
             )
-        return found
+        if leased:
+            _check_no_coprocessor(found, "a lease would not keep the versions that a long reader needs")
 
-    def check_no_coprocessor(self, table: str, so: str) -> None:
-        """Raise `Misuse` if Omid's compaction coprocessor is active on the table. `so`: the consequence, for the
-        message."""
-        if table not in self._without_coprocessor:
-            found = self._admin.table(table)
-            flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
-            if PHOENIX_COPROCESSOR in found.coprocessors:
-                raise Misuse(
-                    f"table {table} belongs to Apache Phoenix, whose coprocessor {PHOENIX_COPROCESSOR} drops versions "
-                    f"by start timestamp: {so}; read it in transactions without a lease, and copy the data that you "
-                    "need into another table",
-                    table=table,
-                )
-            if COPROCESSOR in found.coprocessors and flagged:
-                raise Misuse(
-                    f"Apache Omid's compaction coprocessor is active on table {table}, and drops versions by start "
-                    f"timestamp: {so}; first remove the coprocessor {COPROCESSOR}, or its family's attribute "
-                    f"{COMPACTION_ATTRIBUTE.decode()}",
-                    table=table,
-                )
-            self._without_coprocessor.add(table)
+    def check_cleaned(self, table: str) -> None:
+        """Raise `Misuse` if another program's coprocessor compacts the table."""
+        _check_no_coprocessor(self.descriptor(table, age_s_max=_AGE_S_MAX), "pyomid does not compact it")
 
     def families(self) -> dict[str, list[str]]:
         """Return the families of each table, without the database's own system tables."""
@@ -128,23 +172,54 @@ class PhysicalTables:
                 row=cell.row,
             )
 
-    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int) -> None:
-        """Raise `Misuse` if a delete marker of the range is at or above `newest_ts`: it would hide later transactions'
-        writes. Only the store's files with such timestamps are read."""
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]) -> None:
+        """See `DataStore.check_markers`. Transactions delete exact versions only. HBase reads only the files with such
+        timestamps."""
         newer = (newest_ts, (1 << 63) - 1)
-        spec = ScanSpec(table, key_range, (), ALL_VERSIONS, time_range=newer, read_ahead=False, is_raw=True)
+        names = (NAMES_ONLY,)
+        spec = ScanSpec(
+            table, key_range, (), ALL_VERSIONS, time_range=newer, filters=names, read_ahead=False, is_raw=True
+        )
         with closing(self._cluster.scan(spec)) as scan:
             while (block := scan.fetch()) is not None:
-                marker = next((cell for cell in decode(block.cells) if cell.kind != PUT), None)
-                if marker is not None:
-                    raise Misuse(
-                        f"table {table}, row {marker.row!r} has a delete marker of timestamp {marker.timestamp}, above "
-                        f"the transactions' timestamps ({newest_ts}): it would hide their writes; in HBase's shell, "
-                        f"flush '{table}', then major_compact '{table}', which drops such markers, and try again",
-                        table=table,
-                        row=marker.row,
-                    )
+                for cell in decode(block.cells):
+                    if cell.kind != PUT and (cell.kind not in _OF_ONE_VERSION or cell.timestamp >= issued()):
+                        raise self._marker_above(table, cell, newest_ts)
+
+    def _marker_above(self, table: str, marker: KeyValue, newest_ts: int) -> Misuse:
+        kept = [
+            f"alter '{table}', {{NAME => '{family.name.decode(errors='replace')}', KEEP_DELETED_CELLS => 'FALSE'}}; "
+            for family in self.descriptor(table, age_s_max=0.0).families
+            if family.attributes.get(b"KEEP_DELETED_CELLS", b"FALSE").upper() != b"FALSE"
+        ]
+        return Misuse(
+            f"table {table}, row {marker.row!r} has a delete marker of timestamp {marker.timestamp}, above the "
+            f"transactions' timestamps ({newest_ts}): it would hide their writes; in HBase's shell: "
+            f"{''.join(kept)}flush '{table}'; major_compact '{table}', which drops such markers; then try again",
+            table=table,
+            row=marker.row,
+        )
 
     def forget(self, table: str) -> None:
-        """Drop the cached checks of a dropped table."""
-        self._without_coprocessor.discard(table)
+        """Drop the cached descriptor of a dropped table."""
+        self._descriptors.pop(table, None)
+
+
+def _check_no_coprocessor(found: TableDescriptor, so: str) -> None:
+    """Raise `Misuse` if Omid's compaction coprocessor is active on the table. `so`: the consequence, for the
+    message."""
+    flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
+    if PHOENIX_COPROCESSOR in found.coprocessors:
+        raise Misuse(
+            f"table {found.name} belongs to Apache Phoenix, whose coprocessor {PHOENIX_COPROCESSOR} drops versions by "
+            f"start timestamp: {so}; read it in transactions without a lease, and copy the data that you need into "
+            "another table",
+            table=found.name,
+        )
+    if COPROCESSOR in found.coprocessors and flagged:
+        raise Misuse(
+            f"Apache Omid's compaction coprocessor is active on table {found.name}, and drops versions by start "
+            f"timestamp: {so}; first remove the coprocessor {COPROCESSOR}, or its family's attribute "
+            f"{COMPACTION_ATTRIBUTE.decode()}",
+            table=found.name,
+        )

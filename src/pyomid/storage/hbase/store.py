@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -99,8 +98,6 @@ class HBaseStore(DataStore):
         self._read_watermark = read_watermark
         self._admin = Admin(cluster)
         self._physical = PhysicalTables(cluster, self._admin)
-        self._families: dict[str, frozenset[bytes]] = {}
-        self._learning = threading.Lock()
         self._group_commits: dict[str, GroupCommit] = {}
 
     @property
@@ -233,7 +230,7 @@ class HBaseStore(DataStore):
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         """See the port. `Misuse` if Omid's compaction coprocessor is active on the table: it keeps other versions than
         pyomid's compaction."""
-        self._physical.check_no_coprocessor(table, "pyomid does not compact it")
+        self._physical.check_cleaned(table)
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
         healed = changes.only(changes.change > 0)
@@ -309,20 +306,19 @@ class HBaseStore(DataStore):
     def check_names(self, table: str, key_range: KeyRange) -> None:
         self._physical.check_names(table, key_range)
 
-    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int) -> None:
-        self._physical.check_markers(table, key_range, newest_ts)
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]) -> None:
+        self._physical.check_markers(table, key_range, newest_ts, issued)
 
     def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
         """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
         is none."""
         return self._physical.check(table, families)
 
-    def check_leases(self, table: str) -> None:
-        self._physical.check_no_coprocessor(table, "a lease would not keep the versions that a long reader needs")
+    def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool = False) -> None:
+        self._physical.check_opened(table, families, leased=leased)
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         dropped = self._admin.drop_table(table) if withdrawn is None else self._admin.delete_table(table)
-        self._families.pop(table, None)
         self._physical.forget(table)
         return dropped
 
@@ -406,10 +402,9 @@ class HBaseStore(DataStore):
     def _known_families(self, table: str, wanted: Iterable[bytes] = ()) -> frozenset[bytes]:
         """Return the table's families. If a `wanted` one is missing, read them again: another process may have created
         the table anew."""
-        families = self._families.get(table)
-        if families is None or not families.issuperset(wanted):
-            with self._learning:
-                families = self._families[table] = frozenset(f.name for f in self._admin.table(table).families)
+        families = self._physical.descriptor(table).family_names
+        if not families.issuperset(wanted):
+            families = self._physical.descriptor(table, age_s_max=0.0).family_names
         return families
 
     def _edge(self, table: str, key_range: KeyRange, known: Sequence[bytes]) -> tuple[bytes | None, bytes | None]:

@@ -18,7 +18,9 @@ from pyomid.storage.hbase.codec.native import decode as kernels
 
 PUT: Final = 4
 DELETE_VERSION: Final = 8
+DELETE_FAMILY_VERSION: Final = 10
 DELETE_COLUMN: Final = 12
+DELETE_FAMILY: Final = 14
 
 LATEST: Final = (1 << 63) - 1
 """A timestamp that the server replaces by its own time."""

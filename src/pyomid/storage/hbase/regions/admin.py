@@ -79,10 +79,19 @@ class TableDescriptor:
     """Coprocessors are among them."""
 
     @property
+    def family_names(self) -> frozenset[bytes]:
+        return frozenset(family.name for family in self.families)
+
+    @property
     def coprocessors(self) -> list[str]:
         """Class names of the coprocessors that the table has enabled."""
         values = (value for key, value in self.attributes.items() if key.lower().startswith(b"coprocessor$"))
         return [value.decode().split("|")[1] for value in values if value.count(b"|") >= 1]
+
+    @property
+    def durability(self) -> str:
+        """When HBase acknowledges a write that names no durability itself."""
+        return self.attributes.get(b"DURABILITY", b"USE_DEFAULT").decode()
 
 
 class _Reshaped(Misuse):
@@ -156,11 +165,13 @@ class Admin:
         reply = self._master("GetTableNames", GetTableNamesRequest(), GetTableNamesResponse, "listing tables")
         return sorted(table_of(name.namespace, name.qualifier) for name in reply.table_names)
 
-    def table(self, table: str) -> TableDescriptor:
+    def table(self, table: str, *, deadline_s: float | None = None) -> TableDescriptor:
         """Return the table's descriptor; `UnknownTable` if there is none."""
         request = GetTableDescriptorsRequest(table_names=[name_of(table)])
-        what = f"reading the descriptor of {table}"
-        reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, what)
+        budget = self._cluster.budget(f"reading the descriptor of {table}", deadline_s)
+        reply = self._cluster.run(
+            self._master_steps("GetTableDescriptors", request, GetTableDescriptorsResponse, budget)
+        )
         if not reply.table_schema:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
         return _descriptor(reply.table_schema[0])
