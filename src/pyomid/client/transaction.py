@@ -41,7 +41,7 @@ from pyomid.client.tables.scans import RowScan
 from pyomid.client.tables.table import Table, TableSteps
 from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
 from pyomid.client.transaction_steps import TransactionSteps, unless_index_dropped
-from pyomid.client.validation import Handle, check_was_there
+from pyomid.client.validation import Handle, TableRules, check_was_there
 from pyomid.client.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
 from pyomid.observe import Kind
@@ -458,7 +458,9 @@ class RowTransaction(TransactionBase[TransactionSteps]):
         super().__init__(writes, begun, lease=lease, end_lease=end_lease or database.leases.end)
         self.database: Final = database
         self.read_only: Final = read_only or bool(begun.read_at)
-        self._tables: dict[str, TableSteps] = {}
+        self._rules: dict[str, TableRules] = {}
+        """Of the tables that it used. A `TableSteps` here would hold the transaction in a cycle until the next garbage
+        collection."""
         self._scans: set[ref[RowScan]] = set()
         """Scans that returned rows. Only their iterators keep them alive."""
 
@@ -468,8 +470,8 @@ class RowTransaction(TransactionBase[TransactionSteps]):
 
     def table_steps(self, name: str) -> Steps[TableSteps]:
         self.step(Event.READ)
-        table = self._tables.get(name) if isinstance(name, str) else None
-        if table is None:
+        rules = self._rules.get(name) if isinstance(name, str) else None
+        if rules is None:
             rules = None if self.is_leased else self.database.known_rules(name, self._begun)
             if rules is None:
                 rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=self.is_leased))
@@ -477,8 +479,8 @@ class RowTransaction(TransactionBase[TransactionSteps]):
                 check_was_there(rules.info, self._begun.read_at)
             if rules.info.ttl_seconds is not None:
                 yield from self.writes.expiry_steps(rules.info)
-            table = self._tables[name] = TableSteps(self, rules)
-        return table
+            self._rules[name] = rules
+        return TableSteps(self, rules)
 
     def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         table = yield from self.table_steps(name)

@@ -6,8 +6,8 @@ that several clients of one test may share a store and each close it.
 
 from __future__ import annotations
 
+import json
 import os
-from ast import literal_eval
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -150,21 +150,23 @@ class MemoryStore(DataStore):
         with self.lock.held():
             for table, rows in writes:
                 check_writes(rows, self._table(table).families, self._limits)
-        literals = [
-            (table, [(row, [(*column, value) for column, value in cells]) for row, cells in rows])
-            for table, rows in writes
+        packed = [
+            (table, [(row.hex(), [_packed(*cell) for cell in cells]) for row, cells in rows]) for table, rows in writes
         ]
-        return repr(literals).encode()
+        return json.dumps(packed).encode()
 
     def write_packed(self, version: int, commit_ts: int, packed: bytes) -> None:
         """Write the cells of a commit with their shadow cells, all or nothing. Called by the commit table."""
         try:
             writes = [
-                (str(table), [RowWrite(_bytes(row), tuple(_cell(*cell) for cell in cells)) for row, cells in rows])
-                for table, rows in literal_eval(packed.decode())
+                (
+                    str(table),
+                    [RowWrite(bytes.fromhex(row), tuple(_cell(*cell) for cell in cells)) for row, cells in rows],
+                )
+                for table, rows in json.loads(packed)
             ]
             check_version(version)
-        except (ValueError, SyntaxError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             raise Misuse(f"the packed cells of transaction {version} are malformed: {error}") from error
         with self.lock.held():
             for table, rows in writes:
@@ -328,14 +330,12 @@ class MemoryStore(DataStore):
             raise UnknownTable(f"there is no table {name!r} in this store", table=name) from None
 
 
-def _cell(family: object, qualifier: object, value: object) -> tuple[Column, bytes | None]:
-    return Column(_bytes(family), _bytes(qualifier)), None if value is None else _bytes(value)
+def _packed(column: Column, value: bytes | None) -> tuple[str, str, str | None]:
+    return column.family.hex(), column.qualifier.hex(), None if value is None else value.hex()
 
 
-def _bytes(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"{value!r} is not bytes")
-    return value
+def _cell(family: str, qualifier: str, value: str | None) -> tuple[Column, bytes | None]:
+    return Column(bytes.fromhex(family), bytes.fromhex(qualifier)), None if value is None else bytes.fromhex(value)
 
 
 class MemoryLeaderState(LeaderState):

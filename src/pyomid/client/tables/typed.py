@@ -42,13 +42,12 @@ class Shape(Generic[RowT]):
 
     def __init__(self, codec: object, rows: RowCodec, table: str) -> None:
         """`Misuse` if a column of the class is not the table's, or the class lacks a key column."""
-        self._rows = rows
         names: tuple[str, ...] | None = None
         if codec == JSON:
             self._made: Callable[[dict[str, Any]], Any] = rows.to_json
-            self._taken: Callable[[Any], Mapping[str, Any]] = self._of_json
+            self._taken: Callable[[Any], Mapping[str, Any]] = lambda row: rows.from_json(_mapping(row))
         elif codec is dict:
-            self._made, self._taken = dict, self._of_mapping
+            self._made, self._taken = dict, _mapping
         elif isinstance(codec, type) and (found := row_class(codec)) is not None:
             names, self._made, self._taken = found
         else:
@@ -64,13 +63,11 @@ class Shape(Generic[RowT]):
     def taken(self, row: object) -> Mapping[str, Any]:
         return self._taken(row)
 
-    def _of_mapping(self, row: object) -> Mapping[str, Any]:
-        if not isinstance(row, Mapping):
-            raise MisuseType(f"row {row!r} is {type(row).__name__}, not a dict of column to value", value=row)
-        return row
 
-    def _of_json(self, row: object) -> Mapping[str, Any]:
-        return self._rows.from_json(self._of_mapping(row))
+def _mapping(row: object) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise MisuseType(f"row {row!r} is {type(row).__name__}, not a dict of column to value", value=row)
+    return row
 
 
 def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:

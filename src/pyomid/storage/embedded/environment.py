@@ -330,6 +330,7 @@ class Environment:
             if member.done is not None and member.done.locked():
                 with suppress(RuntimeError):  # another thread has released it meanwhile
                     member.done.release()
+        group.members = []  # they refer to the group: no cycle is left
         self._group = None
 
     def _take_turn(self, began_s: float, *, is_urgent: bool) -> None:
