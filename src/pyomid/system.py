@@ -8,6 +8,7 @@ can use it on a Mac; and files that belong to one user, or to a group.
     /proc/self/fd/N/socket         the path, or a link to its folder if the path is too long for a socket's address
     /proc/PID/stat                 ps
     posix_fallocate                zeros written into holes and at the end of the file
+    a file's birth by statx        nothing: the file's number, which a Mac's file system does not use again
     epoll                          the TSO's machine without compiled code (`server/startup.py`)
 
 PYOMID_PORTABLE=1 selects the right side on Linux too, for tests; set it in all processes of a folder.
@@ -24,6 +25,7 @@ A user who may write in the folder may replace its files; so a world-writable fo
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import pwd
@@ -375,6 +377,33 @@ def id_at(path: str | os.PathLike[str]) -> FileId | None:
         return file_id(os.stat(path, follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+_AT_FDCWD: Final = -100
+_STATX_BTIME, _STATX_SUBVOL = 0x800, 0x8000
+_STATX_BYTES: Final = 256
+_STATX: Final = struct.Struct("=I76xqI68xQ")
+"""The mask of what is known; seconds and nanoseconds of the time of birth; the subvolume."""
+
+
+def file_birth(path: str | os.PathLike[str]) -> dict[str, int]:
+    """Return what the file system alone sets when it creates a file, so that a copy has another: `born`, in nanoseconds
+    since 1970, and on btrfs the `subvolume`. Without what the file system or the kernel does not know."""
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    try:
+        if not IS_LINUX or ctypes.CDLL(None).statx(
+            _AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME | _STATX_SUBVOL, found
+        ):
+            return {}
+    except (AttributeError, OSError):  # a C library without it
+        return {}
+    mask, seconds, nanoseconds, subvolume = _STATX.unpack_from(found)
+    birth = {}
+    if mask & _STATX_BTIME and seconds:  # 0 in an image that was made without times
+        birth["born"] = seconds * 1_000_000_000 + nanoseconds
+        if mask & _STATX_SUBVOL:
+            birth["subvolume"] = subvolume
+    return birth
 
 
 def is_shared(folder: Path) -> bool:

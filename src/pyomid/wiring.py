@@ -97,15 +97,17 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
             return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
         case EmbeddedAddress(folder):
             from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
-            from pyomid.storage.embedded.layout import has_note, note_files
+            from pyomid.storage.embedded.file_note import has_note
 
             path, map_bytes = _open_folder(address, settings), _map_bytes(settings)
             is_noted = has_note(path)
-            commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
             leader_state = EmbeddedLeaderState(folder, writable=True, map_bytes=map_bytes)
-            if not is_noted:  # new, or a copy that an operator accepted
-                leader_state.forget_identity()
-                note_files(path)
+            try:
+                leader_state.check_note(is_noted=is_noted)
+            except BaseException:
+                leader_state.close()
+                raise
+            commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
             catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
 
             def close() -> None:

@@ -375,6 +375,7 @@ _OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_no
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 _BACKUP: Final = "tests/storage/test_backup.py::"
+_FILE_NOTE: Final = "tests/storage/test_file_note.py::"
 _INCREMENTS: Final = "tests/storage/test_incremental_backup.py::"
 
 SHIPPED_MUTANTS: Final = (
@@ -388,8 +389,24 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "B4",
         "files that were copied one after the other beside a writer are opened",
-        _BACKUP + "test_files_that_the_note_does_not_name_are_refused",
-        ("storage.embedded.layout:has_note", answers(True)),
+        _FILE_NOTE + "test_a_copy_beside_the_original_is_refused",
+        ("storage.embedded.file_note:has_note", answers(True)),
+        ("storage.embedded.leader_state:check_note", answers(None)),
+    ),
+    _m(
+        "B4b",
+        "a copy that was written over the files of the original is opened",
+        _FILE_NOTE + "test_a_copy_that_is_put_back_is_refused_until_its_note_is_removed",
+        ("storage.embedded.leader_state:check_note", answers(None)),
+    ),
+    _m(
+        "B4c",
+        "a copy hands out timestamps again that the original drew above the copy's ceiling",
+        _FILE_NOTE + "test_a_copy_of_a_folder_in_use_is_refused_over_its_files",
+        (
+            "storage.embedded.leader_state:renew_note",
+            lambda original, folder, environment, work: environment.write(work),
+        ),
     ),
     _m(
         "B2",

@@ -326,27 +326,6 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
         assert db._core.deployment.leader_state.database_id() == first
 
 
-def test_files_that_the_note_does_not_name_are_refused(tmp_path: Path) -> None:
-    folder, copy = tmp_path / "db", tmp_path / "copy"
-    ids = [_served(folder), _served(folder)]
-    shutil.copytree(folder, copy)
-    with pytest.raises(Misuse, match="is a copy"):
-        _served(copy)
-    assert {*ids, _served(folder)} == {ids[0]}
-
-
-def test_a_first_open_of_a_copy_that_dies_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, copy = tmp_path / "db", tmp_path / "copy"
-    first = _served(folder)
-    shutil.copytree(folder, copy)
-    (copy / "files.json").write_text("")  # one that cannot be read is none
-    with monkeypatch.context() as patched:
-        patched.setattr("pyomid.storage.embedded.layout.write_durably", _dies)
-        with pytest.raises(Unavailable):
-            _served(copy)
-    assert first != _served(copy) == _served(copy)
-
-
 def _served(folder: Path) -> bytes:
     """Opens the folder as its TSO does; the database's id."""
     stores, close = open_tso_stores(f"omid://{folder}")
@@ -354,10 +333,6 @@ def _served(folder: Path) -> bytes:
         return stores.leader_state.database_id()
     finally:
         close()
-
-
-def _dies(*_: object, **__: object) -> None:
-    raise Unavailable("the process ends here")
 
 
 def test_an_interrupted_backup_holds_no_state_of_the_folder(tmp_path: Path) -> None:

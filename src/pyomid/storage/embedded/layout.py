@@ -1,4 +1,4 @@
-"""The folder: its layout version, the LMDB environment in it with its databases, and the note of which file is its own.
+"""The folder: its layout version, and the LMDB environment in it with its databases.
 
 Whoever changes bytes that `records`, `tables`, `catalog`, `commit_entries` or `leader_state` store must raise
 `LAYOUT_VERSION`; once a version is released, also upgrade the layout before in place.
@@ -7,7 +7,6 @@ Whoever changes bytes that `records`, `tables`, `catalog`, `commit_entries` or `
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,8 +40,6 @@ UNFINISHED_FILE: Final = "UNFINISHED"
 """Present while a backup or a restore writes the folder, and after one that was interrupted."""
 UNFINISHED_SUFFIX: Final = ".new"
 """Suffix of a file that `write_durably` has not completed; a kill may leave one."""
-NOTE_FILE: Final = "files.json"
-_NOTE_BYTES_MAX: Final = 4096
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
@@ -176,6 +173,14 @@ def locked(path: Path, *, shared: bool) -> Iterator[None]:
 
 
 def write_durably(path: Path, text: str, *, shared: bool) -> None:
+    with written_durably(path, text, shared=shared):
+        pass
+    sync_folder(path.parent.parent)
+
+
+@contextmanager
+def written_durably(path: Path, text: str, *, shared: bool) -> Iterator[Path]:
+    """Write another file durably, and yield its path; at the end of the block it replaces the one at `path`."""
     unfinished = path.with_suffix(UNFINISHED_SUFFIX)
     try:
         descriptor = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared)
@@ -183,13 +188,13 @@ def write_durably(path: Path, text: str, *, shared: bool) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        yield unfinished
         os.replace(unfinished, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(unfinished)
         raise
     sync_folder(path.parent)
-    sync_folder(path.parent.parent)
 
 
 def unusable(path: Path, error: OSError) -> OmidError:
@@ -198,47 +203,3 @@ def unusable(path: Path, error: OSError) -> OmidError:
     if isinstance(error, PermissionError):
         return Misuse(f"folder {path} is not writable for this user: {error.strerror}", folder=str(path))
     return mapped(error, path)
-
-
-# The note of the folder's files. A copy that another tool makes during writes mixes pages of different moments: LMDB
-# reuses pages within a few commits, so the copy may have an old root over new pages. Nothing in the file shows that,
-# and LMDB does not detect it. So the folder's first TSO notes in `files.json` which file is the folder's, and a TSO
-# that finds another file refuses it. A folder without a note is new, or an operator removed the note to declare the
-# copy good: then it is a database of its own.
-
-
-def has_note(folder: Path) -> bool:
-    """Whether the note names the folder's file. False: there is no note, or it cannot be read. `Misuse`: it names
-    another file."""
-    try:
-        noted = json.loads((folder / NOTE_FILE).read_bytes()[:_NOTE_BYTES_MAX])["files"]
-        noted = list(noted)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return False
-    except OSError as error:
-        raise unusable(folder, error) from error
-    if noted != _files(folder):
-        raise Misuse(
-            f"{folder} is a copy of a database's files, which may be torn: copy with `pyomid backup` and `pyomid "
-            "restore`; or, if no process had the folder open while it was copied, remove "
-            f"{folder / NOTE_FILE}: then the copy opens as another database",
-            folder=str(folder),
-        )
-    return True
-
-
-def note_files(folder: Path) -> None:
-    """Note the folder's files. Durable on return, so that a loss of power does not make the folder another database."""
-    try:
-        write_durably(folder / NOTE_FILE, json.dumps({"files": _files(folder)}), shared=is_shared(folder))
-    except OSError as error:
-        raise unusable(folder, error) from error
-
-
-def _files(folder: Path) -> list[int]:
-    """Return the data file's inode. Without the device, whose number changes at a reboot, and without the change time,
-    which a `chown -R` at a container's start would change."""
-    try:
-        return [os.stat(folder / DATA_FOLDER / DATA_FILE).st_ino]
-    except OSError as error:
-        raise unusable(folder, error) from error

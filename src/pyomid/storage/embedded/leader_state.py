@@ -7,6 +7,7 @@ L start                               a lease
 P start                               a pending record: its branches, 8 bytes each
 T start                               a time point: milliseconds since 1970
 id                                    the database's id
+note                                  the births of `files.json` (`file_note`)
 changed                               milliseconds since 1970 when a commit-table entry was put last
 """
 
@@ -22,6 +23,7 @@ from pyomid.errors import Corruption, Misuse
 from pyomid.ports import LeaderState
 from pyomid.storage.checks import deposed
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
+from pyomid.storage.embedded.file_note import check_note, renew_note
 from pyomid.storage.embedded.layout import EPOCH, open_data, open_folder
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 
@@ -62,14 +64,18 @@ class EmbeddedLeaderState(LeaderState):
 
         return self._environment.read(read) or self._write(write)
 
-    def forget_identity(self) -> None:
-        """Make a folder whose files were copied another database. Call before serving anybody."""
-        forget_identity(self._environment)
+    def check_note(self, *, is_noted: bool) -> None:
+        """`Misuse` if the files are a copy (`file_note`); without a note, make the folder another database. Call before
+        serving anybody."""
+        if is_noted:
+            check_note(self._path, self._environment)
+        else:
+            forget_identity(self._environment)
 
-    def _write(self, work: Callable[[Transaction], T]) -> T:
+    def _write(self, work: Callable[[Transaction], T], *, renews_note: bool = False) -> T:
         if not self._writable:
             raise Misuse(f"the leader state in {self._path} is open for reading only: only the TSO writes it")
-        return self._environment.write(work)
+        return renew_note(self._path, self._environment, work) if renews_note else self._environment.write(work)
 
     def read(self) -> LeaderRecord:
         return self._environment.read(self._state)
@@ -92,14 +98,14 @@ class EmbeddedLeaderState(LeaderState):
             self._put(transaction, b"ceiling", ceiling)
             return True
 
-        return self._write(write)
+        return self._write(write, renews_note=True)
 
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         def write(transaction: Transaction) -> None:
             check_epoch(self._environment, transaction, epoch)
             self._apply(transaction, changes)
 
-        self._write(write)
+        self._write(write, renews_note=changes.ceiling is not None)
 
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
         def write(transaction: Transaction) -> None:
@@ -107,7 +113,7 @@ class EmbeddedLeaderState(LeaderState):
                 transaction.delete(_TIME + _NUMBER.pack(start_ts), db=self._environment.databases[EPOCH])
             self._put(transaction, _TIME + _NUMBER.pack(point.start_ts), point.wall_ms)
 
-        self._write(write)
+        self._write(write, renews_note=True)
 
     def time_points(self) -> list[TimePoint]:
         return self._environment.read(

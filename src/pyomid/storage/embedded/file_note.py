@@ -1,0 +1,123 @@
+"""The note of a folder's files, which tells them from copies.
+
+A copy that another tool makes during writes mixes pages of different moments: LMDB reuses pages within a few commits,
+so the copy may have an old root over new pages. Nothing in the file shows that, and LMDB does not detect it. A whole
+copy, put back in place of the original, would hand out timestamps a second time. So two files name each other:
+
+    files.json                              names data.mdb
+    record `note` in data.mdb (EPOCH)       names files.json: the present one, and the next
+
+A name is the file's birth, which only the file system sets (`system.file_birth`). An inode number alone is no name: a
+copy soon gets the freed number of the original, and an overlay that is mounted again may have other numbers. It counts
+only where no birth is known. The device is no part of the name, because its number changes at a reboot; neither is the
+time of the last change, which a `chown -R` changes.
+
+    a copy elsewhere, or in place of the removed files      data.mdb has another birth than files.json says
+    a copy written over the files, which keep their births  data.mdb names a former files.json
+
+For the second line a new files.json replaces the present one from time to time: whenever the timestamp ceiling moves,
+so that no copy hands out a timestamp again, and every few seconds of work. data.mdb names it before it gets its place.
+
+A folder without a note is new, or an operator removed the note to declare the copy good: it is another database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyomid.errors import Misuse
+from pyomid.storage.embedded.environment import Environment, Transaction
+from pyomid.storage.embedded.layout import DATA_FOLDER, EPOCH, UNFINISHED_SUFFIX, is_there, unusable, written_durably
+from pyomid.storage.embedded.lmdb_files import DATA_FILE
+from pyomid.system import file_birth, is_shared
+
+T = TypeVar("T")
+NOTE_FILE: Final = "files.json"
+_NOTE_BYTES_MAX: Final = 4096
+_RECORD: Final = b"note"
+_INODE: Final = "inode"
+
+_renewing = threading.Lock()
+"""Serializes the threads of a TSO."""
+
+
+def has_note(folder: Path) -> bool:
+    """Return whether the note names the folder's data file; False if there is no note, or it cannot be read. `Misuse`
+    if it names another file. Call before the data file is opened."""
+    try:
+        noted = dict(json.loads((folder / NOTE_FILE).read_bytes()[:_NOTE_BYTES_MAX])["data"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return False
+    except OSError as error:
+        raise unusable(folder, error) from error
+    if not _is_same(noted, _name(folder, folder / DATA_FOLDER / DATA_FILE)):
+        raise _is_a_copy(folder)
+    return True
+
+
+def check_note(folder: Path, environment: Environment) -> None:
+    """Raise `Misuse` unless the data file names the folder's note."""
+    names = environment.read(lambda transaction: transaction.get(_RECORD, b"[]", db=environment.databases[EPOCH]))
+    present = _name(folder, folder / NOTE_FILE)
+    if not any(_is_same(name, present) for name in json.loads(names)):
+        raise _is_a_copy(folder)
+
+
+def renew_note(folder: Path, environment: Environment, work: Callable[[Transaction], T]) -> T:
+    """Run `work` in a durable write transaction that also names a new note, which then replaces the present one.
+
+    Only one process may renew a note. A note that cannot be replaced stays, for example while the disk is full.
+    """
+    note = folder / NOTE_FILE
+    with _renewing, ExitStack() as stack:
+        environment.read(lambda transaction: None)  # write no file into a folder that has replaced this one
+        present = [_name(folder, note)] if is_there(note) else []
+        text = json.dumps({"data": _name(folder, folder / DATA_FOLDER / DATA_FILE)})
+        try:
+            with suppress(FileNotFoundError):  # a killed process left it, and the data file may name it already
+                os.unlink(note.with_suffix(UNFINISHED_SUFFIX))
+            written = stack.enter_context(written_durably(note, text, shared=is_shared(folder)))
+        except OSError as error:
+            if not present:
+                raise unusable(folder, error) from error
+            return environment.write(work)
+        names = json.dumps([*present, _name(folder, written)]).encode()
+
+        def write(transaction: Transaction) -> T:
+            transaction.put(_RECORD, names, db=environment.databases[EPOCH])
+            return work(transaction)
+
+        result = environment.write(write)
+        try:
+            stack.close()
+        except OSError as error:
+            raise unusable(folder, error) from error
+        return result
+
+
+def _name(folder: Path, file: Path) -> dict[str, int]:
+    try:
+        return {_INODE: os.stat(file).st_ino} | file_birth(file)
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def _is_same(noted: dict[str, int], found: dict[str, int]) -> bool:
+    """Return whether two names are of one file, by what both know of its birth; else by the inode number."""
+    known = (noted.keys() & found.keys()) - {_INODE} or {_INODE}
+    return all(noted.get(each) == found[each] for each in known)
+
+
+def _is_a_copy(folder: Path) -> Misuse:
+    return Misuse(
+        f"{folder} is a copy of a database's files, which may be torn: copy with `pyomid backup` and `pyomid "
+        "restore`; or, if no process had the folder open while it was copied, or the copy is a snapshot of its file "
+        f"system, remove {folder / NOTE_FILE}: then the copy opens as another database",
+        folder=str(folder),
+    )
