@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import textwrap
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyomid
 from pyomid.client import open_database
+from pyomid.errors import Misuse
 from pyomid.ports import Deployment
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
@@ -124,3 +129,74 @@ def test_what_is_unfinished_at_the_close_is_told_in_one_line(
     said = [record for record in caplog.records if "completion" in record.message]
     assert [record.exc_info for record in said] == [None] * len(said)
     assert "left to readers and compaction" in said[-1].message
+
+
+@pytest.mark.parametrize("url", ["memory", "embedded"], indirect=True)
+def test_a_handler_of_the_exit_that_was_registered_first_still_uses_the_database(url: str) -> None:
+    """Such handlers run last: of a logger, of a web server, of whatever was imported before."""
+    done = ended(f"""
+        import atexit, threading
+        @atexit.register
+        def at_exit():
+            with db.begin() as tx:
+                tx.table("t").put(b"k", {{b"f:v": b"at exit"}})
+            with db.begin() as tx:
+                print(tx.table("t").get(b"k"))
+        import pyomid
+        db = pyomid.connect({url!r})
+        db.create_table("t", ["f"])
+        lease = db.begin(lease=True)
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {{b"f:v": b"before"}})
+        def write():
+            while True:
+                db.run(lambda tx: tx.table("t").put(b"l", {{b"f:v": b"x"}}))
+        threading.Thread(target=write, daemon=True).start()
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{b'f:v': b'at exit'}\n", "")
+    if not url.startswith("omid-memory"):
+        with pyomid.connect(url) as db, db.begin() as tx:
+            assert tx.table("t").get(b"k") == {b"f:v": b"at exit"}
+
+
+@pytest.mark.parametrize("url", ["embedded"], indirect=True)
+def test_modules_that_are_imported_a_second_time_are_told_why_they_cannot_open_the_folder(url: str) -> None:
+    done = ended(f"""
+        import sys, pyomid
+        first = pyomid.connect({url!r})
+        first.create_table("t", ["f"])
+        for name in [name for name in sys.modules if name.partition(".")[0] == "pyomid"]:
+            del sys.modules[name]
+        import pyomid
+        try:
+            pyomid.connect({url!r})
+        except pyomid.Unavailable as error:
+            print("imported a second time or reloaded" in str(error))
+        with first.begin() as tx:
+            tx.table("t").put(b"k", {{b"f:v": b"1"}})
+        first.close()
+        with pyomid.connect({url!r}) as db, db.begin() as tx:
+            print(tx.table("t").get(b"k"))
+    """)
+    assert (done.returncode, done.stdout) == (0, "True\n{b'f:v': b'1'}\n"), done.stderr
+
+
+def ended(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_path: Path) -> None:
+    folder, renamed = tmp_path / "former", tmp_path / "renamed"
+    db = pyomid.connect(f"omid://{folder}?tsoIdleExitSeconds=1")
+    db.create_table("t", ["f"])
+    db.run(lambda tx: tx.table("t").put(b"k", {b"f:v": b"1"}))
+    folder.rename(renamed)
+    with pytest.raises(Misuse, match="removed or replaced while it was open"):
+        db.run(lambda tx: tx.table("t").get(b"k"))
+    with pytest.raises(Misuse, match=f"{renamed} was renamed while it was open in this process as {folder}: close"):
+        pyomid.connect(f"omid://{renamed}")
+    db.close()
+    with pyomid.connect(f"omid://{renamed}?tsoIdleExitSeconds=1") as again:
+        assert again.run(lambda tx: tx.table("t").get(b"k")) == {b"f:v": b"1"}

@@ -207,8 +207,8 @@ class OpenDatabase:
 
 
 class _Ending:
-    """Closes a database: at `close`, at exit, or in a thread of its own when the database becomes garbage. Never in a
-    forked child: the parent still uses all of it."""
+    """Closes a database: at `close`, or in a thread of its own when the database becomes garbage. Never in a forked
+    child: the parent still uses all of it."""
 
     def __init__(self, deployment: Deployment, background: Background, leases: LeaseKeeper) -> None:
         self._deployment = deployment
@@ -232,17 +232,26 @@ class _Ending:
             if self not in _OPEN:
                 return
             try:
-                self._leases.close()
+                self._settle()
             finally:
-                try:
-                    if not self._background.close(CLOSE_TIMEOUT_S):
-                        logger.warning(
-                            "closed with completion unfinished after %g s; readers and compaction finish it",
-                            CLOSE_TIMEOUT_S,
-                        )
-                finally:
-                    self._deployment.close()
+                self._deployment.close()
             self.forget()
+
+    def settle_at_exit(self) -> None:
+        """End the background work, and close nothing: handlers that were registered before ours still use the database
+        when this has run. What they commit is completed by readers and compaction."""
+        if self.is_ours:
+            with self._alone:
+                self._settle()
+
+    def _settle(self) -> None:
+        try:
+            self._leases.close()
+        finally:
+            if not self._background.close(CLOSE_TIMEOUT_S):
+                logger.warning(
+                    "closed with completion unfinished after %g s; readers and compaction finish it", CLOSE_TIMEOUT_S
+                )
 
     def forget(self) -> None:
         """Count as closed without closing anything."""
@@ -258,19 +267,19 @@ def _forgotten(ending: _Ending) -> None:
     """Close a database that became garbage, in a new thread. Python calls this in any thread at any point: in the
     database's own background thread, which closing waits for, or within a write transaction of the store. So it neither
     closes anything nor takes a lock (a `threading.Thread` takes some). If the system cannot start a thread, the
-    database is closed at exit."""
+    database stays open until the exit."""
     if ending.is_ours and not ending.has_begun:
         with contextlib.suppress(RuntimeError, MemoryError):
             _thread.start_new_thread(ending.close, ())
 
 
 @atexit.register
-def _close_all() -> None:
+def _settle_all() -> None:
     for ending in list(_OPEN):
         try:
-            ending.close()
+            ending.settle_at_exit()
         except Exception as error:
-            logger.warning("closing a database at exit failed: %r", error)
+            logger.warning("ending a database's background work at exit failed: %r", error)
 
 
 L = TypeVar("L")

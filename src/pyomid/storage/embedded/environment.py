@@ -31,6 +31,8 @@ child's close would release it in the lock file.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import errno
 import os
 import resource
@@ -469,6 +471,15 @@ class Environment:
             )
         self._looked_s = time.monotonic()
 
+    def check_name(self, folder: Path) -> None:
+        """Raise `Misuse` if this environment's folder was renamed: its users find no file at the former name."""
+        if _data_file(self._file) != self.data_file:
+            raise Misuse(
+                f"the folder {folder.parent} was renamed while it was open in this process as {self._folder.parent}: "
+                "close the databases that were opened under that name, then connect again",
+                folder=str(folder),
+            )
+
     def _open(self) -> None:
         """Open LMDB, and check that `data_file` is the open file: if it was replaced meanwhile, the two stats
         differ."""
@@ -629,8 +640,9 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return Misuse(f"{where}: {error}")
     if "already open in this process" in str(error):
         return Unavailable(
-            f"{where} is still open in this process: it was forked while its parent took a backup; fork before or "
-            "after a backup, or start processes by spawn",
+            f"{where} is already open in this process, but not by these modules: either pyomid was imported a second "
+            "time or reloaded (restart the program or notebook), or the process was forked while its parent took a "
+            "backup (fork before or after a backup, or start processes by spawn)",
             folder=str(folder),
         )
     code = getattr(error, "code", 0) or getattr(error, "errno", 0)
@@ -682,7 +694,9 @@ def open_environment(folder: Path, databases: Sequence[bytes], *, map_bytes: int
             _end(left)
         wanted = _data_file(os.fspath(folder / DATA_FILE))
         environment = next((known for known in _register if known.data_file == wanted), None)
-        if environment is None:
+        if environment is not None:
+            environment.check_name(folder)
+        else:
             environment = Environment(folder, databases, map_bytes=map_bytes)
             _register.append(environment)
         environment.users += 1
@@ -709,6 +723,14 @@ def _end(environment: Environment) -> None:
     environment.close()
     if environment in _register:  # not in a child of fork: it opens the folder for itself
         _register.remove(environment)
+
+
+@atexit.register
+def _keep_all() -> None:
+    """Keep the open environments until the process ends: another handler may use them later, and a daemon thread may be
+    inside LMDB when the interpreter destroys its objects, which would close LMDB."""
+    for environment in _register:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(environment))
 
 
 def _before_fork() -> None:
