@@ -63,6 +63,77 @@ def transactional(db: pyomid.Database) -> Callable[[Any], Any]:
     return lambda function: db.transactional(function)()
 
 
+def test_methods_are_decorated_like_functions(memory_db: Database) -> None:
+    class Accounts:
+        rows = 0
+
+        @memory_db.transactional
+        def put(self, tx: pyomid.Transaction, key: bytes) -> int:
+            self.rows += 1
+            tx.table("t").put(key, {b"f:x": b"1"})
+            return tx.start_ts
+
+        @memory_db.transactional
+        def put_two(self, tx: pyomid.Transaction) -> list[int]:
+            return [tx.start_ts, self.put(tx, b"2"), self.put(tx, key=b"3")]
+
+        @classmethod
+        @memory_db.transactional
+        def count(cls, tx: pyomid.Transaction, prefix: bytes) -> tuple[str, int]:
+            return cls.__name__, len(list(tx.table("t").scan(prefix=prefix)))
+
+        @staticmethod
+        @memory_db.transactional
+        def get(tx: pyomid.Transaction, key: bytes) -> dict[bytes, bytes]:
+            return tx.table("t").get(key)
+
+    class Own(Accounts):
+        def put(self, key: bytes) -> int:  # type: ignore[override]
+            return super().put(key)
+
+    accounts = Accounts()
+    accounts.put(b"1")
+    Accounts.put(accounts, key=b"1")
+    assert len(set(accounts.put_two())) == 1
+    assert accounts.rows == 4
+    assert Own().put(b"4")
+    assert accounts.count(b"") == Accounts.count(b"") == ("Accounts", 4)
+    assert accounts.get(b"4") == Accounts.get(b"4") == {b"f:x": b"1"}
+
+
+async def test_methods_are_decorated_like_functions_for_asyncio(memory_db: Database, memory_url: str) -> None:
+    async with await pyomid.aio.connect(memory_url) as db:
+
+        class Accounts:
+            @db.transactional
+            async def put(self, tx: pyomid.aio.AsyncTransaction, key: bytes) -> int:
+                await (await tx.table("t")).put(key, {b"f:x": b"1"})
+                return tx.start_ts
+
+            @db.transactional
+            async def put_two(self, tx: pyomid.aio.AsyncTransaction) -> list[int]:
+                return [tx.start_ts, await self.put(tx, b"2")]
+
+        await Accounts().put(b"1")
+        assert len(set(await Accounts().put_two())) == 1
+    with memory_db.begin() as tx:
+        assert len(list(tx.table("t").scan())) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (staticmethod(put), "put is a staticmethod already: write @staticmethod above"),
+        (classmethod(put), "put is a classmethod already: write @classmethod above"),
+        (property(put), "is not a function"),
+        ("put", "'put' is not a function"),
+    ],
+)
+def test_what_cannot_be_decorated_is_refused_by_name(memory_url: str, given: Any, sentence: str) -> None:
+    with pyomid.connect(memory_url) as db, pytest.raises(MisuseType, match=sentence):
+        db.transactional(given)
+
+
 @pytest.mark.parametrize("function", [lambda tx: None, generator, async_generator], ids=["plain", *NAMES[1:3]])
 async def test_an_asyncio_run_of_what_is_not_awaited_commits_nothing(memory_url: str, function: Any) -> None:
     async def put_later(tx: Any) -> str:

@@ -16,6 +16,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from datetime import datetime
 from functools import partial
+from types import MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -40,10 +41,10 @@ from pyomid.client.async_driver import (
     in_daemon_thread,
 )
 from pyomid.client.change_feed import RowChange
-from pyomid.client.database import Database
+from pyomid.client.database import Database, OwnerT, TransactionalMethod
 from pyomid.client.drive import Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import check_awaitable, run_steps
+from pyomid.client.retry import check_awaitable, run_steps, transaction_place
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.scans import RowScan
@@ -232,18 +233,28 @@ class AsyncDatabase(Handle):
         result: R | AlreadyDone = await self._driver.run(run_steps(self._core, begin, transaction_id, body))
         return result
 
-    def transactional(
+    @overload
+    def transactional(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]]
-    ) -> AsyncTransactional[P, R]:
+    ) -> AsyncTransactional[P, R]: ...
+
+    @overload
+    def transactional(
+        self, function: Callable[Concatenate[OwnerT, AsyncTransaction, P], Awaitable[R]]
+    ) -> TransactionalMethod[OwnerT, AsyncTransactional[P, R]]: ...
+
+    def transactional(self, function: Callable[..., Any]) -> Any:
         """As `Database.transactional`, for an `async def` function."""
+        place = transaction_place(function)
 
         @functools.wraps(function)
-        async def transacted(*args: Any, **kwargs: Any) -> R:
-            if args and isinstance(args[0], AsyncTransaction):
+        async def transacted(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > place and isinstance(args[place], AsyncTransaction):
                 return await check_awaitable(function(*args, **kwargs), function)
-            return await self.run(function, *args, **kwargs)
+            called = MethodType(function, args[0]) if place and args else function
+            return await self.run(called, *args[place:], **kwargs)
 
-        return cast("AsyncTransactional[P, R]", transacted)
+        return transacted
 
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""

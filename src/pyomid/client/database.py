@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
 from pyomid.client import change_feed, table_admin
 from pyomid.client.background import BackgroundCounters
 from pyomid.client.change_feed import RowChange
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.open_database import OpenDatabase
-from pyomid.client.retry import check_function, check_result, run_steps
+from pyomid.client.retry import check_function, check_result, run_steps, transaction_place
 from pyomid.client.tables import indexes
 from pyomid.client.transaction import RowTransaction, Transaction
 from pyomid.client.validation import Handle, check_table_name, find_table
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+OwnerT = TypeVar("OwnerT", contravariant=True)
 T = TypeVar("T")
 
 
@@ -59,6 +61,16 @@ class Transactional(Protocol[P, R]):
 
     @overload
     def __call__(self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class TransactionalMethod(Protocol[OwnerT, R]):
+    """A method decorated with `transactional`."""
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Callable[..., Any]: ...
+
+    @overload
+    def __get__(self, instance: OwnerT, owner: type | None = None) -> R: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,20 +191,34 @@ class Database(Handle):
         result: R | AlreadyDone = self._core.driver.run(run_steps(self._core, begin, transaction_id, body))
         return result
 
-    def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
-        """Decorator: turn `function(tx, …)` into `function(…)`, which runs it as `run` does.
+    @overload
+    def transactional(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Transaction, P], R]
+    ) -> Transactional[P, R]: ...
 
-        If its first argument is a transaction, the function runs in that transaction: decorated functions compose.
+    @overload
+    def transactional(
+        self, function: Callable[Concatenate[OwnerT, Transaction, P], R]
+    ) -> TransactionalMethod[OwnerT, Transactional[P, R]]: ...
+
+    def transactional(self, function: Callable[..., Any]) -> Any:
+        """Decorator: turn `function(tx, …)` into `function(…)`, which runs it as `run` does, and a method
+        `method(self, tx, …)` into `method(self, …)`. Write `@staticmethod` and `@classmethod` above it.
+
+        If the first of the remaining arguments is a transaction, the function runs in that transaction: decorated
+        functions compose.
         """
+        place = transaction_place(function)
         check_function(function)
 
         @functools.wraps(function)
-        def transacted(*args: Any, **kwargs: Any) -> R:
-            if args and isinstance(args[0], Transaction):
+        def transacted(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > place and isinstance(args[place], Transaction):
                 return function(*args, **kwargs)
-            return self.run(function, *args, **kwargs)
+            called = MethodType(function, args[0]) if place and args else function
+            return self.run(called, *args[place:], **kwargs)
 
-        return cast("Transactional[P, R]", transacted)
+        return transacted
 
     # What changed
 

@@ -137,6 +137,24 @@ def check_function(function: object) -> None:
         )
 
 
+def transaction_place(function: object) -> int:
+    """Return at which place a function to decorate takes its transaction: 1 after `self` or `cls`, otherwise 0.
+    `MisuseType` for what Python has to decorate last."""
+    if isinstance(function, (staticmethod, classmethod)):
+        kind = type(function).__name__
+        raise MisuseType(
+            f"{_named(function)} is a {kind} already: write @{kind} above the decorator `transactional`, not below it",
+            value=function,
+        )
+    if not callable(function):
+        raise MisuseType(f"{function!r} is not a function, which the decorator `transactional` needs", value=function)
+    try:
+        first = next(iter(inspect.signature(function).parameters), "")
+    except (TypeError, ValueError):  # of a function that is not Python's
+        first = ""
+    return 1 if first in ("self", "cls") else 0
+
+
 _RUN_LATER: Final = {
     "a coroutine function": inspect.iscoroutinefunction,
     "an asynchronous generator function": inspect.isasyncgenfunction,
