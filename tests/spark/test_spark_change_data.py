@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -70,6 +72,22 @@ def test_the_latest_change_of_each_key_counts(spark: SparkSession, stock: str) -
     )
     assert (done.updated, done.inserted, done.deleted, done.ignored, done.bad) == (1, 1, 1, 3, 0)
     assert stored(spark, stock) == [(1, "a", 12, 8), (2, "a", 1, 10)]
+
+
+def test_changes_that_differ_each_time_are_refused_in_words(spark: SparkSession, stock: str, tmp_path: Path) -> None:
+    """The bad change is counted by one job, and gone in the next, which looks for it."""
+    seen = str(tmp_path / "seen")
+
+    def once_bad(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            op = [None if batch.num_rows and not os.path.exists(seen) else "u"] * batch.num_rows
+            open(seen, "w").close()
+            yield batch.set_column(0, "op", pa.array(op, pa.string()))
+
+    changes = events(spark, [("u", 1, "a", 12, 8)]).coalesce(1).mapInArrow(once_bad, EVENTS)
+    with pytest.raises(Misuse, match="differ when they are computed again"):
+        with pyomid.spark.connect(spark, stock).transaction() as tx:
+            tx.apply_changes(changes, "feed", sequence_by="lsn", deletes="op = 'd'")
 
 
 def test_changes_that_come_again_or_late_change_nothing(spark: SparkSession, stock: str) -> None:

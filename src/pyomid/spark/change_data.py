@@ -161,7 +161,8 @@ def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | Non
     """Write bad changes to the table `bad`. `Misuse` names one of them if there is no such table."""
     if bad is None:
         first = refused.orderBy(_POSITION).select(_POSITION, _REASON).first()
-        assert first is not None
+        if first is None:
+            raise _differing(what)
         raise Misuse(
             f"{what}: the change at {first[0]} cannot be applied: {first[1]}; correct the source, or give "
             "bad='table' to write such changes there",
@@ -204,8 +205,7 @@ def _at(sequence: Column, hashed: Column) -> Column:
 
 def _counts(latest: DataFrame) -> tuple[int, int, int]:
     """Return the number of changes, of bad ones, and of keys whose latest change is ambiguous."""
-    counts = latest.agg(f.sum(_TOTAL), f.sum(_BAD), f.count_if(f.col(_HIGH))).first()
-    assert counts is not None
+    (counts,) = latest.agg(f.sum(_TOTAL), f.sum(_BAD), f.count_if(f.col(_HIGH))).collect()
     total, bad, ambiguous = (int(count or 0) for count in counts)
     return total, bad, ambiguous
 
@@ -213,11 +213,19 @@ def _counts(latest: DataFrame) -> tuple[int, int, int]:
 def _refuse_ambiguous(latest: DataFrame, names: _Names, what: str) -> None:
     columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in (*names.key, names.sequence)]
     row = latest.where(_HIGH).select(*columns).first()
-    assert row is not None
+    if row is None:
+        raise _differing(what)
     *key, sequence = row
     raise Misuse(
         f"{what}: the key {', '.join(map(repr, key))} has two different changes with the sequence {sequence!r}: "
         "sequence_by must order the changes of a key"
+    )
+
+
+def _differing(what: str) -> Misuse:
+    return Misuse(
+        f"{what} cannot be applied, and differ when they are computed again, so no error can name one: store them "
+        "first, or call .localCheckpoint() on the frame"
     )
 
 
