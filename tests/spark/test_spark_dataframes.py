@@ -285,6 +285,47 @@ def test_a_merge_takes_values_as_a_write_does(spark: SparkSession, url: str) -> 
             tx.merge(pa.table(bad), "merged-instants", on="id").whenMatched().updateAll().merge()
 
 
+NUMBERS: dict[str, tuple[str, str, str | None]] = {
+    "id": ("int", "5", None),
+    "y": ("int", "127", "128"),
+    "f": ("long", "16777216", "16777217"),
+    "d": ("byte", "7", None),
+    "n": ("short", "99", "1000"),
+    "m": ("decimal(6,2)", "12.50", "12.55"),
+}
+"""Columns of a frame: their type, a number that the table's column holds, and one that it cannot hold."""
+
+
+@pytest.mark.parametrize("way", ["tx.write", "df.write"])
+def test_numbers_of_a_frame_become_those_of_their_columns(spark: SparkSession, url: str, way: str) -> None:
+    """As those of an Arrow table: if the column holds each of them exactly."""
+    db, table = pyomid.spark.connect(spark, url), f"numbers_{way.replace('.', '_')}"
+    with db.transaction() as tx:
+        ddl = "id long, y byte, f float, d double, n decimal(4,2), m decimal(4,1)"
+        tx.write(spark.createDataFrame([], ddl), table, row_key="id")
+
+    def put(bad: str = "") -> None:
+        texts = {name: (kind, wrong if name == bad else good) for name, (kind, good, wrong) in NUMBERS.items()}
+        casts = (f"CAST('{text}' AS {kind}) AS {name}" for name, (kind, text) in texts.items())
+        given = spark.sql(f"SELECT {', '.join(casts)} FROM range(1)")
+        if way == "tx.write":
+            with db.transaction() as tx:
+                tx.write(given, table)
+        else:
+            with pyomid.spark.original_errors():
+                given.write.format("omid").options(url=url, table=table).mode("append").save()
+
+    put()
+    stored = (5, 127, 16777216.0, 7.0, Decimal("99.00"), Decimal("12.5"))
+    for bad in (name for name, (_, _, wrong) in NUMBERS.items() if wrong):
+        with pytest.raises(MisuseType, match=f"column '{bad}' is .*, and a number of the frame does not fit"):
+            put(bad)
+    assert rows(load(spark, url, table)) == [stored]
+    with db.transaction() as tx:
+        assert tx.delete(spark.sql("SELECT 5 AS id"), table).rows == 1
+    assert rows(load(spark, url, table)) == []
+
+
 def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     ddl = "origin string, at timestamp, flight int, delay int"

@@ -42,6 +42,9 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+_INTEGERS: Final = ("byte", "short", "integer", "long")
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One column of a frame."""
@@ -343,9 +346,9 @@ def free_place(schema: TableSchema, columns: Sequence[ColumnSchema], wanted: Col
 
 def check_type(info: TableInfo, present: ColumnSchema, field: Field, *, by_name: bool = False) -> None:
     """`MisuseType` if a field does not have the column's type. `by_name`: structs may have their fields in another
-    order, because their values are matched by name."""
-    given = column_type(field.spark_type, field.name)
-    if not _is_same(column_type(present.spark_type, present.name), given, by_name=by_name):
+    order, because their values are matched by name; and numbers may have a type that tasks convert."""
+    given, wanted = column_type(field.spark_type, field.name), column_type(present.spark_type, present.name)
+    if not (_is_same(wanted, given, by_name=by_name) or (by_name and is_converted(given, wanted))):
         raise MisuseType(
             f"table {info.name!r}: column {field.name!r} is {present.spark_type}, the frame has {field.spark_type}; "
             f"{way_to_fit(present.spark_type, field.spark_type)}",
@@ -411,6 +414,15 @@ def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
     if len(pair) != 2:
         raise Misuse(f"mapping {text!r} is not name=family:qualifier, …")
     return pair[0].strip(), pair[1].strip()
+
+
+def is_converted(given: ColumnType, wanted: ColumnType) -> bool:
+    """Whether a write converts numbers of one type to another; it refuses those that the column cannot hold exactly."""
+    if given.name in _INTEGERS:
+        return wanted.name in _INTEGERS or wanted.layout in (Layout.FLOAT, Layout.DECIMAL)
+    if given.layout is Layout.FLOAT:
+        return wanted.layout is Layout.FLOAT and wanted.width >= given.width
+    return given.layout is Layout.DECIMAL and wanted.layout is Layout.DECIMAL
 
 
 def _is_same(one: ColumnType, other: ColumnType, *, by_name: bool = False) -> bool:

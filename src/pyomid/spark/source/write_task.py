@@ -19,15 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyarrow import types
 
 from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
-from pyomid.errors import ConflictError, Misuse, Unavailable
+from pyomid.errors import ConflictError, Misuse, MisuseType, Unavailable
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import int64_array
+from pyomid.row_codec.arrow_gate import Misfit, conversion
+from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import sentinel_column
@@ -166,11 +169,34 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
 
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches and renew the lease: the frame may be slow, and nothing is written before a run is full."""
+    """Yield the batches, with numbers in the types of their columns, and renew the lease: the frame may be slow, and
+    nothing is written before a run is full."""
     conn = connection(plan.url)
+    wanted = {column.name: column_type(column.spark_type, column.name).arrow for column in plan.schema.columns}
     for batch in batches:
         conn.renew(plan.start_ts)
+        for place, field in enumerate(batch.schema):
+            if _is_number(field.type) and wanted.get(field.name, field.type) != field.type:
+                numbers = _converted(plan, field.name, batch.column(place), wanted[field.name])
+                batch = batch.set_column(place, field.name, numbers)
         yield batch
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _converted(plan: WritePlan, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return numbers in a column's type. `MisuseType` if it cannot hold one of them."""
+    try:
+        convert = conversion(column.type, wanted)
+        return column if convert is None else convert(column)
+    except Misfit as misfit:
+        raise MisuseType(
+            f"table {plan.info.name!r}: column {name!r} is {wanted}, and a number of the frame does not fit: "
+            f"{misfit.reason}",
+            column=name,
+        ) from None
 
 
 def delete_rows(
@@ -187,7 +213,7 @@ def delete_rows(
     conn = connection(plan.url)
     columns = (*(_stored(plan.schema) if whole else ()), *plan.existence)
     return _write_branch(
-        plan, (_key_deletes(conn, read, encoder, batch, columns) for batch in batches if batch.num_rows)
+        plan, (_key_deletes(conn, read, encoder, batch, columns) for batch in _kept(plan, batches) if batch.num_rows)
     )
 
 
