@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
-from pyomid.errors import Misuse, OmidError
+from pyomid.errors import Misuse, MisuseType, OmidError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -254,6 +255,7 @@ class TestWithoutATransaction:
 
 
 MERGE = "MERGE INTO stock t USING stock s ON t.item = s.item AND t.shop = s.shop"
+DEEP = "(" * 5000 + "1" + ")" * 5000
 REFUSED = [
     ("SELECT 1; SELECT 2", "2 SQL statements were given"),
     ("", "0 SQL statements were given"),
@@ -266,12 +268,35 @@ REFUSED = [
     ("SELECT * FROM stock VERSION AS OF 3", "VERSION AS OF"),
     ("ALTER TABLE stock ADD COLUMN x INT", "none of the statements"),
     ("TRUNCATE TABLE stock", "none of the statements"),
+    ("EXPLAIN SELECT * FROM stock", "none of the statements"),
+    ("SELECT CAST(note AS TIMESTAMP(3)) FROM stock", "TIMESTAMP"),
+    ("SELECT item FROM stock) UNION (SELECT note FROM stock", "closes nothing"),
+    ("FROM stock INSERT INTO elsewhere SELECT *", "Syntax error at or near 'INSERT'"),
+    ("SELECT item, {x} FROM stock", "none was given"),
+    ("SELECT '\ud800' FROM stock", "surrogate"),
+    (f"SELECT {DEEP} FROM stock", "too deep for Spark"),
+    (f"UPDATE stock SET count = {DEEP}", "too deep for Spark"),
+    (f"DELETE FROM stock WHERE count = {DEEP}", "too deep for Spark"),
+    ("UPDATE stock SET count = stock.*", "requires 1 parameters"),
+    ("UPDATE stock SET count = 1 AS one", "Syntax error at or near 'AS'"),
+    ("DELETE FROM stock WHERE shop = 1 x", "Syntax error at or near 'x'"),
+    ("DELETE FROM stock WHERE (count)", "aliases are not allowed"),
+    ("DELETE FROM stock LEFT WHERE shop = 1", "Syntax error at or near 'LEFT'"),
+    ("INSERT INTO stock (item) BY NAME SELECT 'a' AS item", "Syntax error"),
+    ("INSERT INTO stock VALUES ('a', 3000000000, 1, 'n')", "'shop' is int, which cannot hold the value 3000000000"),
+    ("DESCRIBE DATABASE stock", "only DESCRIBE"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, x STRUCT<a: INT NOT NULL>)", "NOT NULL of field 'a'"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, x MAP<INT, STRUCT<a: INT COMMENT 'c'>>)", "COMMENT of field 'a'"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, x ARRAY<STRING COLLATE UTF8_LCASE>)", "UTF8_LCASE"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, x STRING(3))", "STRING.3."),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, x TIMESTAMP(3))", "TIMESTAMP"),
+    ("CREATE TABLE Stock (item STRING PRIMARY KEY)", "'stock' already exists"),
     ("CREATE TABLE stock (item STRING PRIMARY KEY)", "already"),
     ("CREATE TABLE other (item STRING)", "no row key"),
     ("CREATE TABLE other (item STRING PRIMARY KEY, n INT NOT NULL)", "NOT NULL"),
     ("CREATE TABLE other (item STRING PRIMARY KEY, n INT DEFAULT 3)", "DEFAULT"),
     ("CREATE TABLE other USING parquet AS SELECT 1 AS a", "AS SELECT"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY, at ARRAY<TIME>)", "TIME of column 'at'"),
+    ("CREATE TABLE other (item STRING PRIMARY KEY, at ARRAY<TIME>)", "data type TIME is not supported"),
     ("CREATE SCHEMA other", "only tables"),
     ("CREATE VIEW other AS SELECT 1 AS a", "only tables"),
     ("DROP TABLE nope", "nope"),
@@ -292,74 +317,29 @@ REFUSED = [
     ("MERGE INTO stock USING stock ON stock.item = stock.item WHEN MATCHED THEN DELETE", "different names"),
     ("UPDATE stock SET count = 1, COUNT = 2", "set twice"),
     ("UPDATE stock SET field.note = 'x'", "not a column of the table"),
-    ("UPDATE stock SET end = 1, note = concat(note, 'x')", "backquotes"),
-    ("UPDATE stock SET note = transform(array('a'), note -> stock.note)[0]", "rename the variable 'note'"),
-    ("UPDATE stock AS s(a, b) SET count = 1", "Column aliases are not allowed"),
+    ("UPDATE stock SET end = 1, note = concat(note, 'x')", "no column 'end'"),
+    ("UPDATE stock SET note = CASE, note = 'END'", "backquotes|Syntax error"),
+    ("UPDATE stock AS s(a, b) SET count = 1", "after an alias"),
     ("DELETE FROM 'stock'", "'stock' is not a name"),
-    ("SELECT * FROM STOCK JOIN stock s USING (item)", "no table 'STOCK'; did you mean 'stock'"),
-    ("SELECT * FROM stock, (TABLE stock)", "TABLE in a query"),
     ("SELECT * FROM stock, IDENTIFIER('stock')", "IDENTIFIER in a query"),
-    ("INSERT INTO stock (item, shop, 'count') VALUES ('q', 1, 1)", "near ''count''"),
-    ("INSERT INTO stock (item, shop, x.count) VALUES ('q', 1, 1)", r"near '\.'"),
+    ("INSERT INTO stock (item, shop, 'count') VALUES ('q', 1, 1)", "no string literals.*'count'"),
+    ("INSERT INTO stock (item, shop, x.count) VALUES ('q', 1, 1)", "no dotted paths: not x.count"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = 1, Count = 2", "set twice"),
-    (f"{MERGE} WHEN MATCHED THEN DO NOTHING", "near 'DO'"),
-    (f"{MERGE} WHEN MATCHED THEN UPDATE SET * EXCEPT (note)", "near 'EXCEPT'"),
-    (f"{MERGE} WHEN MATCHED THEN UPDATE SET *, note = 'x'", "near ','"),
-    (f"{MERGE} WHEN MATCHED THEN INSERT *", "near 'INSERT'"),
-    (f"{MERGE} WHEN NOT MATCHED THEN DELETE", "near 'DELETE'"),
-    (f"{MERGE} WHEN NOT MATCHED BY SOURCE THEN UPDATE SET *", r"near '\*'"),
+    (f"{MERGE} WHEN MATCHED THEN DO NOTHING", "DO NOTHING is not supported"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET * EXCEPT (note)", "EXCEPT .note. is not supported"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET *, note = 'x'", "is not supported"),
+    (f"{MERGE} WHEN MATCHED THEN INSERT *", "is not supported"),
+    (f"{MERGE} WHEN NOT MATCHED THEN DELETE", "is not supported"),
+    (f"{MERGE} WHEN NOT MATCHED BY SOURCE THEN UPDATE SET *", "is not supported"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = row_number() OVER (ORDER BY s.item)", "cannot be resolved"),
     ("MERGE INTO stock USING nope ON stock.item = nope.item WHEN MATCHED THEN DELETE", "nope"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET s.count = 1", "not a column of the table"),
-    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = source.note", "names neither source nor target"),
-    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = s0", "names neither source nor target"),
-    (f"{MERGE} WHEN MATCHED AND EXISTS (SELECT 1) THEN DELETE", "subquery in WHEN"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = source.note", "`source`.`note` cannot be resolved"),
+    (f"{MERGE} WHEN MATCHED THEN UPDATE SET note = s0", "`s0` cannot be resolved"),
+    (f"{MERGE} WHEN MATCHED AND EXISTS (SELECT 1) THEN DELETE", "WHEN with a subquery"),
     (f"{MERGE} WHEN NOT MATCHED THEN INSERT (item, shop, ITEM) VALUES (s.item, s.shop, s.note)", "set twice"),
-    ("MERGE INTO stock t USING stock s(a, b) ON t.item = s.item WHEN MATCHED THEN DELETE", "aliases are not allowed"),
-    # What sqlglot reads as another dialect's, and Spark does not
-    (f"{MERGE} WHEN NOT MATCHED THEN INSERT (item, shop) VALUES (s.item, s.shop) WHERE s.shop > 1", "near 'WHERE'"),
-    ("DELETE FROM stock {# WHERE shop = 1 #}", "not a comment to Spark"),
-    ("DELETE FROM stock /*+ WHERE shop = 1 */", "not a comment to Spark|near"),
-    ("DELETE FROM stock /* /* */ WHERE shop = 1 */", "not a comment to Spark"),
-    ("DELETE FROM stock -- all \\\n WHERE shop = 1", "not a comment to Spark"),
-    ("INSERT INTO stock (item, shop) BY NAME SELECT 'q' AS item, 1 AS shop", "near 'BY'"),
-    ("DESCRIBE DATABASE stock", "DESCRIBE takes a table"),
-    # What a type or a key declares, and pyomid would lose
-    ("CREATE TABLE other (item STRING PRIMARY KEY, v VARCHAR(3))", "length or a precision"),
-    ("CREATE TABLE other (item CHAR(3) PRIMARY KEY)", "length or a precision"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY, v ARRAY<VARCHAR(3)>)", "length or a precision"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY, v STRING(3))", "STRING"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY, v TIMESTAMP(3))", "precision"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY, v STRUCT<a: INT NOT NULL>)", "name and a type only"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY, v STRUCT<a: INT COMMENT 'x'>)", "name and a type only"),
-    ("CREATE TABLE other (item STRING PRIMARY KEY DESC)", "near 'DESC'"),
-    ("CREATE TABLE other (item STRING, PRIMARY KEY (item DESC))", "cannot be read"),
-    # Deeper than the parser reads
-    ("UPDATE stock SET note = " + "replace(" * 50 + "note" + ", 'a', 'b')" * 50, "nested too deeply"),
-    ("DELETE FROM stock WHERE " + "(" * 50 + "shop = 7" + ")" * 50, "nested too deeply"),
-    ("SELECT " + "replace(" * 50 + "note" + ", 'a', 'b')" * 50 + " FROM stock", "nested too deeply"),
+    ("MERGE INTO stock t USING stock s(shop, item) ON t.item = s.item WHEN MATCHED THEN DELETE", "after an alias"),
 ]  # fmt: skip
-
-
-SAME_AS_SPARK = [
-    "SELECT /*+ MERGE(stock) */ stock.item FROM stock JOIN (SELECT 'a' item) u ON stock.item = u.item",
-    "SELECT /*+ BROADCAST(stock), REPARTITION(3) */ item FROM stock",
-    "SELECT count >>> 1, count >> 1 FROM stock",
-    """SELECT x:a.b FROM (SELECT parse_json('{"a":{"b":1}}') x FROM stock)""",
-    "SELECT CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>), count >>> 1, 'p:q.r >>> s' `a>>>b` FROM stock",
-    "SELECT item FROM stock WHERE item <> 'p:q.r >>> s' AND count >>> 1 > 0 /* p:q.r >>> s */",
-    "SELECT stock.item FROM stock TABLESAMPLE (100 PERCENT)",
-    "SELECT stock.item FROM stock TABLESAMPLE (100 PERCENT) REPEATABLE (7) WHERE stock.shop = 1",
-    "SELECT item FROM stock -- a comment\n WHERE shop = 1 /* another */",
-]
-"""Spark's grammar that sqlglot does not have, or has otherwise."""
-
-
-def test_what_spark_reads_has_the_rows_that_spark_computes(spark: SparkSession, url: str, stock: str) -> None:
-    spark.createDataFrame(list(STOCK), DDL).createOrReplaceTempView("plain")
-    for statement in SAME_AS_SPARK:
-        expected = sorted(tuple(map(str, row)) for row in spark.sql(statement.replace("stock", "plain")).collect())
-        assert sorted(tuple(map(str, row)) for row in queried(spark, url, statement)) == expected, statement
 
 
 def test_changes_that_spark_reads_are_performed(spark: SparkSession, url: str, restored: str) -> None:
@@ -377,10 +357,18 @@ def test_changes_that_spark_reads_are_performed(spark: SparkSession, url: str, r
 
 
 def test_what_is_not_supported_is_refused_and_changes_nothing(spark: SparkSession, url: str, stock: str) -> None:
+    other = []
     for statement, message in REFUSED:
-        print(statement)
-        with pytest.raises(OmidError, match=message), pyomid.spark.connect(spark, url).transaction() as tx:
-            tx.sql(statement)
+        said = "accepted"
+        try:
+            with pyomid.spark.connect(spark, url).transaction() as tx:
+                tx.sql(statement)
+                tx.rollback()
+        except OmidError as error:
+            said = str(error)
+        if not re.search(message, said):
+            other.append((statement, message, said))
+    assert not other, "\n".join(map(str, other))
     assert rows(spark, url) == sorted(STOCK)
 
 
@@ -409,6 +397,13 @@ SAME = [
     "WITH Stock AS (SELECT 'cte' AS item FROM stock) SELECT item FROM STOCK",
     "WITH a AS (SELECT * FROM stock), stock AS (SELECT * FROM a WHERE shop = 2) SELECT item FROM stock",
     "SELECT item, '${pyomid.tests}' AS conf FROM stock WHERE note = '${pyomid.tests}'",
+    "SELECT /*+ MERGE(stock) */ stock.item FROM stock JOIN (SELECT 'a' item) u ON stock.item = u.item",
+    "SELECT /*+ BROADCAST(stock), REPARTITION(3) */ item FROM stock WHERE count >>> 1 = 10 OR count >> 1 = 10",
+    """SELECT x:a.b FROM (SELECT parse_json('{"a":{"b":1}}') x FROM stock)""",
+    "SELECT CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>), count >>> 1, 'p:q.r >>> s' `a>>>b` FROM stock",
+    "SELECT item FROM stock WHERE item <> 'p:q.r >>> s' AND count >>> 1 > 0 /* p:q.r >>> s */",
+    "SELECT stock.item FROM stock TABLESAMPLE (100 PERCENT) REPEATABLE (7) WHERE stock.shop = 1",
+    "SELECT item FROM stock -- all \\\n WHERE shop = 2\n WHERE shop = 1 /* /* */ AND item = 'b' */",
     "SELECT item /* {x} */ FROM stock WHERE note <> '{} -- ;' -- :v\n ORDER BY `item`; -- done",
 ]
 
@@ -417,10 +412,11 @@ def test_queries_have_the_rows_that_spark_computes_over_a_view(spark: SparkSessi
     spark.conf.set("pyomid.tests", "old")
     spark.createDataFrame(list(STOCK), DDL).coalesce(1).createOrReplaceTempView("stock")
     try:
-        expected = {statement: [tuple(row) for row in spark.sql(statement).collect()] for statement in SAME}
+        expected = {statement: str(spark.sql(statement).collect()) for statement in SAME}
     finally:
         spark.catalog.dropTempView("stock")
-    assert {statement: queried(spark, url, statement) for statement in SAME} == expected
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        assert {statement: str(tx.sql(statement).collect()) for statement in SAME} == expected
 
 
 def test_strings_and_quoted_names_are_not_keywords(spark: SparkSession, url: str, restored: str) -> None:
@@ -464,3 +460,74 @@ def test_insert_and_merge_name_columns_in_any_case(spark: SparkSession, url: str
     text = "MERGE INTO stock t USING (SELECT 4 AS Shop, 'e' AS ITEM) s ON t.SHOP = s.shop AND t.item = s.ITEM"
     changed(spark, url, f"{text} WHEN MATCHED THEN UPDATE SET COUNT = t.Count + s.shop")
     assert ("e", 4, 5, None) in rows(spark, url)
+
+
+def test_what_sparks_grammar_has_is_performed(spark: SparkSession, url: str, restored: str) -> None:
+    news = "USING (SELECT 'a' AS item, 1 AS shop, 5 AS count) AS s1 ON"
+    on = "(t0.item = s1.item AND (t0.shop == s1.shop))"
+    for statement in [
+        "UPDATE STOCK AS s SET note = transform(array('a'), note -> s.note || `note`)[0] WHERE s.note = 'old'",
+        f"MERGE INTO stock t0 {news} {on} WHEN MATCHED THEN UPDATE SET t0.count = t0.count + s1.count",
+        "WITH x AS (SELECT 'd' AS item, 4 AS shop) INSERT INTO stock (item, shop) SELECT * FROM x",
+        "WITH x AS (SELECT 'd' AS item, 4 AS shop) MERGE INTO stock USING x ON stock.item = x.item "
+        "AND x.shop = stock.shop WHEN MATCHED THEN UPDATE SET note = 'merged'",
+        "DELETE FROM stock -- \\\n WHERE item = 'a'\n WHERE item = 'c'",
+        "CREATE TABLE grammar (ts TIMESTAMP_NTZ, values INT, case STRING, CONSTRAINT pk PRIMARY KEY (TS))",
+        "INSERT INTO grammar by name SELECT 1 AS values, TIMESTAMP_NTZ '2013-01-01' AS ts",
+        "UPDATE grammar SET values = values + 1, case = CASE WHEN values IN (1) THEN 'one' END WHERE (values) = 1",
+    ]:
+        changed(spark, url, statement)
+    assert rows(spark, url) == [("a", 1, 15, None), ("b", 1, 20, "olda"), ("d", 4, None, "merged")]
+    for statement, args, expected in [
+        ("SELECT /*+ MERGE(g) */ g.values FROM grammar g JOIN Stock s ON s.shop = 1 AND s.count = 15", {}, 2),
+        ("SELECT count(*) FROM (TABLE stock) WHERE count >>> 1 = 10", {}, 1),
+        ('SELECT x:a.b::INT FROM (SELECT parse_json(\'{"a": {"b": 1}}\') AS x FROM grammar)', {}, 1),
+        ("SELECT stock.count FROM stock TABLESAMPLE (:n PERCENT) WHERE stock.item = 'b'", {"n": 100}, 20),
+        ("SELECT day(ts + INTERVAL :n DAY) FROM grammar", {"n": np.int64(3)}, 4),
+        ("SELECT day(ts - INTERVAL :n DAY) FROM grammar LIMIT 1", {"n": -1}, 2),
+        ("SELECT case FROM grammar WHERE values > :n", {"n": np.int16(1)}, "one"),
+    ]:
+        assert queried(spark, url, statement, args) == [(expected,)], statement
+    changed(spark, url, "DROP TABLE Grammar")
+
+
+def test_an_expression_may_be_nested_as_deep_as_spark_takes_it(spark: SparkSession, url: str, restored: str) -> None:
+    nested = "replace(" * 60 + "note" + ", 'a', 'b')" * 60
+    cases = "".join(f"CASE WHEN shop = {n} THEN {n} ELSE " for n in range(2, 60)) + "0" + " END" * 58
+    assert queried(spark, url, f"SELECT {nested}, {cases} FROM stock WHERE item = 'b'") == [("old", 0)]
+    changed(spark, url, f"UPDATE stock SET note = {nested}, count = {cases} WHERE {'(' * 60}item = 'b'{')' * 60}")
+    changed(spark, url, f"DELETE FROM stock WHERE {'(' * 60}item = 'c'{')' * 60}")
+    assert rows(spark, url) == [("a", 1, 10, None), ("b", 1, 0, "old")]
+
+
+def test_numbers_become_those_of_their_columns_if_nothing_is_lost(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    db.sql("CREATE TABLE numbers (id BIGINT PRIMARY KEY, y TINYINT, f FLOAT, d DOUBLE, n DECIMAL(4, 1))")
+    db.sql("INSERT INTO numbers VALUES (1, 2, 3, 4, 5), (2, NULL, 1.5, 2.5, 2.5)")
+    db.sql("UPDATE numbers SET y = y + 1, f = 16777216, n = n * 2 + 989 WHERE id = 1")
+    source = "USING (SELECT 5 AS id, 7 AS y, 1 AS f, 2 AS d, 3 AS n UNION ALL SELECT 2, -128, 1, 2, 3) s"
+    db.sql(
+        f"MERGE INTO numbers t {source} ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    found = sorted(tuple(row) for row in db.read("numbers").collect())
+    assert found == [
+        (1, 3, 16777216.0, 4.0, Decimal("999.0")), (2, -128, 1.0, 2.0, Decimal("3.0")),
+        (5, 7, 1.0, 2.0, Decimal("3.0")),
+    ]  # fmt: skip
+    for statement, words in [
+        ("UPDATE numbers SET y = y + 200", "'y' is tinyint, which cannot hold the value 203"),
+        ("UPDATE numbers SET f = 16777217", "'f' is float, which cannot hold the value 16777217"),
+        ("UPDATE numbers SET n = 1000", "'n' is decimal.4,1., which cannot hold the value 1000"),
+        ("UPDATE numbers SET n = n / 7", "cannot hold the value 142.7"),
+        ("UPDATE numbers SET y = 1.5", "cast it"),
+        ("UPDATE numbers SET y = d", "cast it"),
+        ("INSERT INTO numbers (id, y) SELECT id, id + 127 FROM numbers", "cannot hold the value 128"),
+        ("MERGE INTO numbers t USING (SELECT 9 AS id, 300 AS y) s ON t.id = s.id "
+         "WHEN NOT MATCHED THEN INSERT (id, y) VALUES (s.id, s.y)", "cannot hold the value 300"),
+    ]:  # fmt: skip
+        with pytest.raises(MisuseType, match=words):
+            db.sql(statement)
+    assert sorted(tuple(row) for row in db.read("numbers").collect()) == found
+    with db.transaction() as tx:
+        tx.sql("UPDATE numbers SET y = CAST(rand() * 100 AS INT)")  # computed once
+    db.sql("DROP TABLE numbers")

@@ -50,16 +50,20 @@ def test_views_select_and_insert_and_all_show_one_snapshot(spark: SparkSession, 
 def test_an_insert_keeps_what_it_does_not_name_in_a_view_as_in_sql(spark: SparkSession, url: str) -> None:
     """Spark fills it with nulls before pyomid sees the rows; so a null keeps what is stored, on both ways."""
     db = pyomid.spark.connect(spark, url)
-    db.sql("CREATE TABLE noted (k INT PRIMARY KEY, v INT, note STRING)")
-    db.sql("INSERT INTO noted VALUES (1, 1, 'kept')")
-    db.views(["noted"])
+    kept = []
     for insert in (db.sql, spark.sql):
-        insert("INSERT INTO noted (k, v) VALUES (1, 2)")
-        insert("INSERT INTO noted VALUES (1, 3, NULL)")
-        assert tuple(db.read("noted").first() or ()) == (1, 3, "kept")
-        db.sql("UPDATE noted SET v = NULL")
-        assert tuple(db.read("noted").first() or ()) == (1, None, "kept")
-    db.sql("DROP TABLE noted")
+        db.sql("CREATE TABLE noted (k INT, n INT, v INT, note STRING, PRIMARY KEY (k, n))")
+        db.sql("INSERT INTO noted VALUES (1, 1, 1, 'kept'), (2, 1, 2, 'two')")
+        db.views("noted")
+        insert("INSERT INTO noted (n, k, v) VALUES (1, 1, 2), (9, 9, 9)")
+        insert("INSERT INTO noted VALUES (1, 1, 3, NULL)")
+        insert("INSERT INTO noted BY NAME SELECT 1 AS n, 2 AS k, 'new' AS note")
+        kept.append(sorted(tuple(row) for row in db.read("noted").collect()))
+        db.sql("UPDATE noted SET note = NULL WHERE k = 1")
+        insert("INSERT OVERWRITE noted (k, n, v) VALUES (2, 1, 7)")
+        kept[-1] += [tuple(row) for row in db.read("noted").collect()]
+        db.sql("DROP TABLE noted")
+    assert kept == [[(1, 1, 3, "kept"), (2, 1, 2, "new"), (9, 9, 9, None), (2, 1, 7, None)]] * 2
 
 
 def test_views_that_cannot_be_are_refused(spark: SparkSession, url: str) -> None:

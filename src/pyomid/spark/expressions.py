@@ -5,10 +5,13 @@ searched for the range of row keys that a condition allows.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
@@ -27,6 +30,7 @@ from pyspark.sql.types import (
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import way_to_fit
+from pyomid.spark.coded_errors import coded_message
 from pyomid.spark.frame_schema import spark_type
 from pyomid.spark.source.key_ranges import Comparison, comparisons_in, conjuncts, key_range_of, literal_value
 from pyomid.types import KeyRange
@@ -34,7 +38,15 @@ from pyomid.types import KeyRange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_OF_JAVA: Final = re.compile(r"An error occurred while calling .*\n: (?:[\w.$]+: )?")
+
 _DIGITS: Final[dict[type[DataType], int]] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_OF_DECIMALS: Final = (FloatType, DoubleType, DecimalType)
+_CHECKED: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
+    **dict.fromkeys(_DIGITS, (*_DIGITS, *_OF_DECIMALS)),
+    DecimalType: _OF_DECIMALS,
+}
+"""Types of numbers that get a column's type if it holds the number."""
 _DECIMAL_DIGITS_AS_FLOAT: Final[dict[type[DataType], int]] = {FloatType: 6, DoubleType: 15}
 _EXACT_AS_FLOAT: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     FloatType: (ByteType, ShortType),
@@ -47,10 +59,11 @@ def expression(value: Any, what: str) -> Column:
     if isinstance(value, Column):
         return value
     try:
-        return f.expr(value) if isinstance(value, str) else f.lit(value)
-    except PySparkException as error:
-        raise Misuse(f"{what}: {value!r} is not a valid expression: {reason(error)}") from error
+        with refusals(f"{what}: {_shown(value)} is not a valid expression"):
+            return f.expr(value) if isinstance(value, str) else f.lit(value)
     except (AttributeError, TypeError, ValueError) as error:  # raised by the bridge to the JVM
+        if isinstance(error, Misuse):
+            raise
         raise MisuseType(
             f"{what}: Spark does not accept {value!r} of type {type(value).__name__} as a value: {error}"
         ) from error
@@ -70,12 +83,10 @@ def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[
     """Return the types of these expressions over a frame's rows. `Misuse` names the one that Spark cannot resolve."""
     try:
         return _types(frame, wanted.values())
-    except PySparkException:
+    except (PySparkException, Py4JJavaError):
         for name, column in wanted.items():
-            try:
+            with refusals(f"{what}, {name} cannot be resolved"):
                 _types(frame, [column])
-            except PySparkException as error:
-                raise Misuse(f"{what}, {name} cannot be resolved: {reason(error)}") from error
         raise
 
 
@@ -100,15 +111,38 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def reason(error: PySparkException) -> str:
-    """Return Spark's message without the plan that follows it."""
-    return str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Raise what Spark refuses inside the block, which computes nothing, as `Misuse`: `what`, then Spark's reason."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise Misuse(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return Spark's message without the plan or the frames that follow it."""
+    text = str(error).strip()
+    if "StackOverflowError" in text or "TOO_COMPLEX" in text:
+        return "it is nested too deep for Spark: compute a part of it first, or give Spark's JVM a larger stack (-Xss)"
+    if isinstance(error, Py4JJavaError):
+        text = _OF_JAVA.sub("", text)
+    return text.partition("\n")[0].partition(" SQLSTATE")[0]
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error; a long text is cut."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "…"
 
 
 def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str) -> Column:
-    """Return the value cast to its column's type if that is lossless; else `MisuseType`: the caller must cast it."""
+    """Return the value cast to its column's type if that loses nothing: always, or else checked when it is computed.
+    `MisuseType`: the caller must cast it."""
     if isinstance(has, NullType) or _widens(has, needs):
         return value.cast(needs)
+    if has != needs and type(needs) in _CHECKED.get(type(has), ()):
+        return _exactly(value, has, needs, what, column)
     if spark_type(has) != spark_type(needs):
         raise MisuseType(
             f"{what}: column {column!r} is {needs.simpleString()}, its value {has.simpleString()}; "
@@ -117,6 +151,19 @@ def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str
             type=has.simpleString(),
         )
     return value
+
+
+def _exactly(value: Column, has: DataType, needs: DataType, what: str, column: str) -> Column:
+    """Return a number in another type; it raises `MisuseType` when it is computed if it does not fit."""
+    text = f"{what}: column {column!r} is {needs.simpleString()}, which cannot hold the value "
+    refusal = coded_message(MisuseType(text, column=column))
+
+    def checked(one: Column) -> Column:  # computes a value such as rand() once
+        found = one.try_cast(needs)
+        error = f.raise_error(f.concat(f.lit(refusal), one.cast("string"), f.lit("\n")))
+        return f.when(one.isNull() | (found.try_cast(has) == one), found).otherwise(error.cast(needs))
+
+    return f.transform(f.array(value), checked)[0]
 
 
 def _widens(has: DataType, needs: DataType) -> bool:
@@ -147,11 +194,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OfKey = tuple[KeyPart, Comparison]
 
 
-def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> tuple[KeyRange, bool]:
+def range_of(frame: DataFrame, layout: KeyLayout, condition: str, name: str | None = None) -> tuple[KeyRange, bool]:
     """Return a range that holds every row of the table for which the condition is true, and whether it holds no other
-    row. `frame`: has the table's columns; it is not computed."""
+    row. `frame`: has the table's columns; it is not computed. `name`: the frame's alias, which may qualify them."""
     parts = list(conjuncts(condition))
-    read = [_comparisons_of_key(part, layout) for part in parts]
+    read = [_comparisons_of_key(part, layout, name) for part in parts]
     found = [each for comparisons in read for each in comparisons or ()]
     if not any(part is layout.parts[0] for part, _ in found):
         return KeyRange(), False
@@ -160,19 +207,22 @@ def range_of(frame: DataFrame, layout: KeyLayout, condition: str) -> tuple[KeyRa
             return KeyRange(), False
         moment = functools.partial(_moment, frame)
         values = [(part, each.operator, literal_value(part.type.name, each.literal, moment)) for part, each in found]
-    except PySparkException:
+    except (PySparkException, Py4JJavaError):
         return KeyRange(), False
     keys, is_exact = key_range_of(layout, [each for each in values if each[2] is not None])
     return keys, is_exact and None not in read and all(value is not None for _, _, value in values)
 
 
-def _comparisons_of_key(part: str, layout: KeyLayout) -> list[OfKey] | None:
+def _comparisons_of_key(part: str, layout: KeyLayout, qualifier: str | None) -> list[OfKey] | None:
     """Return the comparisons, if a part of the text compares one key column with literals; else None."""
+    if qualifier is not None:
+        same = "|".join(map(re.escape, (qualifier, quoted(qualifier))))
+        part = re.sub(rf"^([(\s]*)(?:{same})\s*\.\s*", r"\1", part, flags=re.IGNORECASE)
     found = comparisons_in(part)
     if found is None:
         return None
-    name = found[0].column.lower()
-    column = next((each for each in layout.parts if each.name.lower() == name), None)
+    lower = found[0].column.lower()
+    column = next((each for each in layout.parts if each.name.lower() == lower), None)
     return None if column is None else [(column, each) for each in found]
 
 

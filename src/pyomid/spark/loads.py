@@ -104,9 +104,9 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
     after the last task that read it. A change is a transaction of its own and is performed again on conflict, as by
     `run`.
     """
-    from pyomid.spark.statements import Statement
+    from pyomid.spark.sql.statements import Statement
 
-    parsed = Statement(statement, args, frames)
+    parsed = Statement(db.spark, statement, args, frames)
     if parsed.is_change:
         return db.run(parsed.perform)
     reads = _LeasedReads(db)
@@ -151,8 +151,7 @@ class Reads(ABC):
         Use the frame before the transaction ends.
         """
         spark, (info, at) = self.session, self.entered(table)
-        reader = spark.read.format(FORMAT).option("table", info.name).options(**at)
-        reader = reader.option("numPartitions", partitions or parallelism(spark))
+        reader = self._reader(info, at, partitions)
         if schema is not None:
             reader = reader.schema(schema)
         if row_key is not None:
@@ -163,12 +162,33 @@ class Reads(ABC):
         by_option = names is not None and where is None and schema is None
         if names is not None and by_option:
             reader = reader.option("columns", names_text(names))
-        keys = keys_of(spark, info, start, stop, prefix, where)
-        reader = reader.options(**dict(_bounds(keys)))
+        frame = _of_range(reader, info, at, keys_of(spark, info, start, stop, prefix, where))
         what = f"the read of {info.name!r}"
-        frame = _loaded(reader).alias(_read_text(info.name, keys, at["_snapshotVersion"]))
         met = frame if where is None else frame.where(condition_of(frame, where, what, "its condition"))
         return met if names is None or by_option else columns_of(met, names, what)
+
+    # For pyomid's own use
+
+    def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
+        """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
+        which may qualify columns."""
+        info, at = self.entered(table)
+        keys = allowed_keys(self.session, info, where, name)[0]
+        frame = _of_range(self._reader(info, at, None), info, at, keys)
+        return frame if name is None else frame.alias(name)
+
+    def read_named(self, table: str, name: str | None, where: Column | str | None) -> DataFrame:
+        """Return the rows that meet the condition; its texts may qualify columns by `name`, and so may later ones."""
+        if name is None or not isinstance(where, str | None):
+            return self.read(table, where=where)
+        frame = self.read_bounded(table, where, name)
+        if where is None:
+            return frame
+        return frame.where(condition_of(frame, where, f"the read of {table!r}", "its condition"))
+
+    def _reader(self, info: TableInfo, at: Mapping[str, str], partitions: int | None) -> DataFrameReader:
+        reader = self.session.read.format(FORMAT).option("table", info.name).options(**at)
+        return reader.option("numPartitions", partitions or parallelism(self.session))
 
 
 class _LeasedReads(Reads):
@@ -230,6 +250,11 @@ def _reader(db: SparkDatabase, table: str) -> DataFrameReader:
     return db.spark.read.format(FORMAT).option("url", db.url).option("table", table)
 
 
+def _of_range(reader: DataFrameReader, info: TableInfo, at: Mapping[str, str], keys: KeyRange) -> DataFrame:
+    frame = _loaded(reader.options(**dict(_bounds(keys))))
+    return frame.alias(_read_text(info.name, keys, at["_snapshotVersion"]))
+
+
 def _loaded(reader: DataFrameReader) -> DataFrame:
     with original_errors():
         frame: DataFrame = reader.load()
@@ -263,12 +288,15 @@ def keys_of(
     return intersection(found, allowed_keys(spark, info, where)[0]) or NO_KEYS
 
 
-def allowed_keys(spark: SparkSession, info: TableInfo, where: Column | str | None) -> tuple[KeyRange, bool]:
-    """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does."""
+def allowed_keys(
+    spark: SparkSession, info: TableInfo, where: Column | str | None, name: str | None = None
+) -> tuple[KeyRange, bool]:
+    """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does. `name`:
+    what may qualify columns in the condition."""
     if info.schema is None or not isinstance(where, str):
         return KeyRange(), where is None
     empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
-    return range_of(empty, key_layout(info.schema), where)
+    return range_of(empty if name is None else empty.alias(name), key_layout(info.schema), where, name)
 
 
 def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:

@@ -7,7 +7,8 @@
       .merge()
 
 The clauses are those of Spark's `DataFrame.mergeInto`. Conditions and values are SQL texts or columns over two structs,
-`source` and `target`. Of the clauses of one kind, the first whose condition holds applies to a pair.
+`source` and `target`; a SQL statement names them itself. Of the clauses of one kind, the first whose condition holds
+applies to a pair.
 
     pairs    source row and table row with equal values in `on`; either may be missing
     clauses  choose the clause that applies, then compute the new row
@@ -36,11 +37,10 @@ from pyomid.client.validation import Handle
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, column_named, schema_of, select_columns
-from pyomid.spark.expressions import assignments, expression, fitted, resolved
+from pyomid.spark.expressions import assignments, expression, fitted, quoted, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,
     arrow_of,
-    check_read_fields,
     check_same_columns,
     column_types,
     fields_of,
@@ -76,6 +76,12 @@ _SIDES: Final = {
 }
 
 
+def _own(name: str) -> str:
+    """Return the name of one of the merge's own columns beside the structs of source and target, whose names a SQL
+    statement chooses."""
+    return f"omid {name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Clause:
     """One clause. `values`: column → its new value; None: for all columns, the source's column of the same name."""
@@ -108,13 +114,16 @@ class Merge(Handle):
         on: Sequence[str],
         level: str | None,
         stale_read: str,
+        names: tuple[str, str] = ("source", "target"),
     ) -> None:
+        """`names`: of source and target, in conditions and values."""
         self._tx = tx
         self._source = source
         self._table = table
         self._on = on
         self._level = level
         self._stale_read = stale_read
+        self._names = names
         self._clauses: list[Clause] = []
         self._is_done = False
 
@@ -135,7 +144,7 @@ class Merge(Handle):
         if self._is_done:
             raise Misuse("this merge has already been performed: make another by tx.merge(…)")
         info = self._tx.writable(self._table)
-        work = _Work(info, self._frame(info), self._on, self._clauses)
+        work = _Work(info, self._frame(info), self._on, self._clauses, self._names)
         self._is_done = True
         with self._tx.writing(f"a merge into {self._table!r} failed", self._table, self._stale_read):
             return work.perform(self._tx, self._level)
@@ -207,8 +216,16 @@ class WhenNotMatched(_When):
 class _Work:
     """One planned merge: names and types are checked before anything is computed."""
 
-    def __init__(self, info: TableInfo, source: DataFrame, on: Sequence[str], clauses: Sequence[Clause]) -> None:
+    def __init__(
+        self,
+        info: TableInfo,
+        source: DataFrame,
+        on: Sequence[str],
+        clauses: Sequence[Clause],
+        names: tuple[str, str],
+    ) -> None:
         self._info = info
+        self._sides = dict(zip(("source", "target"), names, strict=True))
         self._what = f"the merge into {info.name!r}"
         self._schema = schema_of(info)
         self._columns = tuple(column.name for column in self._schema.columns)
@@ -221,7 +238,7 @@ class _Work:
         self._on = select_columns(info.name, self._schema, on, any_case=self._any_case)
         if not clauses:
             raise Misuse(f"the merge into {info.name!r} has no clause: add one by whenMatched(…), whenNotMatched(…), …")
-        self._check_on()
+        self._source = self._with_types_of_on()
         self._clauses = clauses = [self._named(clause) for clause in clauses]
         self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
         by_cell = ConflictLevel.CELL in info.id_levels
@@ -249,11 +266,17 @@ class _Work:
 
     # Checks
 
-    def _check_on(self) -> None:
+    def _with_types_of_on(self) -> DataFrame:
+        """Return the source, whose columns of `on` get the table's types where that loses nothing."""
         if not self._on:
             raise Misuse(f"{self._what} has no column in on=[…]: name the columns by which rows match")
-        fields = [Field(name, self._fields[self._place(name, "on=[…] names it")].spark_type) for name in self._on]
-        check_read_fields(self._info, self._schema, fields)
+        names = [f"c{place}" for place in range(len(self._names))]
+        columns = {name: f.col(name) for name in names}
+        for name in self._on:
+            place = self._place(name, "on=[…] names it")
+            has = self._source.schema.fields[place].dataType
+            columns[names[place]] = fitted(f.col(names[place]), has, self._type(name), self._what, name)
+        return self._source.toDF(*names).select(*columns.values()).toDF(*self._names)
 
     def _place(self, name: str, why: str) -> int:
         """Return the position of the table's column `name` in the source."""
@@ -283,7 +306,7 @@ class _Work:
             places = {name: self._place(name, f"{all_of} needs every column of the table") for name in self._columns}
             if clause.action == UPDATE and not set(self._key) <= set(self._on):
                 raise Misuse(self._of_key(f"{all_of} would change", self._key[0]), column=self._key[0])
-            return {name: f.col(f"s{places[name]}") for name in names}
+            return {name: f.col(_own(f"s{places[name]}")) for name in names}
         if not given:
             raise Misuse(f"{self._what}: a {clause.kind} clause sets no column")
         for name in self._key:
@@ -307,7 +330,8 @@ class _Work:
             for name in self._key if clause.values is not None and clause.action == INSERT else ():
                 assert clause.values is not None
                 value = clause.values[name]
-                if not isinstance(value, str) or value not in (f"source.{name}", f"source.`{name}`"):
+                source = self._sides["source"]
+                if not isinstance(value, str) or value not in (f"{source}.{name}", f"{source}.`{name}`"):
                     return True
         return False
 
@@ -345,24 +369,26 @@ class _Work:
         return pairs.withColumns({side: f.coalesce(side, f.lit(False)) for side in ("in_source", "in_target")})
 
     def _scoped(self, pairs: DataFrame) -> DataFrame:
-        """Return the pairs with the structs `source` and `target`, which conditions and values refer to."""
+        """Return the pairs with the structs of source and target, which conditions and values refer to."""
         sides = {"source": (self._names, "s"), "target": (self._columns, "t")}
-        structs = {
-            side: f.struct(*(f.col(f"{letter}{place}").alias(name) for place, name in enumerate(names)))
+        structs = [
+            f.struct(*(f.col(_own(f"{letter}{place}")).alias(name) for place, name in enumerate(names))).alias(
+                self._sides[side]
+            )
             for side, (names, letter) in sides.items()
-        }
-        return pairs.select("*", *(struct.alias(side) for side, struct in structs.items()))
+        ]
+        return pairs.toDF(*map(_own, pairs.columns)).select("*", *structs)
 
     def _changes(self, pairs: DataFrame) -> DataFrame:
         """Return a frame of the action, then the row key and the written columns."""
         number = functools.reduce(
             lambda so_far, each: so_far.when(each[1], each[0]), enumerate(self._chosen), f.when(f.lit(False), -1)
         )
-        applied = self._scoped(pairs).withColumn("clause", number).where("clause is not null")
+        applied = self._scoped(pairs).withColumn(_own("clause"), number).where(f.col(_own("clause")).isNotNull())
         action = self._by_clause([f.lit(clause.action) for clause in self._clauses])
         columns = [action.alias("action")]
         for name in (*self._key, *self._written):
-            present = f.col(f"t{self._columns.index(name)}")
+            present = f.col(_own(f"t{self._columns.index(name)}"))
             missing = f.lit(None).cast(self._type(name))
             becomes = [
                 of.get(name, missing if clause.action == INSERT else present)
@@ -373,7 +399,7 @@ class _Work:
 
     def _by_clause(self, each: Sequence[Column]) -> Column:
         return functools.reduce(
-            lambda so_far, one: so_far.when(f.col("clause") == one[0], one[1]),
+            lambda so_far, one: so_far.when(f.col(_own("clause")) == one[0], one[1]),
             enumerate(each),
             f.when(f.lit(False), each[0]),
         )
@@ -388,12 +414,14 @@ class _Work:
             scope, of_kind = both, f.lit(True)
             for side, count in (("source", len(self._names)), ("target", len(self._columns))):
                 is_there = side in _SIDES[clause.kind]
-                of_kind = of_kind & (f.col(f"in_{side}") if is_there else ~f.col(f"in_{side}"))
+                present = f.col(_own(f"in_{side}"))
+                of_kind = of_kind & (present if is_there else ~present)
                 if not is_there:
-                    scope = scope.drop(side, *(f"{side[0]}{place}" for place in range(count)))
+                    scope = scope.drop(self._sides[side], *(_own(f"{side[0]}{place}") for place in range(count)))
             condition = f.lit(True) if clause.condition is None else expression(clause.condition, self._what)
             where = f"{self._what}: of a {clause.kind} clause"
-            (kind,) = resolved(scope.select(*_SIDES[clause.kind]), {"its condition": condition}, where)
+            structs = scope.select(*(quoted(self._sides[side]) for side in _SIDES[clause.kind]))
+            (kind,) = resolved(structs, {"its condition": condition}, where)
             kinds = resolved(scope, {f"the value of {name!r}": value for name, value in given.items()}, where)
             if not isinstance(kind, BooleanType):
                 raise MisuseType(

@@ -206,7 +206,7 @@ class SparkTransaction(LargeTransaction, Reads):
                 raise MisuseType(
                     f"delete({keys!r}, …) needs where=… and no frame; give where=None to delete all rows of the table"
                 )
-            return self._delete_where(keys, where)
+            return self.delete_named(keys, None, where)
         if table is None or where is not _ALL:
             raise MisuseType("delete(keys, table) takes a frame and a table name, delete(table, where=…) a table name")
         rows = rows_given(self.session, keys, f"the keys deleted in {table!r}")
@@ -217,12 +217,13 @@ class SparkTransaction(LargeTransaction, Reads):
             rows = local_rows(self.session, rows, f"the delete in {table!r}", column_types(info))
         return self._delete_rows(rows, info, stale_read)
 
-    def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
+    def delete_named(self, table: str, name: str | None, where: Column | str | None) -> WriteResult:
+        """`delete(table, where=where)`, whose SQL text may qualify columns by `name`."""
         info = self.writable(table)
         whole = ConflictLevel.CELL in info.id_levels
-        keys, is_exact = allowed_keys(self.session, info, where)
+        keys, is_exact = allowed_keys(self.session, info, where, name)
         if not is_exact:
-            return self._delete_rows(self.read(table, where=where), info, "refuse", whole=whole)
+            return self._delete_rows(self.read_named(table, name, where), info, "refuse", whole=whole)
         check_level(info, self._level)
         with self.writing(f"a delete in {table!r} failed", table, "refuse"):
             plan = self.plan(info)
@@ -249,6 +250,12 @@ class SparkTransaction(LargeTransaction, Reads):
         `set`: column → a Spark column, a SQL text over the table's columns, or a value that is not a string. Other
         columns keep their values, but are protected too: at level cell the whole row is written.
         """
+        return self.update_named(table, None, where, set)
+
+    def update_named(
+        self, table: str, name: str | None, where: Column | str | None, set: Mapping[str, Any]
+    ) -> WriteResult:
+        """`update(table, where, set)`, whose SQL texts may qualify columns by `name`."""
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
@@ -256,26 +263,26 @@ class SparkTransaction(LargeTransaction, Reads):
         names = known_columns(self.session, info, list(given))
         if not names:
             raise Misuse(f"{what} sets no column")
-        for name in names:
-            if name in key:
+        for column in names:
+            if column in key:
                 raise Misuse(
-                    f"{what} sets the row key column {name!r}; a row's key cannot change: delete the row and write "
+                    f"{what} sets the row key column {column!r}; a row's key cannot change: delete the row and write "
                     "another",
-                    column=name,
+                    column=column,
                 )
-        rows = self.read(table, where=where)
+        rows = self.read_named(table, name, where)
         check_same_columns(what, schema, rows.columns)
-        values = {name: expression(value, what) for name, value in zip(names, given.values(), strict=True)}
-        kinds = resolved(rows, {f"the value of {name!r}": value for name, value in values.items()}, what)
+        values = {column: expression(value, what) for column, value in zip(names, given.values(), strict=True)}
+        kinds = resolved(rows, {f"the value of {column!r}": value for column, value in values.items()}, what)
         types = {column.name: field.dataType for column, field in zip(schema.columns, rows.schema.fields, strict=True)}
-        for (name, value), kind in zip(list(values.items()), kinds, strict=True):
-            values[name] = fitted(value, kind, types[name], what, name)
+        for (column, value), kind in zip(list(values.items()), kinds, strict=True):
+            values[column] = fitted(value, kind, types[column], what, column)
         whole = ConflictLevel.CELL in info.id_levels
         written = [column.name for column in schema.columns if whole or column.name in (*key, *names)]
         places = {column.name: f"c{place}" for place, column in enumerate(schema.columns)}
-        becomes = {name: f"v{place}" for place, name in enumerate(values)}
+        becomes = {column: f"v{place}" for place, column in enumerate(values)}
         placed = rows.select("*", *values.values()).toDF(*places.values(), *becomes.values())
-        changed = placed.select(*(f.col((places | becomes)[name]).alias(name) for name in written))
+        changed = placed.select(*(f.col((places | becomes)[column]).alias(column) for column in written))
         return self._write(changed, table, WriteOptions(whole=True))
 
     def merge(
@@ -334,12 +341,12 @@ class SparkTransaction(LargeTransaction, Reads):
         names in place of a table. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; for INSERT, UPDATE, DELETE
         and MERGE what `write`, `update`, `delete` and `merge` return; else None. INSERT INTO is an upsert by row key.
         CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. `Misuse` names a clause
-        that is not supported. Needs sqlglot (extra `spark`).
+        that is not supported.
         """
-        from pyomid.spark.statements import Statement
+        from pyomid.spark.sql.statements import Statement
 
         self.step(Event.READ)
-        return Statement(statement, args, frames).perform(self)
+        return Statement(self.session, statement, args, frames).perform(self)
 
     def __enter__(self) -> SparkTransaction:
         self.step(Event.READ)

@@ -1,0 +1,128 @@
+"""Values of parameters `:name` in a SQL text, as Spark's literals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.schema import near
+from pyomid.spark.sql.tokens import Kind, Token, tokens_of
+from pyomid.types import python_scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A replacement of the characters from `start` up to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edited(text: str, edits: Iterable[Edit], start: int = 0, end: int | None = None, *, escape: bool = False) -> str:
+    """Return the text between these positions with the edits in it. `escape`: double its braces, for Spark's
+    formatter."""
+
+    def kept(part: str) -> str:
+        return part.replace("{", "{{").replace("}", "}}") if escape else part
+
+    pieces, at, end = [], start, len(text) if end is None else end
+    for edit in sorted(edits, key=lambda each: each.start):
+        if start <= edit.start and edit.end <= end:
+            pieces += [kept(text[at : edit.start]), edit.text]
+            at = edit.end
+    return "".join([*pieces, kept(text[at:end])])
+
+
+def filled(text: str, args: Mapping[str, Any], what: str) -> str:
+    """Return the text with the values of its parameters."""
+    edits, used = list[Edit](), set[str]()
+    tokens = tokens_of(text, what)
+    for number, colon in enumerate(tokens[:-1]):
+        follows = tokens[number + 1]
+        before = tokens[number - 1] if number else None
+        if colon.text != ":" or follows.kind is not Kind.WORD or follows.start != colon.end:
+            continue
+        if before is not None and before.end == colon.start and _is_value(before):
+            continue  # a path into a variant, or a cast
+        name = follows.text
+        if name not in args:
+            raise Misuse(f"the SQL statement has a parameter :{name}, and args has no {name!r}{near(name, args)}")
+        used.add(name)
+        is_interval = before is not None and before.is_("INTERVAL")
+        edits.append(Edit(colon.start, follows.end, f" {_literal(name, args[name], is_interval=is_interval)} "))
+    unused = next((name for name in args if name not in used), None)
+    if unused is not None:
+        raise Misuse(f"args has {unused!r}, but the SQL statement has no parameter :{unused}")
+    return edited(text, edits)
+
+
+_BEFORE_VALUE: Final = (
+    "SELECT", "DISTINCT", "VALUES", "WHERE", "HAVING", "ON", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "INTERVAL",
+    "CASE", "WHEN", "THEN", "ELSE", "BY", "LIMIT", "OFFSET",
+)  # fmt: skip
+"""Words directly after which a colon is a parameter's; after any other name it begins a path into a variant."""
+
+
+def _is_value(token: Token) -> bool:
+    if token.is_name:
+        return not any(map(token.is_, _BEFORE_VALUE))
+    return token.kind is Kind.STRING or token.text in (")", "]", ":")
+
+
+def _literal(name: str, given: Any, *, is_interval: bool) -> str:
+    """Return a value as a literal of Spark. `MisuseType` for a value that has none."""
+    match value := python_scalar(given):
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return _integer(name, int(value), is_interval=is_interval)
+        case float():
+            return f"CAST('{float(value)!r}' AS DOUBLE)"
+        case Decimal():
+            if value.is_finite():
+                digits, exponent = len(value.as_tuple().digits), int(value.as_tuple().exponent)
+                scale = max(0, -exponent)
+                return f"CAST('{value:f}' AS DECIMAL({max(digits + max(0, exponent), scale)}, {scale}))"
+        case str() if any(each in value for each in "\\'$"):  # sessions differ in how they read these in a literal
+            return f"CAST(X'{value.encode().hex()}' AS STRING)"
+        case str():
+            return "'" + value + "'"
+        case bytes():
+            return f"X'{value.hex()}'"
+        case date() if value != value:
+            pass  # pandas.NaT
+        case datetime() if getattr(value, "nanosecond", 0):
+            raise Misuse(
+                f"the value of :{name} is {value!r}, and Spark's timestamps have no nanoseconds: round it, such as by "
+                "value.floor('us')",
+                value=value,
+            )
+        case datetime():
+            kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+            return f"{kind} '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+    raise MisuseType(
+        f"the value of :{name} is {value!r}, of type {type(value).__name__}; a parameter is None, a bool, int, float, "
+        "Decimal, str, bytes, date or datetime; give rows as a frame: {name}",
+        value=value,
+    )
+
+
+def _integer(name: str, value: int, *, is_interval: bool) -> str:
+    if is_interval:  # its grammar takes digits only
+        return str(value)
+    if -(1 << 31) <= value < 1 << 31:
+        return f"({value})" if value < 0 else str(value)
+    if -(1 << 63) <= value < 1 << 63:
+        return f"CAST('{value}' AS BIGINT)"
+    if abs(value) < 10**38:
+        return f"CAST('{value}' AS DECIMAL(38, 0))"
+    raise Misuse(f"the value of :{name} is {value}, which no integer type of Spark holds", value=value)

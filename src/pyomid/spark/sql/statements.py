@@ -1,0 +1,377 @@
+"""SQL statements, in a transaction (`SparkTransaction.sql`) or alone (`SparkDatabase.sql`).
+
+    grammar      parses a statement: every token is consumed by a rule, or the statement is refused
+    Spark        parses UPDATE, DELETE and MERGE too, so that nothing passes that Spark would refuse
+    this module  calls the transaction's builders with the texts of expressions, which Spark parses and resolves
+
+A query is not rewritten. It becomes the body of a WITH clause that defines its tables:
+
+    SELECT item FROM stock    →    WITH `stock` AS (SELECT * FROM {omid_0}) (SELECT item FROM stock)
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, MapType, StructType, _parse_datatype_json_string
+
+from pyomid.client.table_admin import drop_table, user_tables
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.schema import column_named, near, schema_of, select_columns
+from pyomid.spark.expressions import fitted, quoted, refusals
+from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, struct_of, table_or_none
+from pyomid.spark.local_frames import rows_given
+from pyomid.spark.merge import Merge, WhenMatched
+from pyomid.spark.sessions import any_case, is_connect
+from pyomid.spark.sql.grammar import (
+    CreateTable,
+    Delete,
+    DescribeTable,
+    DropTable,
+    Insert,
+    MergeInto,
+    Other,
+    Query,
+    ShowTables,
+    Update,
+    When,
+    parsed,
+)
+from pyomid.spark.sql.literals import Edit, edited, filled
+from pyomid.spark.sql.tokens import Kind, Part, Token
+from pyomid.types import RowKeyPart
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+    from pyomid.spark.loads import Reads
+    from pyomid.spark.transactions import SparkTransaction
+    from pyomid.types import TableInfo
+
+_SUPPORTED: Final = (
+    "SELECT, INSERT INTO and OVERWRITE, UPDATE, DELETE, MERGE INTO, CREATE and DROP TABLE, DESCRIBE and SHOW TABLES"
+)
+
+_BEFORE_TABLE: Final = ("FROM", "JOIN", "LATERAL", "TABLE", ",", "(")
+"""What may stand before the name of a table in a query."""
+
+_AFTER_WHERE: Final = (
+    "GROUP", "HAVING", "WINDOW", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "LATERAL", "UNION",
+    "EXCEPT", "MINUS", "INTERSECT", "SELECT",
+)  # fmt: skip
+_BEFORE_PARENTHESIS: Final = ("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "CAST", "DECIMAL")
+"""The only words before a parenthesis in a condition without functions."""
+
+
+class Statement:
+    """One parsed statement with its parameters."""
+
+    def __init__(
+        self, session: SparkSession, text: str, args: Mapping[str, Any] | None, frames: Mapping[str, Any]
+    ) -> None:
+        _check_given(text, args)
+        line = " ".join(text.split())
+        self._what = f"SQL {line if len(line) <= 80 else line[:77] + '…'}"
+        self._session = session
+        self._text = filled(text, args or {}, self._what)
+        self._frames = frames
+        self._parsed, self._part = parsed(self._text, self._what)
+        self._check_frames()
+        if isinstance(self._parsed, Update | Delete | MergeInto | Other):
+            self._check_syntax()
+        if isinstance(self._parsed, Other):
+            raise Misuse(f"{self._what} is none of the statements that pyomid performs: {_SUPPORTED}")
+
+    def _check_frames(self) -> None:
+        used = {token.name for token in self._part.tokens if token.kind is Kind.FRAME}
+        for name in sorted(used):
+            if name not in self._frames:
+                known = near(name, self._frames)
+                raise Misuse(f"the SQL statement names a frame {{{name}}}, and none was given{known}")
+        unused = sorted(set(self._frames) - used)
+        if unused:
+            raise Misuse(f"a frame {unused[0]!r} was given, but the SQL statement has no {{{unused[0]}}}")
+
+    def _check_syntax(self) -> None:
+        """`Misuse` if Spark's parser refuses the statement. EXPLAIN parses it, and performs nothing."""
+        frames = (token for token in self._part.tokens if token.kind is Kind.FRAME)
+        edits = [Edit(token.start, token.end, quoted(token.name)) for token in frames]
+        text = edited(self._text, edits, self._part.start, self._part.end)
+        with refusals(f"{self._what} cannot be read"):
+            if is_connect(self._session):
+                self._session.sql(f"EXPLAIN {text}")
+            else:
+                session: Any = self._session
+                session._jsparkSession.sessionState().sqlParser().parsePlan(text)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the statement needs a transaction."""
+        return isinstance(self._parsed, Insert | Update | Delete | MergeInto | CreateTable | DropTable)
+
+    def perform(self, tx: SparkTransaction) -> Any:
+        """Perform the statement in the transaction; return what its builder returns."""
+        match self._parsed:
+            case Insert() as insert:
+                return self._insert(tx, insert)
+            case Update(table, name, values, where):
+                return tx.update_named(self._known(tx, table), name, where, values)
+            case Delete(table, name, where):
+                return tx.delete_named(self._known(tx, table), name, where)
+            case MergeInto() as merge:
+                return self._merge(tx, merge)
+            case CreateTable() as create:
+                return self._create(tx, create)
+            case DropTable(table, if_present):
+                return self._drop(tx, self._known(tx, table), if_present=if_present)
+        return self.answer(tx)
+
+    def answer(self, reads: Reads) -> DataFrame:
+        """Return the rows of a statement that changes nothing."""
+        match self._parsed:
+            case Query() as query:
+                return self._frame(reads, query, alone=True)
+            case DescribeTable(table):
+                return self._describe(reads, self._known(reads, table))
+            case ShowTables(pattern):
+                return self._show(reads, pattern)
+        raise AssertionError(self._parsed)
+
+    # Queries
+
+    def _frame(self, reads: Reads, query: Query, *, alone: bool = False) -> DataFrame:
+        """Return the lazy result of a query. `alone`: `Misuse` if it names no table of the database and no frame."""
+        known, mentions = self._tables(reads), [token for part in query.parts for token in self._mentions(part)]
+        tables = {token: table for token in mentions if (table := self._named(token.name, known)) is not None}
+        frames = [token for part in query.parts for token in part.tokens if token.kind is Kind.FRAME]
+        if alone and not tables and not frames:
+            nearest = near(mentions[0].name, known) if mentions else ""
+            raise Misuse(f"{self._what} names no table of the database{nearest}: use spark.sql")
+        named, edits, definitions, places = dict[str, Any](), list[Edit](), list[str](), dict[str, str]()
+        for table in dict.fromkeys(tables.values()):
+            where = _where_alone(query, [token for token in tables if tables[token] == table])
+            definitions.append(f"{_escaped(quoted(table))} AS (SELECT * FROM {{omid_{len(named)}}})")
+            named[f"omid_{len(named)}"] = reads.read_bounded(table, where)
+        for token in frames:
+            if token.name not in places:
+                places[token.name] = f"omid_{len(named)}"
+                named[places[token.name]] = _spark_frame(reads.session, self._frames[token.name], token.name)
+            edits.append(Edit(token.start, token.end, self._placed(query, token, f"{{{places[token.name]}}}")))
+
+        def text_of(part: Part) -> str:
+            return edited(self._text, edits, part.start, part.end, escape=bool(named))
+
+        body = text_of(query.part)
+        if len(query.part.tokens) == 1:
+            body = f"SELECT * FROM {body}"
+        if query.ctes is not None:
+            body = f"{text_of(query.ctes)} (\n{body}\n)"
+        with_tables = f"WITH {', '.join(definitions)} " if definitions else ""
+        with refusals(self._what):
+            return reads.session.sql(f"{with_tables}(\n{body}\n)", **named)
+
+    def _mentions(self, part: Part) -> Iterator[Token]:
+        """Yield the names that may be tables. `Misuse` if a table may be named by an expression."""
+        for number, token in enumerate(part.tokens):
+            if part.has(number, "IDENTIFIER ("):
+                raise Misuse(f"{self._what}: IDENTIFIER in a query is not supported: name the table in FROM")
+            if token.is_name and _is_place(part, number) and not any(part.has(number + 1, sign) for sign in ".("):
+                yield token
+
+    def _placed(self, query: Query, token: Token, parameter: str) -> str:
+        """Return the text that stands for a frame in a query."""
+        part = next(part for part in query.parts if token in part.tokens)
+        number = part.tokens.index(token)
+        if not _is_place(part, number):
+            raise Misuse(f"{self._what}: the frame {token.text} is not in the place of a table")
+        return parameter if part.has(number - 1, "TABLE") else f"({parameter} AS {quoted(token.name)})"
+
+    # Changes
+
+    def _insert(self, tx: SparkTransaction, insert: Insert) -> Any:
+        table = self._known(tx, insert.table)
+        info = tx.writable(table)
+        frame = self._frame(tx, insert.query)
+        if not insert.by_name:
+            names = [column.name for column in schema_of(info).columns]
+            if insert.columns is not None:
+                names = list(select_columns(table, schema_of(info), insert.columns, any_case=any_case(tx.session)))
+            if len(frame.columns) != len(names):
+                raise Misuse(
+                    f"{self._what}: {len(frame.columns)} values for {len(names)} columns ({', '.join(names)}); name "
+                    f"the columns: INSERT INTO {table} (…) …"
+                )
+            frame = frame.toDF(*names)
+        mode = "overwrite" if insert.overwrite else "append"
+        # The frame reads the statement's tables at this transaction's snapshot, so it is not a stale read.
+        # A null keeps what is stored, as a column that is not named does: a view's INSERT cannot tell the two apart.
+        return tx.write(_fitting(frame, info, self._what), table, mode=mode, nulls="keep")
+
+    def _merge(self, tx: SparkTransaction, statement: MergeInto) -> Any:
+        table = self._known(tx, statement.table)
+        source = rows_given(tx.session, self._source(tx, statement), f"the source of the merge into {table!r}")
+        merge = Merge(tx, source, table, statement.on, None, "refuse", (statement.source_name, statement.name))
+        for when in statement.whens:
+            merge = _with_clause(merge, when)
+        return merge.merge()
+
+    def _source(self, tx: SparkTransaction, statement: MergeInto) -> Any:
+        source = statement.source
+        if isinstance(source, Query):
+            return self._frame(tx, source)
+        return self._frames[source.name]
+
+    # Tables
+
+    def _create(self, tx: SparkTransaction, create: CreateTable) -> None:
+        table, conn = self._known(tx, create.table), tx.connection
+        if table_or_none(conn, table) is not None:
+            if create.if_missing:
+                return
+            raise Misuse(f"{self._what}: table {table!r} already exists", table=table)
+        text = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in create.types.items())
+        with refusals(self._what):
+            struct = tx.session.sql(f"SELECT {text}").schema
+        for field in struct.fields:
+            _check_kept(field.dataType, f"{self._what}: column {field.name!r}")
+        prepared_table(conn, table, fields_of(struct), WriteOptions(row_key=tuple(map(RowKeyPart, create.key))), None)
+
+    def _drop(self, tx: SparkTransaction, table: str, *, if_present: bool) -> None:
+        if table_or_none(tx.connection, table) is None and if_present:
+            return
+        tx.connection.table(table)
+        drop_table(tx.connection.deployment, table)
+
+    def _describe(self, reads: Reads, table: str) -> DataFrame:
+        schema = schema_of(reads.connection.table(table))
+        places = {
+            part.name: f"row key {number}{' desc' if part.descending else ''}"
+            for number, part in enumerate(schema.row_key, 1)
+        }
+        rows = [(each.name, _type_text(each.spark_type), places.get(each.name)) for each in schema.columns]
+        return reads.session.createDataFrame(rows, "col_name string, data_type string, comment string")
+
+    def _show(self, reads: Reads, pattern: str) -> DataFrame:
+        patterns = [each.strip().lower() for each in pattern.split("|")]
+        names = [name for name in self._tables(reads) if any(fnmatch.fnmatchcase(name.lower(), p) for p in patterns)]
+        rows = [("", name, False) for name in names]
+        return reads.session.createDataFrame(rows, "namespace string, tableName string, isTemporary boolean")
+
+    def _tables(self, reads: Reads) -> list[str]:
+        return [info.name for info in user_tables(reads.connection.deployment.catalog)]
+
+    def _named(self, name: str, known: Sequence[str]) -> str | None:
+        """Return the table of this name, with the session's rule for case; None if there is none."""
+        return column_named(name, known, f"{self._what}: the database", any_case=any_case(self._session))
+
+    def _known(self, reads: Reads, name: str) -> str:
+        """Return the table of this name, or the name as it is."""
+        return self._named(name, self._tables(reads)) or name
+
+
+def _check_given(text: Any, args: Any) -> None:
+    if not isinstance(text, str):
+        raise MisuseType(f"a SQL statement is a string, not {text!r}")
+    if args is not None and not isinstance(args, Mapping):
+        raise MisuseType(f"args is a mapping from names to values, not {args!r}")
+    for each in (text, *(args or {}), *(args or {}).values()):
+        if isinstance(each, str) and any("\ud800" <= character <= "\udfff" for character in each):
+            raise Misuse(f"the SQL text {each!r} has half of a surrogate pair, which is not Unicode", value=each)
+
+
+def _is_place(part: Part, number: int) -> bool:
+    """Whether a table may be named at this token."""
+    return len(part.tokens) == 1 or any(part.has(number - 1, word) for word in _BEFORE_TABLE)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _where_alone(query: Query, mentions: Sequence[Token]) -> str | None:
+    """Return the text of the WHERE clause of a query that reads this table once, and nothing else, if it may bound the
+    keys to read: it calls no function, and qualifies no column. Else None."""
+    part = query.part
+    selects = [number for number in range(len(part.tokens)) if part.has(number, "SELECT")]
+    if len(mentions) != 1 or selects != [0] or query.ctes is not None:
+        return None
+    top = list(part.top())
+    begin = next((number for number in top if part.has(number, "FROM")), -2) + 1
+    if part.tokens[begin] != mentions[0] or any(token.text == "|" for token in part.tokens):
+        return None
+    begin += 1
+    begin += part.has(begin, "AS")
+    begin += not part.has(begin, "WHERE")
+    if not part.has(begin, "WHERE"):
+        return None
+    end = next((n for n in top if n > begin and any(part.has(n, word) for word in _AFTER_WHERE)), len(part.tokens))
+    where = Part(part.whole, part.tokens[begin + 1 : end])
+    for number, token in enumerate(where.tokens):
+        is_call = token.is_name and where.has(number + 1, "(") and not any(map(token.is_, _BEFORE_PARENTHESIS))
+        if is_call or token.text in (".", "["):
+            return None
+    return where.text or None
+
+
+def _with_clause(merge: Merge, when: When) -> Merge:
+    """Return the merge with one more clause."""
+    if when.action == "INSERT":
+        inserting = merge.whenNotMatched(when.condition)
+        return inserting.insertAll() if when.values is None else inserting.insert(when.values)
+    changing = merge.whenMatched(when.condition) if when.matched else merge.whenNotMatchedBySource(when.condition)
+    if when.action == "DELETE":
+        return changing.delete()
+    if when.values is not None:
+        return changing.update(when.values)
+    if isinstance(changing, WhenMatched):
+        return changing.updateAll()
+    raise AssertionError(when)
+
+
+def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
+    rows = rows_given(spark, given, f"the frame {{{name}}}")
+    return rows if hasattr(rows, "createOrReplaceTempView") else spark.createDataFrame(rows)
+
+
+def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
+    """Return the frame with values cast to their columns' types where that loses nothing."""
+    schema = schema_of(info)
+    types = {field.name: field.dataType for field in struct_of(schema, [c.name for c in schema.columns]).fields}
+    fields = frame.schema.fields
+    if not any(field.name in types and field.dataType != types[field.name] for field in fields):
+        return frame
+    return frame.select(
+        *(
+            fitted(f.col(quoted(each.name)), each.dataType, types[each.name], what, each.name).alias(each.name)
+            if each.name in types
+            else f.col(quoted(each.name))
+            for each in fields
+        )
+    )
+
+
+def _check_kept(kind: DataType, what: str) -> None:
+    """`Misuse` if a type declares something inside that no column keeps."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            if not field.nullable:
+                raise Misuse(f"{what}: NOT NULL of field {field.name!r} is not supported: values may always be null")
+            if "comment" in field.metadata:
+                raise Misuse(f"{what}: COMMENT of field {field.name!r} is not supported")
+            _check_kept(field.dataType, what)
+    elif isinstance(kind, ArrayType):
+        _check_kept(kind.elementType, what)
+    elif isinstance(kind, MapType):
+        _check_kept(kind.keyType, what)
+        _check_kept(kind.valueType, what)
+
+
+def _type_text(spark_type: str) -> str:
+    """Return a stored type as Spark's `simpleString`."""
+    text = spark_type if spark_type.startswith("{") else json.dumps(spark_type)
+    return str(_parse_datatype_json_string(text).simpleString())
