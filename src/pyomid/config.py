@@ -136,6 +136,16 @@ class Settings(CommonSettings):
     """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
     `zookeeper` (a znode)."""
 
+    zk_namespace: str = "omid"
+    """HBase: ZooKeeper's namespace of the TSO's lease and address, Omid's option of this name: `omid` is `/omid`."""
+
+    commit_table_name: str = "OMID_COMMIT_TABLE"
+    """HBase: the commit table, Omid's option of this name. pyomid's own tables lie in its HBase namespace, which holds
+    one database."""
+
+    timestamp_table_name: str = "OMID_TIMESTAMP_TABLE"
+    """HBase: the table with the timestamp ceiling, `tableName` of Omid's timestamp storage."""
+
     durability: str = "table"
     """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
     memory of the log's replicas. `fsync`: on their disks, at the cost of a disk flush per write."""
@@ -362,6 +372,20 @@ _CHOICES: Final = {
 }
 """The values of options that accept one of a few words."""
 
+_HBASE_TABLE: Final = (
+    re.compile(r"(?:\w+:)?(?!PYOMID_)\w[\w.-]*", re.ASCII),
+    "a table of HBase, [NAMESPACE:]NAME, where NAME does not begin with PYOMID_",
+)
+_PATTERNS: Final = {
+    "zk_namespace": (
+        re.compile(r"(?!\.)[\w.-]+(?:/(?!\.)[\w.-]+)*", re.ASCII),
+        "a path of znodes, without / at its ends",
+    ),
+    "commit_table_name": _HBASE_TABLE,
+    "timestamp_table_name": _HBASE_TABLE,
+}
+"""Of options that accept names: the pattern, and what it means."""
+
 _OF_HBASE: Final = tuple(
     option.name for option in fields(Settings) if option.name not in CommonSettings.__dataclass_fields__
 )
@@ -380,6 +404,9 @@ def _check(name: str, value: object) -> None:
         _check_text(f"option {camel_case(name)}={value!r}", value)
         if name == "retention" and value:
             duration_s(value)
+        if name in _PATTERNS and not _PATTERNS[name][0].fullmatch(value):
+            what = _PATTERNS[name][1]
+            raise Misuse(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)
         if name in _CHOICES and value not in _CHOICES[name]:
             known = ", ".join(_CHOICES[name])
             near = difflib.get_close_matches(value.lower(), _CHOICES[name], n=1)

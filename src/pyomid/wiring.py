@@ -117,12 +117,13 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
             return TsoStores(commit_table, leader_state, catalog, changed_ms=leader_state.changed_ms()), close
         case HBaseAddress(quorum, znode):
-            from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase
+            from pyomid.storage.hbase.deployment import check_database, claim_database, hbase_options, open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=hbase_options(settings))
 
             def check() -> None:
                 check_database(database.cluster)
+                claim_database(database.cluster)
                 database.ceiling.read()  # a standby with another option `ceiling` could not take over
 
             stores = TsoStores(

@@ -167,11 +167,11 @@ class TestLease:
 
     @pytest.fixture
     def namespace(self, table_name: str) -> str:
-        return f"/test-{table_name}"
+        return f"test-{table_name}"
 
     def candidate(self, hbase: HBaseServer, namespace: str, period_s: float = 1.0) -> LeaderLease:
-        zookeeper = ZooKeeper(hbase.quorum)
-        return LeaderLease(zookeeper, "127.0.0.1:1", clock=boot_clock, period_s=period_s, namespace=namespace)
+        zookeeper = ZooKeeper(hbase.quorum, namespace=namespace)
+        return LeaderLease(zookeeper, "127.0.0.1:1", clock=boot_clock, period_s=period_s)
 
     def test_of_many_candidates_one_leads(self, hbase: HBaseServer, namespace: str) -> None:
         candidates = [self.candidate(hbase, namespace, 60.0) for _ in range(4)]

@@ -38,7 +38,7 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_bytes,
     timestamp_of,
 )
-from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
+from pyomid.storage.hbase.coordination import parse_address
 from pyomid.storage.hbase.leader_state import CEILING_ZNODE
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
@@ -91,7 +91,7 @@ def ids_of(*qualifiers: bytes, row: bytes) -> tuple[int, ...]:
 
 TABLES = (table_id(TABLE),)
 DELETE_FAMILY = 14
-CEILING_BELOW_OMID_S_NAMESPACE = f"{NAMESPACE}{CEILING_ZNODE}"
+CEILING_BELOW_OMID_S_NAMESPACE = f"/omid{CEILING_ZNODE}"
 
 
 class TestWire:

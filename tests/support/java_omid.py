@@ -18,6 +18,7 @@ from typing import Final
 from java_tools import OMID, compile_sources
 from pyomid.cli.hbase import class_path, java, join
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase.codec.layout import SystemNames
 
 _START_S_MAX: Final = 180.0
 _SOURCES: Final = Path(__file__).parents[1] / "hbase" / "java"
@@ -29,16 +30,19 @@ leaseModule: !!org.apache.omid.tso.VoidLeaseManagementModule [ ]
 """
 
 _HBASE_MODULES: Final = """\
-commitTableStoreModule: !!org.apache.omid.committable.hbase.DefaultHBaseCommitTableStorageModule [ ]
+commitTableStoreModule: !!org.apache.omid.committable.hbase.DefaultHBaseCommitTableStorageModule
+    tableName: "{commit_table}"
 timestampStoreModule: {timestamps}
 leaseModule: {lease}
 """
 
-_TIMESTAMPS_IN_HBASE: Final = "!!org.apache.omid.timestamp.storage.DefaultHBaseTimestampStorageModule [ ]"
+_TIMESTAMPS_IN_HBASE: Final = """!!org.apache.omid.timestamp.storage.DefaultHBaseTimestampStorageModule
+    tableName: "{timestamp_table}"
+"""
 
 _TIMESTAMPS_IN_ZOOKEEPER: Final = """!!org.apache.omid.timestamp.storage.DefaultZKTimestampStorageModule
     zkCluster: "127.0.0.1:{port}"
-    namespace: "omid"
+    namespace: "{namespace}"
 """
 
 _NO_LEASE: Final = "!!org.apache.omid.tso.VoidLeaseManagementModule [ ]"
@@ -48,7 +52,7 @@ _ZOOKEEPER_LEASE: Final = """!!org.apache.omid.tso.HALeaseManagementModule
     tsoLeasePath: "/tso-lease"
     currentTsoPath: "/current-tso"
     zkCluster: "127.0.0.1:{port}"
-    zkNamespace: "omid"
+    zkNamespace: "{namespace}"
 """
 
 
@@ -74,6 +78,7 @@ class JavaTso:
         heap_mb: int = 512,
         lease_s: float | None = None,
         ceiling_in_zookeeper: bool = False,
+        names: SystemNames = SystemNames(),  # noqa: B008 - immutable
     ) -> None:
         """`lease_s`: elected through ZooKeeper, in Omid's znodes. The timestamp ceiling is in HBase by default."""
         self.folder = folder
@@ -82,13 +87,16 @@ class JavaTso:
         self._heap_mb = heap_mb
         lease = _NO_LEASE
         if lease_s is not None:
-            lease = _ZOOKEEPER_LEASE.format(lease_ms=int(lease_s * 1000), port=zookeeper_port)
-        timestamps = _TIMESTAMPS_IN_HBASE
+            lease = _ZOOKEEPER_LEASE.format(
+                lease_ms=int(lease_s * 1000), port=zookeeper_port, namespace=names.zookeeper_namespace
+            )
+        timestamps = _TIMESTAMPS_IN_HBASE.format(timestamp_table=names.timestamp_table)
         if ceiling_in_zookeeper:
-            timestamps = _TIMESTAMPS_IN_ZOOKEEPER.format(port=zookeeper_port)
+            timestamps = _TIMESTAMPS_IN_ZOOKEEPER.format(port=zookeeper_port, namespace=names.zookeeper_namespace)
         modules = _MEMORY_MODULES
         if zookeeper_port is not None:
-            modules = _HBASE_MODULES.format(lease=lease, timestamps=timestamps)
+            modules = _HBASE_MODULES.format(lease=lease, timestamps=timestamps, commit_table=names.commit_table)
+        self._announced = f"/{names.zookeeper_namespace}/current-tso"
         self._settings = (
             f"networkIfaceName: lo\nport: {self.port}\nwaitStrategy: {wait_strategy}\n"
             f"conflictMapSize: {conflict_map_entries}\ntimestampType: INCREMENTAL\n"
@@ -137,7 +145,7 @@ class JavaTso:
         while time.monotonic() < end_s:
             if self._process is None or self._process.poll() is not None:
                 raise Unavailable(f"the Java TSO ended; its log is {self.folder / 'log'}")
-            address, _, epoch = read_znode(self._zookeeper_port, "/omid/current-tso").decode().partition("#")
+            address, _, epoch = read_znode(self._zookeeper_port, self._announced).decode().partition("#")
             if address.endswith(f":{self.port}") and int(epoch) > newer_than:
                 return int(epoch)
             time.sleep(0.1)
@@ -170,12 +178,16 @@ def read_znode(zookeeper_port: int, path: str) -> bytes:
         client.close()
 
 
-def make_omid_tables(folder: Path, zookeeper_port: int, *, regions: int = 16) -> None:
+def make_omid_tables(folder: Path, zookeeper_port: int, *, regions: int = 16, names: SystemNames | None = None) -> None:
     """Commit table and timestamp table as Apache Omid's own tool makes them."""
     folder.mkdir(parents=True, exist_ok=True)
     write_client_site(folder, zookeeper_port)
     tool = "org.apache.omid.tools.hbase.OmidTableManager"
-    for arguments in (("commit-table", "-numRegions", str(regions)), ("timestamp-table",)):
+    commits, timestamps = ["commit-table", "-numRegions", str(regions)], ["timestamp-table"]
+    if names is not None:
+        commits += ["-tableName", names.commit_table]
+        timestamps += ["-tableName", names.timestamp_table]
+    for arguments in (commits, timestamps):
         process = _spawn(folder, tool, *arguments, heap_mb=128)
         if process.wait(timeout=_START_S_MAX):
             raise Unavailable(f"OmidTableManager failed with {process.returncode}; its log is {folder / 'log'}")
@@ -196,6 +208,7 @@ class JavaClient:
         sources: Path = _SOURCES,
         main: str = "org.apache.omid.transaction.OmidClient",
         stores: tuple[str, str, str] | None = None,
+        names: SystemNames | None = None,
     ) -> None:
         """`stores`: TLS with the TSO, by a trust store, a key store ("-": none), and the password of both."""
         classes = compile_sources(sources, OMID)
@@ -209,6 +222,8 @@ class JavaClient:
         )
         if stores is not None:
             self.ask("trust", *stores)
+        if names is not None:
+            self.ask("names", names.zookeeper_namespace, names.commit_table)
         kind, address = ("DIRECT", tso) if tso else ("HA", f"127.0.0.1:{zookeeper_port}")
         self.ask("open", "127.0.0.1", str(zookeeper_port), kind, address, level)
 

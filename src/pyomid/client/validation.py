@@ -64,7 +64,7 @@ def check_table_name(name: object) -> str:
             "letter, a digit or '_'",
             value=name,
         )
-    if name.upper().startswith(SYSTEM_PREFIXES):
+    if name.rpartition(":")[2].upper().startswith(SYSTEM_PREFIXES):
         raise Misuse(
             f"table name {name!r} begins with {' or '.join(SYSTEM_PREFIXES)}, which is reserved for system tables",
             value=name,

@@ -53,6 +53,9 @@ public final class OmidClient {
     private final Map<String, TTable> tables = new HashMap<>();
     /** Before "open": TLS with the TSO; trust store, key store ("-" for none), and the password of both. */
     private String[] stores;
+    /** Before "open": a namespace in ZooKeeper and a commit table other than Omid's defaults. */
+    private String namespace = "";
+    private String commitTable;
     private Connection connection;
     private HBaseTransactionManager manager;
     private HBaseTransactionManager dying;
@@ -83,6 +86,7 @@ public final class OmidClient {
     private String answer(String[] words) throws Exception {
         switch (words[0]) {
             case "open": return open(words[1], Integer.parseInt(words[2]), words[3], words[4], words[5]);
+            case "names": return names(words);
             case "trust": return trust(words);
             case "create": return create(words[1], words[2]);
             case "begin": return begin(words[1], words.length > 2 && words[2].equals("dying"));
@@ -99,6 +103,12 @@ public final class OmidClient {
             case "shadow": return hex(CellUtils.addShadowCellSuffixPrefix(bytes(words[1])));
             default: throw new IllegalArgumentException("unknown request " + words[0]);
         }
+    }
+
+    private String names(String[] words) {
+        namespace = words[1];
+        commitTable = words[2];
+        return "";
     }
 
     private String trust(String[] words) {
@@ -124,6 +134,10 @@ public final class OmidClient {
         conf.setConnectionType(OmidClientConfiguration.ConnType.valueOf(kind));
         conf.setConnectionString(address);
         conf.setConflictAnalysisLevel(OmidClientConfiguration.ConflictDetectionLevel.valueOf(level));
+        if (!namespace.isEmpty()) {
+            conf.getOmidClientConfiguration().setZkNamespace(namespace);
+            conf.setCommitTableName(commitTable);
+        }
         conf.setRequestTimeoutInMs(2000);
         conf.setReconnectionDelayInSecs(1);
         conf.setRetryDelayInMs(300);

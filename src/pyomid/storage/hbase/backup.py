@@ -45,7 +45,6 @@ from pyomid.errors import ConflictError, Corruption, Misuse, OmidError, Snapshot
 from pyomid.protocol.hashing import table_id
 from pyomid.storage.hbase.catalog import HBaseCatalog, decode_entry, encode_entry
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_TABLE
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.meta_cells import MetaCells
@@ -145,12 +144,12 @@ class HBaseBackup:
     """Takes backups of one database. Tests with several databases on one cluster name the tables."""
 
     def __init__(
-        self, cluster: Cluster, leader_state: HBaseLeaderState, catalog: HBaseCatalog, *, commits: str = COMMIT_TABLE
+        self, cluster: Cluster, leader_state: HBaseLeaderState, catalog: HBaseCatalog, *, commits: str = ""
     ) -> None:
         self._cluster = cluster
         self._leader_state = leader_state
         self._catalog = catalog
-        self._commits = commits
+        self._commits = commits or cluster.names.commit_table
         self._admin = Admin(cluster)
         self._cells = MetaCells(cluster, table=leader_state.table)
 

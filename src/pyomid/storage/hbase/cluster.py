@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.codec.batches import ScanBlock
+from pyomid.storage.hbase.codec.layout import SystemNames
 from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
@@ -71,6 +72,7 @@ class Cluster:
         call_s_max: float = 20.0,
         durability: Durability = Durability.TABLE,
         tls: ssl.SSLContext | None = None,
+        names: SystemNames | None = None,
     ) -> None:
         """`handshake`: by default simple authentication as `user`. `deadline_s` limits each operation, `call_s_max`
         each of its calls."""
@@ -78,12 +80,16 @@ class Cluster:
         self.handshake = handshake or SimpleHandshake(user)
         self.deadline_s = deadline_s
         self.call_s_max = call_s_max
-        self.operations = RegionOperations(LocationCache(), durability=durability)
+        self.operations = RegionOperations(LocationCache(), durability=durability, names=names or SystemNames())
         self.tls = tls
         self._closed = False
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._attempts: dict[tuple[Address, str], _SharedAttempt] = {}
         self._guard = ProcessGuard("HBase client")
+
+    @property
+    def names(self) -> SystemNames:
+        return self.operations.names
 
     def budget(self, what: str, deadline_s: float | None = None) -> Budget:
         return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)

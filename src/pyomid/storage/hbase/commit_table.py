@@ -20,7 +20,6 @@ from pyomid.storage.hbase.codec.layout import (
     BUCKETS,
     COMMIT_FAMILY,
     COMMIT_QUALIFIER,
-    COMMIT_TABLE,
     MARK_QUALIFIER,
     MARK_VALUE,
     commit_of_value,
@@ -54,6 +53,7 @@ _DELETE_ROWS_MAX = 4000
 class HBaseCommitTable(CommitTable):
     """See `ports.CommitTable`.
 
+    `table`: the cluster's commit table by default.
     `others_seal`: Java clients that call fence(), or low-latency readers, may seal starts of the current epoch. Then
     `put` reads the invalidation markers of its rows before it returns (R2).
     `leader_state`: `submit` and `lookup_then_watermarks` read it after the entries, in the same call.
@@ -63,12 +63,12 @@ class HBaseCommitTable(CommitTable):
         self,
         cluster: Cluster,
         *,
-        table: str = COMMIT_TABLE,
+        table: str = "",
         others_seal: bool = False,
         leader_state: HBaseLeaderState | None = None,
     ) -> None:
         self._cluster = cluster
-        self._table = table
+        self._table = table = table or cluster.names.commit_table
         self._leader_state = leader_state
         self._others_seal = others_seal
         self._on_loop: LoopClient | None = None

@@ -1,4 +1,5 @@
-"""Leader election in a cluster, and the leader's address: the TSO that holds the lease in Omid's znodes leads.
+"""Leader election in a cluster, and the leader's address: the TSO that holds the lease in Omid's znodes leads. They are
+below `/omid`, or another namespace (option `zkNamespace`).
 
     /omid/tso-lease      its *version* is the lease: the leader renews it by a compare-and-set write
     /omid/current-tso    host:port#epoch, written by the leader once it may serve
@@ -30,6 +31,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,7 +43,6 @@ from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 log = logging.getLogger(__name__)
 
-NAMESPACE: Final = "/omid"
 LEASE_S: Final = 10.0
 """Apache Omid's default."""
 
@@ -64,14 +65,13 @@ class LeaderLease:
         *,
         clock: Clock,
         period_s: float = LEASE_S,
-        namespace: str = NAMESPACE,
     ) -> None:
         self.period_s = period_s
         self._zookeeper = zookeeper
         self._address = address
         self._clock = clock
-        self._lease_path = f"{namespace}/tso-lease"
-        self._address_path = f"{namespace}/current-tso"
+        self._lease_path = f"{zookeeper.namespace}/tso-lease"
+        self._address_path = f"{zookeeper.namespace}/current-tso"
         self._name = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}".encode()
         self._version = -1
         self._until_s = 0.0
@@ -198,9 +198,9 @@ class AnnouncedTso:
         return f"{self.host}:{self.port}"
 
 
-def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTso:
+def find_tso(zookeeper: ZooKeeper) -> AnnouncedTso:
     """Return the TSO that clients should use now; `Unavailable` if none has announced itself."""
-    path = f"{namespace}/current-tso"
+    path = f"{zookeeper.namespace}/current-tso"
     try:
         content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
     except NoNodeError:
@@ -214,10 +214,10 @@ def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTs
     return AnnouncedTso(*parse_address(content))
 
 
-def has_other_leader(zookeeper: ZooKeeper, known: AnnouncedTso, *, namespace: str = NAMESPACE) -> bool:
+def has_other_leader(zookeeper: ZooKeeper, known: AnnouncedTso) -> bool:
     """Return whether ZooKeeper announces another TSO than `known`. False if ZooKeeper does not answer at once."""
     try:
-        content, _ = zookeeper.ask("get", f"{namespace}/current-tso", answer_s=_CHECK_S_MAX)
+        content, _ = zookeeper.ask("get", f"{zookeeper.namespace}/current-tso", answer_s=_CHECK_S_MAX)
         return bool(content) and AnnouncedTso(*parse_address(content)) != known
     except (KazooException, OmidError):
         return False
@@ -232,15 +232,32 @@ def parse_address(content: bytes) -> tuple[str, int, int]:
     return host, int(port), int(epoch)
 
 
+OWNER_ZNODE: Final = "pyomid-database"
+"""Below the namespace; its content is a database's id."""
+
+
+def claim_namespace(zookeeper: ZooKeeper, database_id: bytes) -> bytes:
+    """Return the id of the database that the namespace belongs to: this one, if it had none."""
+    path = f"{zookeeper.namespace}/{OWNER_ZNODE}"
+    try:
+        with suppress(NodeExistsError):
+            zookeeper.ask("create", path, database_id.hex().encode(), makepath=True)
+        return bytes.fromhex(zookeeper.ask("get", path)[0].decode())
+    except KazooException as error:
+        raise Unavailable(f"ZooKeeper {zookeeper.quorum} did not answer for {path}: {error!r}") from error
+    except ValueError as error:
+        raise Corruption(f"the znode {path} does not hold a database's id") from error
+
+
 _CHECK_INTERVAL_S: Final = 1.0
 
 
 class UpkeepTurn:
     """One process's candidacy for the upkeep `name`. It owns `zookeeper`; `release` ends that session."""
 
-    def __init__(self, zookeeper: ZooKeeper, name: str, *, namespace: str = NAMESPACE) -> None:
+    def __init__(self, zookeeper: ZooKeeper, name: str) -> None:
         self._zookeeper = zookeeper
-        self._path = f"{namespace}/pyomid-upkeep/{name}"
+        self._path = f"{zookeeper.namespace}/pyomid-upkeep/{name}"
         self._name = f"{socket.gethostname()}:{os.getpid()}".encode()
 
     def acquire(self, stop: threading.Event) -> bool:

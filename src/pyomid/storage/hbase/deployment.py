@@ -1,7 +1,8 @@
 """One database in HBase: its system tables, the ports that `wiring` opens over one client, and delegation tokens.
 
 `pyomid init` creates the tables. The commit table and the timestamp table are the same as those that Apache Omid's own
-tool creates; PYOMID_META is pyomid's own.
+tool creates, under these or other names (`SystemNames`); PYOMID_META is pyomid's own. One HBase namespace holds one
+database.
 
 Delegation tokens from HBase authenticate this client's user on machines without Kerberos. HBase stores no tokens: it
 verifies their signature until they expire (`hbase.auth.token.max.lifetime`, seven days by default), and cannot renew
@@ -27,17 +28,17 @@ from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
-    COMMIT_TABLE,
     META_FAMILY,
     META_TABLE,
     TIMESTAMP_FAMILY,
-    TIMESTAMP_TABLE,
     WATERMARK_FAMILY,
+    SystemNames,
     commit_table_splits,
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.coordination import OWNER_ZNODE, claim_namespace
 from pyomid.storage.hbase.kerberos import Kerberos, KerberosOptions
-from pyomid.storage.hbase.leader_state import ChosenCeiling, HBaseLeaderState, chosen_ceiling
+from pyomid.storage.hbase.leader_state import OWNER_ROW, ChosenCeiling, HBaseCeiling, HBaseLeaderState, chosen_ceiling
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.locations import META_TABLE as REGIONS_TABLE
 from pyomid.storage.hbase.regions.operations import RegionOperations
@@ -84,6 +85,7 @@ class HBaseDatabase:
 class HBaseOptions:
     """The options of a deployment, named as in URLs (`config.Settings`)."""
 
+    names: SystemNames = SystemNames()  # noqa: RUF009 - immutable
     ceiling: str = "hbase"
     durability: str = "table"
     others_seal: bool = False
@@ -113,35 +115,72 @@ def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOpti
 
 def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
     """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
-    admin = Admin(cluster)
+    admin, state = Admin(cluster), HBaseLeaderState(cluster)
     made = []
     for descriptor, splits in (
         (TableDescriptor(META_TABLE, (FamilyDescriptor(META_FAMILY, 1),)), []),
         (
-            TableDescriptor(COMMIT_TABLE, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))),
+            TableDescriptor(
+                cluster.names.commit_table, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
+            ),
             commit_table_splits(commit_table_regions),
         ),
-        (TableDescriptor(TIMESTAMP_TABLE, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
+        (TableDescriptor(cluster.names.timestamp_table, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
     ):
         if admin.create_table(descriptor, splits):
-            made.append(descriptor.name)
-    HBaseLeaderState(cluster).database_id()  # so that clients tell its TSO from another database's
+            made.append(cluster.names.physical(descriptor.name))
+        if descriptor.name == META_TABLE:
+            state.keep_names()  # or refuse, before a table of a wrong name is created
+            state.database_id()  # so that clients tell its TSO from another database's
     return made
 
 
 def check_database(cluster: Cluster) -> None:
     """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
     HBase. Waits for an HBase that is starting."""
-    if missing := cluster.missing_tables(sorted((META_TABLE, COMMIT_TABLE))):
+    names = cluster.names
+    missing = [names.physical(table) for table in cluster.missing_tables(sorted((META_TABLE, names.commit_table)))]
+    if names.physical(META_TABLE) not in missing:
+        HBaseLeaderState(cluster).check_names()
+    if missing:
         raise UnknownTable(
             f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
             table=missing[0],
         )
 
 
+def claim_database(cluster: Cluster) -> None:
+    """For a TSO before it leads: raise `Misuse` if another database has its timestamp table or ZooKeeper namespace. Two
+    TSOs would wait for each other, or hand out one range of timestamps twice."""
+    own = HBaseLeaderState(cluster).database_id()
+    names = cluster.names
+    for owner, place, option, way_out in (
+        (
+            HBaseCeiling(cluster).claim(own),
+            f"table {names.timestamp_table}",
+            "timestampTableName",
+            f"in HBase's shell: deleteall '{names.timestamp_table}', '{OWNER_ROW.decode()}'",
+        ),
+        (
+            claim_namespace(cluster.zookeeper, own),
+            f"ZooKeeper's namespace {cluster.zookeeper.namespace}",
+            "zkNamespace",
+            f"in ZooKeeper's zkCli: delete {cluster.zookeeper.namespace}/{OWNER_ZNODE}",
+        ),
+    ):
+        if owner != own:
+            raise Misuse(
+                f"{place} belongs to the database {owner.hex()[:8]}, not to {own.hex()[:8]}, the one of this URL: give "
+                f"this database its own by the option {option}, before its first TSO; or, if the other one is gone, "
+                f"{way_out}",
+                database=owner.hex(),
+            )
+
+
 def hbase_options(settings: Settings) -> HBaseOptions:
     """Return the options of a URL. `Misuse` if an option lacks another one that it needs."""
     return HBaseOptions(
+        SystemNames(settings.commit_table_name, settings.timestamp_table_name, settings.zk_namespace),
         settings.ceiling,
         settings.durability,
         settings.others_seal,
@@ -192,6 +231,7 @@ def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: 
         deadline_s=deadline_s,
         durability=Durability[options.durability.upper()],
         tls=options.tls,
+        names=options.names,
     )
 
 
@@ -209,7 +249,8 @@ def _zookeeper(
 ) -> ZooKeeper:
     principal = user.options.zookeeper_principal if user is not None else ""
     sasl = (user, principal) if user and principal else None
-    return ZooKeeper(quorum, znode, session_s=session_s, sasl=sasl, tls=options.zookeeper_tls)
+    namespace = options.names.zookeeper_namespace
+    return ZooKeeper(quorum, znode, session_s=session_s, sasl=sasl, tls=options.zookeeper_tls, namespace=namespace)
 
 
 # Delegation tokens

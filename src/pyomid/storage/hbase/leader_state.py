@@ -31,16 +31,15 @@ from pyomid.storage.checks import deposed
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, LATEST, KeyValue
 from pyomid.storage.hbase.codec.layout import (
-    COMMIT_TABLE,
     META_FAMILY,
     META_TABLE,
     TIMESTAMP_FAMILY,
     TIMESTAMP_QUALIFIER,
     TIMESTAMP_ROW,
-    TIMESTAMP_TABLE,
     WATERMARK_FAMILY,
     WATERMARK_QUALIFIER,
     WATERMARK_ROW,
+    SystemNames,
     timestamp_bytes,
     timestamp_of,
 )
@@ -60,6 +59,7 @@ _TIME_VERSION: Final = 1
 """A point is written once and deleted once; the delete names this version, so the server's clock does not matter."""
 _RETENTION: Final = b"retention"
 _ID: Final = b"id"
+_NAMES: Final = b"names"
 _FORMAT: Final = 1
 _FIELDS: Final = struct.Struct(">B8sQQQQQ")
 _ATTEMPTS_MAX: Final = 50
@@ -92,9 +92,10 @@ class _State:
 class HBaseLeaderState(LeaderState):
     """See `ports.LeaderState`. Once W is durable here, it is copied to the row that Java's coprocessor reads."""
 
-    def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = COMMIT_TABLE) -> None:
+    def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = "") -> None:
+        """`commit_table`: the cluster's by default."""
         self._cluster = cluster
-        self._commit_table = commit_table
+        self._commit_table = commit_table or cluster.names.commit_table
         self._cells = MetaCells(cluster, table=table)
         self.table = table
         self._nonce = os.urandom(8)
@@ -102,6 +103,28 @@ class HBaseLeaderState(LeaderState):
     def database_id(self) -> bytes:
         self._cells.change(ROW, _ID, lambda found: None if found else os.urandom(16))
         return self._cells.read(ROW, _ID)
+
+    def keep_names(self) -> None:
+        """Store the names that this client uses for the deployment, unless a TSO has used others. `Misuse` if one
+        has."""
+        wanted = _names_bytes(self._cluster.names)
+        if not self.read().epoch:
+            self._cells.change(ROW, _NAMES, lambda found: None if found == wanted else wanted)
+        self.check_names()
+
+    def check_names(self) -> None:
+        """Raise `Misuse` if the deployment was created with other names: this client would find another TSO, or look up
+        commits in another table."""
+        found = self._cells.read(ROW, _NAMES) or _names_bytes(SystemNames())
+        names = _names_bytes(self._cluster.names)
+        if found != names:
+            raise Misuse(
+                f"the database in {self._cluster.names.physical(self.table)} was created with the options "
+                f"{found.decode()}, and this URL has {names.decode()}: give every URL of a database the same; for a "
+                "second database in one HBase, name a commit table in another HBase namespace "
+                "(commitTableName=NAMESPACE:OMID_COMMIT_TABLE)",
+                created=found.decode(),
+            )
 
     def id_if_known(self) -> bytes:
         """Return the database's id; empty if no TSO of pyomid has given it one."""
@@ -234,7 +257,14 @@ def _leader_record(row: dict[bytes, bytes]) -> LeaderRecord:
 # The timestamp ceiling. Apache Omid may keep it in either of two stores: an HBase table or a znode.
 
 CEILING_ZNODE = "/omid/timestamp"
-"""As in Apache Omid, which adds the namespace /omid to all of its paths: in ZooKeeper it is /omid/omid/timestamp."""
+"""As in Apache Omid, which adds its namespace, /omid, to all of its paths: in ZooKeeper it is /omid/omid/timestamp."""
+
+
+def _names_bytes(names: SystemNames) -> bytes:
+    return (
+        f"commitTableName={names.commit_table}&timestampTableName={names.timestamp_table}"
+        f"&zkNamespace={names.zookeeper_namespace}"
+    ).encode()
 
 
 def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
@@ -279,18 +309,33 @@ class ChosenCeiling:
                 return highest
 
 
+OWNER_ROW: Final = b"PYOMID_DATABASE"
+"""In the timestamp table; its value is a database's id. Java's TSO reads its own row only."""
+
+
 class HBaseCeiling:
     """The ceiling in OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value, like Java's TSO."""
 
-    def __init__(self, cluster: Cluster, *, table: str = TIMESTAMP_TABLE) -> None:
+    def __init__(self, cluster: Cluster, *, table: str = "") -> None:
+        """`table`: the cluster's by default."""
         self._cluster = cluster
-        self._table = table
+        self._table = table or cluster.names.timestamp_table
 
     def read(self) -> int:
         wanted = ((TIMESTAMP_FAMILY, (TIMESTAMP_QUALIFIER,)),)
         (found,) = self._cluster.rows(self._table, [RowGet(TIMESTAMP_ROW, wanted, max_versions=1)])
         assert isinstance(found, list)
         return timestamp_of(found[0].value) if found else 0
+
+    def claim(self, database_id: bytes) -> bytes:
+        """Return the id of the database that the table belongs to: this one, if it had none."""
+        cell = KeyValue(OWNER_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, database_id)
+        condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, None)
+        self._cluster.rows(self._table, [RowMutation(OWNER_ROW, (puts([cell]),), condition)])
+        wanted = ((TIMESTAMP_FAMILY, (TIMESTAMP_QUALIFIER,)),)
+        (found,) = self._cluster.rows(self._table, [RowGet(OWNER_ROW, wanted, max_versions=1)])
+        assert isinstance(found, list)
+        return found[0].value if found else b""
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool:
         """Return whether the ceiling was set. False also if the reply was lost: the caller then reads the ceiling again
@@ -305,9 +350,9 @@ class HBaseCeiling:
 class ZooKeeperCeiling:
     """The ceiling in the znode `timestamp` of Omid's namespace, changed by compare-and-set on the znode's version."""
 
-    def __init__(self, zookeeper: ZooKeeper, *, path: str = f"/omid{CEILING_ZNODE}") -> None:
+    def __init__(self, zookeeper: ZooKeeper, *, path: str = "") -> None:
         self._zookeeper = zookeeper
-        self._path = path
+        self._path = path or f"{zookeeper.namespace}{CEILING_ZNODE}"
 
     def read(self) -> int:
         return self._read()[0]

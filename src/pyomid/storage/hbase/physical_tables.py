@@ -26,8 +26,6 @@ from pyomid.storage.hbase.rpc.requests import (
 )
 from pyomid.types import KeyRange
 
-_SYSTEM_PREFIXES: Final = ("OMID_", "PYOMID_")
-
 _FOREIGN: Final = all_of(
     (
         qualifiers_that_match(r"\u00c2\u0080\z"),
@@ -95,6 +93,8 @@ class PhysicalTables:
     def check(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
         """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
         is none."""
+        if table in (self._cluster.names.commit_table, self._cluster.names.timestamp_table):
+            raise Misuse(f"{table} is a system table of this database: choose another name", table=table)
         found = self.descriptor(table, age_s_max=0.0)
         self._check(found, families, leased=False)
         return found
@@ -136,7 +136,7 @@ class PhysicalTables:
 
     def families(self) -> dict[str, list[str]]:
         """Return the families of each table, without the database's own system tables."""
-        names = [name for name in self._admin.tables() if not name.startswith(_SYSTEM_PREFIXES)]
+        names = [name for name in self._admin.tables() if not self._cluster.names.is_system(name)]
         found: dict[str, list[str]] = {}
         for name in names:
             with suppress(UnknownTable):  # dropped meanwhile

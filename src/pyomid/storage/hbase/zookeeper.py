@@ -130,7 +130,7 @@ class _SaslConnection(ConnectionHandler):  # type: ignore[misc]
 
 class ZooKeeper:
     """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default; `sasl` is
-    the client's Kerberos identity and the servers' principal."""
+    the client's Kerberos identity and the servers' principal. Omid's znodes are below `namespace`."""
 
     def __init__(
         self,
@@ -141,8 +141,10 @@ class ZooKeeper:
         session_s: float = 10.0,
         sasl: tuple[Kerberos, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        namespace: str = "omid",
     ) -> None:
         self.quorum = quorum
+        self.namespace = f"/{namespace}"
         self.znode = znode.rstrip("/") or "/hbase"
         self._connect_s_max = connect_s_max
         self._session_s = session_s

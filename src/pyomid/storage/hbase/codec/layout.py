@@ -11,6 +11,7 @@ against the real program.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from pyomid.errors import Corruption
@@ -41,6 +42,45 @@ TIMESTAMP_QUALIFIER: Final = b"MAX_TIMESTAMP_Q"
 
 META_TABLE: Final = "PYOMID_META"
 META_FAMILY: Final = b"M"
+
+OWN_PREFIX: Final = "PYOMID_"
+SYSTEM_PREFIXES: Final = ("OMID_", OWN_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemNames:
+    """Names that all clients and TSOs of a deployment share, Java's too. Defaults: Apache Omid's.
+
+    pyomid's own tables, which begin with `OWN_PREFIX`, lie in the HBase namespace of the commit table, so that two
+    databases in one HBase share none. Elsewhere in this package they have their names without that namespace.
+    """
+
+    commit_table: str = COMMIT_TABLE
+    timestamp_table: str = TIMESTAMP_TABLE
+    zookeeper_namespace: str = "omid"
+    """Without slashes at its ends."""
+
+    @property
+    def _namespace(self) -> str:
+        namespace, colon, _ = self.commit_table.partition(":")
+        return f"{namespace}:" if colon and namespace != "default" else ""
+
+    def physical(self, table: str) -> str:
+        """Return a table's name in HBase."""
+        return f"{self._namespace}{table}" if table.startswith(OWN_PREFIX) else table
+
+    def logical(self, physical: str) -> str | None:
+        """Return the name that `physical` turns into this one; None if it is another database's own table."""
+        namespace, colon, name = physical.rpartition(":")
+        if not name.startswith(OWN_PREFIX):
+            return physical
+        return name if f"{namespace}{colon}" == self._namespace else None
+
+    def is_system(self, table: str) -> bool:
+        """Whether it is a system table, of this database or another one."""
+        name = table.rpartition(":")[2]
+        return name.startswith(SYSTEM_PREFIXES) or table in (self.commit_table, self.timestamp_table)
+
 
 COPROCESSOR: Final = "org.apache.omid.transaction.OmidCompactor"
 """Omid's compaction coprocessor: it keeps versions by start timestamp, which breaks long readers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -106,7 +106,7 @@ class Admin:
 
     def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
         """Create a table; False, without any change, if a table of this name exists."""
-        request = CreateTableRequest(table_schema=schema_of(descriptor), split_keys=sorted(splits))
+        request = CreateTableRequest(table_schema=schema_of(self._in_hbase(descriptor)), split_keys=sorted(splits))
         try:
             self._procedure("CreateTable", request, f"creating table {descriptor.name}")
         except Misuse as error:
@@ -129,7 +129,7 @@ class Admin:
     def delete_table(self, table: str) -> bool:
         """Delete a disabled table; True also if there is none. False, without any change, if it is enabled."""
         try:
-            self._procedure("DeleteTable", TableRequest(table_name=name_of(table)), f"dropping table {table}")
+            self._procedure("DeleteTable", TableRequest(table_name=self._name(table)), f"dropping table {table}")
         except UnknownTable:
             pass
         except (Misuse, Unavailable) as error:
@@ -142,13 +142,13 @@ class Admin:
     def disable_table(self, table: str) -> None:
         """Disable the table; no error if it is disabled already."""
         try:
-            self._procedure("DisableTable", TableRequest(table_name=name_of(table)), f"disabling table {table}")
+            self._procedure("DisableTable", TableRequest(table_name=self._name(table)), f"disabling table {table}")
         except Unavailable as error:
             if "TableNotEnabledException" not in error.message:
                 raise
 
     def enable_table(self, table: str) -> None:
-        self._procedure("EnableTable", TableRequest(table_name=name_of(table)), f"enabling table {table}")
+        self._procedure("EnableTable", TableRequest(table_name=self._name(table)), f"enabling table {table}")
 
     def enable_if_disabled(self, table: str) -> None:
         """Enable the table; no error if it is gone or already enabled."""
@@ -161,20 +161,21 @@ class Admin:
                 raise
 
     def tables(self) -> list[str]:
-        """Return the names of all users' tables, sorted."""
+        """Return the names of all tables but HBase's own and those of other databases, sorted."""
         reply = self._master("GetTableNames", GetTableNamesRequest(), GetTableNamesResponse, "listing tables")
-        return sorted(table_of(name.namespace, name.qualifier) for name in reply.table_names)
+        physical = (table_of(name.namespace, name.qualifier) for name in reply.table_names)
+        return sorted(table for each in physical if (table := self._cluster.names.logical(each)) is not None)
 
     def table(self, table: str, *, deadline_s: float | None = None) -> TableDescriptor:
         """Return the table's descriptor; `UnknownTable` if there is none."""
-        request = GetTableDescriptorsRequest(table_names=[name_of(table)])
+        request = GetTableDescriptorsRequest(table_names=[self._name(table)])
         budget = self._cluster.budget(f"reading the descriptor of {table}", deadline_s)
         reply = self._cluster.run(
             self._master_steps("GetTableDescriptors", request, GetTableDescriptorsResponse, budget)
         )
         if not reply.table_schema:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
-        return _descriptor(reply.table_schema[0])
+        return replace(_descriptor(reply.table_schema[0]), name=table)
 
     def exists(self, table: str) -> bool:
         """Return whether HBase has the table."""
@@ -196,7 +197,9 @@ class Admin:
 
     def take_snapshot(self, name: str, table: str) -> None:
         """Take a snapshot. On return it is complete, and holds everything that was durable before the call."""
-        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
+        description = SnapshotDescription(
+            name=name, table=self._cluster.names.physical(table), type=SnapshotDescription.FLUSH
+        )
         what = f"snapshot {name} of {table}"
         self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
         budget = self._cluster.budget(what, _SNAPSHOT_S_MAX)
@@ -208,7 +211,7 @@ class Admin:
 
     def clone_snapshot(self, name: str, table: str) -> None:
         """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
-        description = SnapshotDescription(name=name, table=table)
+        description = SnapshotDescription(name=name, table=self._cluster.names.physical(table))
         what = f"restoring snapshot {name} as {table}"
         request = RestoreSnapshotRequest(snapshot=description)
         reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
@@ -231,6 +234,12 @@ class Admin:
             except (Misuse, Unavailable) as error:
                 if "SnapshotDoesNotExistException" not in error.message:
                     raise
+
+    def _name(self, table: str) -> TableName:
+        return name_of(self._cluster.names.physical(table))
+
+    def _in_hbase(self, descriptor: TableDescriptor) -> TableDescriptor:
+        return replace(descriptor, name=self._cluster.names.physical(descriptor.name))
 
     def _procedure(self, method: str, request: Message, what: str) -> None:
         budget = self._cluster.budget(what)

@@ -108,8 +108,9 @@ class LocationCache:
         self._tables[table] = tuple(region.key_range.start for region in ordered), ordered
 
 
-def parse_region(meta_row: bytes, info: bytes, server: bytes) -> Region | None:
-    """Return the region of a row in meta; None for regions that clients must not use (parent of a split, replica)."""
+def parse_region(table: str, meta_row: bytes, info: bytes, server: bytes) -> Region | None:
+    """Return the region of `table` that a row in meta describes; None for one that clients must not use (parent of a
+    split, replica)."""
     if not info.startswith(_PROTOBUF_MAGIC):
         raise Corruption(f"the region info of {meta_row!r} is not HBase 2's")
     try:
@@ -119,13 +120,7 @@ def parse_region(meta_row: bytes, info: bytes, server: bytes) -> Region | None:
     if (parsed.offline and parsed.split) or parsed.replica_id:
         return None
     key_range = KeyRange(parsed.start_key, parsed.end_key or None)
-    return Region(
-        meta_row,
-        table_of(parsed.table_name.namespace, parsed.table_name.qualifier),
-        key_range,
-        parsed.region_id,
-        _address(server),
-    )
+    return Region(meta_row, table, key_range, parsed.region_id, _address(server))
 
 
 def table_of(namespace: bytes, qualifier: bytes) -> str:

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from pyomid.errors import Corruption, Unavailable, UnknownTable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.codec.layout import SystemNames
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
 from pyomid.storage.hbase.regions.steps import (
     Answer,
@@ -74,8 +75,15 @@ MULTI_ROWS_MAX: Final = 4000
 class RegionOperations:
     """Reads and writes rows, by region. Its only state is the cache, so any number of threads may share it."""
 
-    def __init__(self, cache: LocationCache, *, durability: Durability = Durability.TABLE) -> None:
+    def __init__(
+        self,
+        cache: LocationCache,
+        *,
+        durability: Durability = Durability.TABLE,
+        names: SystemNames = SystemNames(),  # noqa: B008 - immutable
+    ) -> None:
         self.cache = cache
+        self.names = names
         self.durability = durability
 
     # ---- locating regions -------------------------------------------------------------------------------------
@@ -115,7 +123,7 @@ class RegionOperations:
 
     def table_states_steps(self, tables: Sequence[str], budget: Budget) -> Steps[list[bytes | None]]:
         """Return the bytes of each table's `TableState` in meta; None for a missing table. Needs no master."""
-        gets = [RowGet(table.encode(), _TABLE_STATE, max_versions=1) for table in tables]
+        gets = [RowGet(self.names.physical(table).encode(), _TABLE_STATE, max_versions=1) for table in tables]
         found = yield from self.rows_steps(META_TABLE, gets, budget)
         return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
 
@@ -136,13 +144,14 @@ class RegionOperations:
 
     def _list_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
         """Return the regions as listed, with gaps or overlaps if regions changed between two pages of meta."""
-        start = table.encode() + b",,"
-        stop = table.encode() + b"-"  # the character after the comma
+        physical = self.names.physical(table).encode()
+        start = physical + b",,"
+        stop = physical + b"-"  # the character after the comma
         regions: list[Region] = []
         has_more = True
         while has_more:
             rows, has_more = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
-            regions += [region for row in rows if (region := _region_of(row)) is not None]
+            regions += [region for row in rows if (region := _region_of(table, row)) is not None]
             if rows:
                 start = rows[-1][0].row + b"\0"
             elif has_more:
@@ -160,10 +169,11 @@ class RegionOperations:
             regions = yield from self._list_steps(table, budget)  # gaps and overlaps are harmless in a cache
             self.cache.replace(table, regions)
         else:
-            start = b",".join((table.encode(), row, _LAST_REGION_ID))
-            stop = table.encode() + b",,"
+            physical = self.names.physical(table).encode()
+            start = b",".join((physical, row, _LAST_REGION_ID))
+            stop = physical + b",,"
             rows, _ = yield from self._scan_meta_steps(start, stop, budget, reverse=True, limit=2)
-            found = [region for each in rows if (region := _region_of(each)) is not None]
+            found = [region for each in rows if (region := _region_of(table, each)) is not None]
             if not found:
                 self.cache.forget_table(table)
             self.cache.put(table, found[:1])
@@ -459,11 +469,11 @@ def _is_repeatable(request: RowRequest) -> bool:
     return isinstance(request, RowGet) or (request.condition is None and request.repeatable)
 
 
-def _region_of(row: list[KeyValue]) -> Region | None:
+def _region_of(table: str, row: list[KeyValue]) -> Region | None:
     values = {cell.qualifier: cell.value for cell in row}
     if b"regioninfo" not in values:
         return None
-    return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
+    return parse_region(table, row[0].row, values[b"regioninfo"], values.get(b"server", b""))
 
 
 def _gap_or_overlap(regions: Sequence[Region]) -> bytes | None:
