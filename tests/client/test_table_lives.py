@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import pyomid
+import pyomid.aio
 from pyomid.client import table_admin
 from pyomid.client.database import Database
 from pyomid.client.table_admin import make_filled
-from pyomid.errors import SnapshotTooOld, UnknownTable
+from pyomid.client.tables import indexes
+from pyomid.client.tables.table import TableSteps
+from pyomid.errors import ConflictError, SnapshotTooOld, UnknownTable
+from pyomid.protocol.reading import SnapshotScan
 from pyomid.types import TableEntry, TableInfo
 from table_lives import CHANGES, OPTIONS, WAYS, begun, expected, make, outcome, small_batches
 
@@ -42,11 +47,35 @@ def test_a_snapshot_takes_no_later_table_for_the_one_that_it_knows(db: Database,
     make(db, "lives")
     with reader.begin() as tx:
         CHANGES[change].make(db, "lives")
-        lives = tx.table("lives")
-        for read in (lambda: lives.get(b"r"), lambda: list(lives.scan()), lambda: lives.to_arrow().read_all()):
+        for use in (lambda: tx.table("lives"), lambda: tx.claim("lives", [b"r"])):
             with pytest.raises(SnapshotTooOld, match="may know a former table of that name") as refused:
-                read()
+                use()
             assert refused.value.values["table"] == "lives"
+        tx.rollback()
+
+
+def test_a_snapshot_that_knows_another_table_finds_it_gone_whatever_shape_the_new_one_has(
+    db: Database, reader: Database
+) -> None:
+    """Not that it lacks the former one's families, columns or indexes."""
+    make(db, "lives")
+    db.create_index("lives", "by_kind", ["kind"])
+    uses = (
+        lambda tx: tx.table("lives").get(b"r", [b"f:v"]),
+        lambda tx: list(tx.table("lives").scan(columns=[b"f:v"])),
+        lambda tx: tx.table("lives").put(b"r", {b"f:v": b"1"}),
+        lambda tx: tx.table("lives").increment(b"r", b"f:v"),
+        lambda tx: tx.claim("lives", [b"r"], [b"f:v"]),
+        lambda tx: tx.table("lives", codec=dict).get(1),
+        lambda tx: list(tx.table("lives", codec=dict).lookup("by_kind", 1)),
+        lambda tx: tx.table("lives").to_arrow(columns=["kind"]),
+    )
+    with reader.begin() as tx:
+        db.drop_table("lives")
+        db.create_table("lives", ["other"])
+        for use in uses:
+            with pytest.raises(SnapshotTooOld, match="begin again"):
+                use(tx)
         tx.rollback()
 
 
@@ -107,7 +136,7 @@ def test_a_client_that_comes_late_to_a_drop_refuses_nothing(db: Database, reader
     db.drop_table("lives")
     with reader.begin() as tx:
         db.create_table("lives", ["f"])
-        table_admin._finish_drop(db._core.deployment, late)
+        table_admin.finish_drop(db._core.deployment, late)
         assert tx.table("lives").get(b"r") == {}
 
 
@@ -143,6 +172,94 @@ def test_what_was_computed_from_a_torn_read_is_not_committed(db: Database, reade
     assert len(tries) == 2
     with reader.snapshot() as tx:
         assert tx.table("t").get(b"total") == {b"f:x": b"0"}
+
+
+def test_a_read_that_failed_fails_again_and_leaves_the_transaction_usable(db: Database, reader: Database) -> None:
+    """A generator would end after its error: the caller would take the rows so far for all."""
+    make(db, "lives")
+    db.create_index("lives", "by_kind", ["kind"])
+    with reader.begin() as tx:
+        lives, typed = tx.table("lives"), tx.table("lives", codec=dict)
+        scans = [lives.scan(), lives.scan(reverse=True), lives.scan(limit=1000), typed.scan(), typed.scan(reverse=True)]
+        reads = [*scans, typed.lookup("by_kind", 1), typed.to_arrow(), lives.to_arrow()]
+        for read in reads:
+            next(iter(read))
+        CHANGES["drop and create"].make(db, "lives")
+        for read in reads:
+            for _ in range(3):
+                with pytest.raises(SnapshotTooOld):
+                    list(read)
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        assert len(list(tx.table("t").scan())) == 1
+    assert tx.commit_ts is not None
+
+
+async def test_a_read_of_asyncio_that_failed_fails_again(db: Database, url: str) -> None:
+    make(db, "lives")
+    db.create_index("lives", "by_kind", ["kind"])
+    with small_batches():
+        async with await pyomid.aio.connect(url, **OPTIONS) as client, client.begin() as tx:
+            lives, typed = await tx.table("lives"), await tx.table("lives", codec=dict)
+            reads = [lives.scan(), lives.scan(limit=1000), typed.scan(), typed.lookup("by_kind", 1)]
+            for read in reads:
+                await anext(read)
+            CHANGES["drop and create"].make(db, "lives")
+            for read in reads:
+                for _ in range(3):
+                    with pytest.raises(SnapshotTooOld):
+                        _ = [row async for row in read]
+
+
+def test_a_read_that_was_interrupted_goes_on_without_a_gap(
+    db: Database, reader: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(db, "lives")
+    db.create_index("lives", "by_kind", ["kind"])
+    steps = [0]
+
+    def torn(real: Any) -> Any:
+        def every_other(*args: Any, **options: Any) -> Any:
+            found = yield from real(*args, **options)
+            steps[0] += 1
+            if steps[0] % 2:
+                raise KeyboardInterrupt
+            return found
+
+        return every_other
+
+    with reader.begin() as tx:
+        lives, typed = tx.table("lives"), tx.table("lives", codec=dict)
+        for ask in (lives.scan, typed.scan, lambda: typed.lookup("by_kind", 1), lives.to_arrow):
+            whole, found = list(ask()), []
+            with monkeypatch.context() as patch:
+                patch.setattr(SnapshotScan, "next_steps", torn(SnapshotScan.next_steps))
+                patch.setattr(TableSteps, "read_steps", torn(TableSteps.read_steps))
+                interrupts, read = 0, iter(ask())
+                while True:
+                    try:
+                        found.append(next(read))
+                    except StopIteration:
+                        break
+                    except KeyboardInterrupt:
+                        interrupts += 1
+            assert interrupts > 2
+            assert found == whole
+
+
+def test_an_index_of_a_table_that_is_made_anew_meanwhile_is_a_conflict(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(db, "lives")
+    fill = indexes._fill
+
+    def late(*args: Any) -> None:
+        CHANGES["drop and create"].make(db, "lives")
+        fill(*args)
+
+    monkeypatch.setattr(indexes, "_fill", late)
+    with pytest.raises(ConflictError, match="dropped or created again"):
+        db.create_index("lives", "by_kind", ["kind"])
+    assert db.table_info("lives").indexes == ()
 
 
 @pytest.mark.parametrize("change", ["drop", "half a drop", "drop and half a creation"])

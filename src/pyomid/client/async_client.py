@@ -16,6 +16,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from datetime import datetime
 from functools import partial
+from itertools import starmap
 from types import MethodType
 from typing import (
     TYPE_CHECKING,
@@ -47,7 +48,7 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_awaitable, run_steps, transaction_place
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.tables.scans import RowScan
+from pyomid.client.tables.scans import AsyncRows, RowScan
 from pyomid.client.tables.table import Cells, Expected, Table, TableHandle, TableSteps
 from pyomid.client.tables.typed import IndexScan, RowT, TypedSteps, TypedTable
 from pyomid.client.transaction import Event, RowTransaction, Transaction, TransactionHandle
@@ -444,10 +445,8 @@ class AsyncTable(_AwaitedTable[TableSteps]):
     scan = _iterated(Table.scan)
     """As `Table.scan`, with `async for`."""
 
-    async def _rows_of(self, scan: RowScan) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
-        while (rows := await self._run(scan.next_steps())) is not None:
-            for row in rows:
-                yield row
+    def _rows_of(self, scan: RowScan) -> AsyncRows[tuple[bytes, dict[bytes, bytes]]]:
+        return AsyncRows(lambda: self._run(scan.next_steps()))
 
 
 class AsyncTypedTable(_AwaitedTable[TypedSteps[RowT]], Generic[RowT]):
@@ -471,10 +470,12 @@ class AsyncTypedTable(_AwaitedTable[TypedSteps[RowT]], Generic[RowT]):
     scan = _iterated(TypedTable[RowT].scan)
     """As `TypedTable.scan`, with `async for`."""
 
-    async def _rows_of(self, scan: RowScan | IndexScan) -> AsyncIterator[RowT]:
-        while (rows := await self._run(scan.next_steps())) is not None:
-            for key, row in rows:
-                yield self._table.shown(key, row)
+    def _rows_of(self, scan: RowScan | IndexScan) -> AsyncRows[RowT]:
+        async def next_rows() -> Iterator[RowT] | None:
+            rows = await self._run(scan.next_steps())
+            return None if rows is None else starmap(self._table.shown, rows)
+
+        return AsyncRows(next_rows)
 
 
 class AsyncTransaction(TransactionHandle):

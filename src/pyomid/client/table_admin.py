@@ -613,6 +613,14 @@ def _present_entry(deployment: Deployment, name: str, generation: int) -> TableE
     return found
 
 
+def check_present(deployment: Deployment, present: TableInfo, error: Misuse) -> None:
+    """Raise `ConflictError` if the name is another table than `present` by now: `error` is of that one."""
+    try:
+        _present_entry(deployment, present.name, present.generation)
+    except ConflictError as conflict:
+        raise conflict from error
+
+
 def _changes_too_often(name: str) -> Unavailable:
     return Unavailable(
         f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients", table=name

@@ -477,6 +477,8 @@ class RowTransaction(TransactionBase[TransactionSteps]):
                 rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=self.is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
+            if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
+                yield from self.writes.check_life_steps(rules.info)
             if rules.info.ttl_seconds is not None:
                 yield from self.writes.expiry_steps(rules.info)
             self._rules[name] = rules

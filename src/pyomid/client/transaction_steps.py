@@ -53,6 +53,7 @@ from pyomid.protocol.reading import (
     CommitCache,
     Snapshot,
     SnapshotScan,
+    check_life_steps,
     read_rows_steps,
     read_settled_steps,
     start_of_last_rows_steps,
@@ -476,6 +477,10 @@ class TransactionSteps(puts.Counts):
     def expiry_steps(self, info: TableInfo) -> Steps[None]:
         """Before the first read of a table with a time to live: read its expiry floor for this snapshot."""
         self._expiring[info.name] = yield from seen_steps(info, self._snapshot, self._cache)
+
+    def check_life_steps(self, info: TableInfo) -> Steps[None]:
+        """Before the first use of a table that is younger than the snapshot (R10)."""
+        return check_life_steps(info, self._snapshot, info.generation)
 
     def _snapshot_of(self, table: str) -> Snapshot:
         return self._expiring.get(table, self._snapshot)

@@ -22,6 +22,7 @@ import numpy as np
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Run
+from pyomid.client.tables.scans import iterated
 from pyomid.client.transaction_steps import SeenBatch, TransactionSteps, merged_batch, visible_rows
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import OpenRead
@@ -101,18 +102,30 @@ class ArrowScan:
     check: Any
 
     def batches(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches. All columns are fetched, because any cell makes a row exist. If there are no rows,
-        one empty batch: Polars takes the columns from the first batch."""
-        scan = self.writes.scan(self.table, self.read.key_range, None, ROWS_AT_ONCE)
+        """Iterate over the record batches. All columns are fetched, because any cell makes a row exist. If there are no
+        rows, one empty batch: Polars takes the columns from the first batch."""
+        scan: SnapshotScan | None = None
+        seen: SeenBatch | None = None
         is_empty = True
-        while scan.reached is not None:
-            self.check()
-            seen = run(self._seen_steps(scan))
-            if seen is not None:
-                is_empty = False
-                yield self.converter.decode(*seen)
-        if is_empty:
-            yield _record_batch(self.converter.schema, [[] for _ in self.converter.schema])
+
+        def next_batch() -> Iterator[pa.RecordBatch] | None:
+            nonlocal scan, seen, is_empty
+            while seen is None and (scan is None or scan.reached is not None):
+                self.check()
+                if scan is None:
+                    scan = self.writes.scan(self.table, self.read.key_range, None, ROWS_AT_ONCE)
+                try:
+                    seen = run(self._seen_steps(scan))
+                except BaseException:
+                    scan = None  # it is past rows that were not returned
+                    raise
+            if seen is None and not is_empty:
+                return None
+            shown = _no_rows(self.converter.schema) if seen is None else self.converter.decode(*seen)
+            seen, is_empty = None, False
+            return iter((shown,))
+
+        return iterated(next_batch)
 
     def _seen_steps(self, scan: SnapshotScan) -> Steps[SeenBatch | None]:
         seen = yield from scan.next_steps()
@@ -122,6 +135,10 @@ class ArrowScan:
 
     def reader(self, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> pa.RecordBatchReader:
         return imported_pyarrow().RecordBatchReader.from_batches(self.converter.schema, batches)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return _record_batch(schema, [[] for _ in schema])
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,7 @@ def create_index(
     try:
         _fill(run, table, checked)
     except Misuse as error:
+        table_admin.check_present(deployment, present, error)
         _drop_refused(deployment, present, found, error)
         raise
     ready_ts = drawn_start(deployment)

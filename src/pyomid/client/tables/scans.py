@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from itertools import chain
+from types import AsyncGeneratorType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyomid.client.native import shown_rows as kernels
 from pyomid.client.transaction_steps import OwnRows, SeenBatch, merged, shown_rows
@@ -18,6 +20,8 @@ from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
     from pyomid.client.transaction import RowTransaction
+
+T = TypeVar("T")
 
 
 class RowScan:
@@ -155,6 +159,78 @@ class DescendingScan(RowScan):
         self._is_over = start <= whole.start
         self._grow()
         return self._limited(merged(seen, own, self._selection)[::-1])
+
+
+# Iterators. One that raised an error asks for the same rows again at its next call: a generator would end there, and
+# its caller would take the rows so far for all.
+
+
+def iterated(next_rows: Callable[[], Iterator[T] | None]) -> Iterator[T]:
+    """Iterate over the rows of all batches. `next_rows`: None is the end. Not a generator, because every row would pass
+    through it."""
+
+    def rows_or_error() -> Iterator[T] | None:
+        try:
+            return next_rows()
+        except BaseException as error:
+            return _Raised(error)
+
+    return chain.from_iterable(iter(rows_or_error, None))
+
+
+class _Raised(Iterator[Any]):
+    """Raises an error, once."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error: BaseException | None = error
+
+    def __next__(self) -> Any:
+        error, self._error = self._error, None
+        try:
+            raise StopIteration if error is None else error
+        finally:
+            del error
+
+
+class AsyncRows(AsyncIterator[T]):
+    """As `iterated`, for `async for`."""
+
+    def __init__(self, next_rows: Callable[[], Awaitable[Iterator[T] | None]]) -> None:
+        self._batches = _Batches(next_rows)
+        self._rows = _rows_of(self._batches)
+
+    def __anext__(self) -> Coroutine[Any, Any, T]:
+        if _is_ended(self._rows) and not self._batches.is_over:  # it raised an error
+            self._rows = _rows_of(self._batches)
+        return self._rows.__anext__()
+
+    async def aclose(self) -> None:
+        self._batches.is_over = True
+        await self._rows.aclose()
+
+
+def _is_ended(rows: AsyncGenerator[T]) -> bool:
+    return isinstance(rows, AsyncGeneratorType) and rows.ag_frame is None
+
+
+class _Batches(Generic[T]):
+    """The batches of an `AsyncRows`. `rows`: the rest of the present one."""
+
+    def __init__(self, next_rows: Callable[[], Awaitable[Iterator[T] | None]]) -> None:
+        self.next_rows = next_rows
+        self.rows: Iterator[T] = iter(())
+        self.is_over = False
+
+
+async def _rows_of(batches: _Batches[T]) -> AsyncGenerator[T]:
+    while not batches.is_over:
+        for row in batches.rows:
+            yield row
+        rows = await batches.next_rows()
+        if rows is None:
+            batches.is_over = True
+        else:
+            batches.rows = rows
 
 
 # Ranges and pages

@@ -24,7 +24,7 @@ from pyomid.client.drive import Blocking, Run
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
-from pyomid.client.tables.scans import DescendingScan, RowScan, page_token, rest_of_range, scan_range
+from pyomid.client.tables.scans import DescendingScan, RowScan, iterated, page_token, rest_of_range, scan_range
 from pyomid.client.transaction_steps import Row, full_name, named, unless_index_dropped
 from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
 from pyomid.client.write_buffer import OpenRead
@@ -579,8 +579,7 @@ class Table(BlockingTable[TableSteps]):
         return self._run(self._table.write_arrow_steps(data))
 
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Iterate over a scan. Not a generator, because every row would pass through it."""
-        return chain.from_iterable(iter(lambda: self._run(scan.next_steps()), None))
+        return iterated(lambda: self._run(scan.next_steps()))
 
 
 # Checks of arguments

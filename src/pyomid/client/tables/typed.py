@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.row_classes import row_class
-from pyomid.client.tables.scans import DescendingScan, RowScan
+from pyomid.client.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.client.tables.table import BlockingTable, TableSteps, check_step, columns_of, unexpected
 from pyomid.client.transaction_steps import Row, named, unless_index_dropped
 from pyomid.client.validation import check_limit, check_list
@@ -110,6 +111,8 @@ class IndexScan:
         self._entries_read = transaction.writes.begin_read(index.info.table, prefix_range(prefix))
         self._rows_read = transaction.writes.begin_read(table.name, KeyRange())
         self._scan: RowScan | None = None
+        self._entries: list[tuple[bytes, dict[bytes, bytes]]] | None = None
+        """Entries whose rows were not returned yet: reading these failed."""
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         """As `RowScan.next_steps`."""
@@ -119,16 +122,18 @@ class IndexScan:
         with unless_index_dropped:
             if self._scan is None:
                 self._scan = yield from self._scan_steps()
-            entries = yield from self._scan.read_steps()
-        if entries is None:
+            if self._entries is None:
+                self._entries = yield from self._scan.read_steps()
+        if self._entries is None:
             self._rows_read.end()
             return None
-        keys = [self._index.row_of(entry) for entry, _ in entries]
+        keys = [self._index.row_of(entry) for entry, _ in self._entries]
         rows = yield from self._table.read_steps(keys, None, read=self._rows_read)
         self._rows_read.show_rows(keys)
         for key, row in zip(keys, rows, strict=True):
             if not row:
                 raise Corruption(f"index {self._index.info.name!r} has an entry for row {key!r}, which does not exist")
+        self._entries = None
         return self._shown(keys, rows)
 
     def _shown(self, keys: Sequence[bytes], rows: Sequence[Row]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
@@ -325,6 +330,8 @@ class TypedTable(BlockingTable[TypedSteps[RowT]], Generic[RowT]):
         return self._reader(self._table.arrow_scan_steps(start, stop, prefix, columns))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
-        while (rows := self._run(scan.next_steps())) is not None:
-            for key, row in rows:
-                yield self._table.shown(key, row)
+        def next_rows() -> Iterator[RowT] | None:
+            rows = self._run(scan.next_steps())
+            return None if rows is None else starmap(self._table.shown, rows)
+
+        return iterated(next_rows)
