@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -406,6 +406,14 @@ def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment
         shared = _memory_databases.get(address.name)
         if shared is None:
             shared = _memory_databases[address.name] = _new_memory_deployment(settings)
+    first, wanted = tso_settings(shared.settings), tso_settings(settings)
+    if ignored := [each.name for each in fields(first) if getattr(first, each.name) != getattr(wanted, each.name)]:
+        log.warning(
+            "omid-memory:%s is open in this process with other options of its TSO (%s): those of its first connection "
+            "stay; give these there, or choose another name",
+            address.name,
+            ", ".join(ignored),
+        )
     return replace(shared, settings=settings)
 
 

@@ -187,6 +187,45 @@ def ended(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_calls_that_fail_after_the_close_are_logged_once_with_their_count(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(open_database, "CLOSE_TIMEOUT_S", 0.01)
+    began, goes_on = threading.Event(), threading.Event()
+    with pyomid.connect(memory_url, completion_linger_ms=60_000) as db:
+        for number in range(20):
+            db.create_table(f"t{number}", families=["f"])
+
+        def late(*args: Any) -> None:
+            began.set()
+            assert goes_on.wait(60)
+            raise Misuse("the store is closed")
+
+        monkeypatch.setattr(db._core.deployment.store, "write_shadow_cells", late)
+        for number in range(20):
+            with db.begin() as tx:
+                tx.table(f"t{number}").put(b"k", {b"f:x": b"1"})
+                tx.flush()
+    assert began.wait(60)
+    goes_on.set()
+    thread = db._core.background._thread
+    assert thread is not None
+    thread.join(60)
+    said = [record.getMessage() for record in caplog.records if "left to readers and compaction" in record.message]
+    assert len(said) == 1
+    assert "20 calls failed after the close: the store is closed" in said[0]
+
+
+def test_options_that_a_second_connection_cannot_set_are_named(
+    memory_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pyomid.connect(memory_url), pyomid.connect(memory_url, retries=7):
+        assert not caplog.records
+        with pyomid.connect(memory_url, lease_seconds=7, conflict_map_entries=4096):
+            (said,) = [record.getMessage() for record in caplog.records]
+    assert "(conflict_map_entries, lease_seconds): those of its first connection stay" in said
+
+
 def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_path: Path) -> None:
     folder, renamed = tmp_path / "former", tmp_path / "renamed"
     db = pyomid.connect(f"omid://{folder}?tsoIdleExitSeconds=1")

@@ -76,6 +76,8 @@ class Background:
         self._changed = threading.Condition(self._lock)
         self._lacks_thread = False
         self._thread: threading.Thread | None = None
+        self._failed_last: tuple[int, Exception] | None = None
+        """How many calls failed after the close, and the last error: they are logged once."""
 
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
         """Complete a commit: shadow cells, then the entry. Waits for room, which slows down commits that outrun
@@ -230,6 +232,11 @@ class Background:
                 self._work(batch.jobs)
             finally:
                 self._end(batch)
+        if self._failed_last:
+            count, error = self._failed_last
+            logger.warning(
+                "completion left to readers and compaction: %d calls failed after the close: %s", count, error
+            )
 
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
@@ -267,7 +274,12 @@ class Background:
     def failed(self, error: Exception) -> None:
         """Count and log an error. The transactions' outcomes do not change."""
         self.counters.failures += 1
-        if isinstance(error, OmidError) or self._closed:  # the store may be closed during the last jobs
+        if (
+            self._closed and threading.current_thread() is self._thread
+        ):  # the store may be closed: all that is left fails
+            count, _ = self._failed_last or (0, error)
+            self._failed_last = count + 1, error
+        elif isinstance(error, OmidError) or self._closed:
             logger.warning("completion left to readers and compaction: %s", error)
         else:
             logger.error("completion failed; left to readers and compaction", exc_info=error)
