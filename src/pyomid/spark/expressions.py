@@ -120,11 +120,29 @@ def refusals(what: str) -> Iterator[None]:
         raise Misuse(f"{what}: {_reason(error)}") from error
 
 
+@contextmanager
+def java_errors(what: str) -> Iterator[None]:
+    """Raise as `Misuse` what PySpark reports as a Java stack although the statement is the cause: it is nested too
+    deep, or Spark names the fault. Failures of jobs and their workers pass."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = _reason(error)
+        if reason != _TOO_DEEP and not reason.startswith("["):
+            raise
+        raise Misuse(f"{what}: {reason}") from error
+
+
+_TOO_DEEP: Final = (
+    "it is nested too deep for Spark: compute a part of it first, or give Spark's JVM a larger stack (-Xss)"
+)
+
+
 def _reason(error: Exception) -> str:
     """Return Spark's message without the plan or the frames that follow it."""
     text = str(error).strip()
     if "StackOverflowError" in text or "TOO_COMPLEX" in text:
-        return "it is nested too deep for Spark: compute a part of it first, or give Spark's JVM a larger stack (-Xss)"
+        return _TOO_DEEP
     if isinstance(error, Py4JJavaError):
         text = _OF_JAVA.sub("", text)
     return text.partition("\n")[0].partition(" SQLSTATE")[0]

@@ -40,7 +40,7 @@ from pyomid.row_codec.schema import (
 from pyomid.spark.change_data import ChangesResult, apply_changes
 from pyomid.spark.coded_errors import original_error, original_errors
 from pyomid.spark.connections import Connection
-from pyomid.spark.expressions import assignments, expression, fitted, resolved
+from pyomid.spark.expressions import assignments, expression, fitted, java_errors, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
@@ -426,7 +426,8 @@ class SparkTransaction(LargeTransaction, Reads):
         checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
-            with original_errors(), writes_by(self.session, self.start_ts, self._conn.database_id, table, stale_read):
+            by = writes_by(self.session, self.start_ts, self._conn.database_id, table, stale_read)
+            with java_errors(reason), original_errors(), by:
                 yield
         except BaseException as error:
             if self._state is State.ACTIVE:

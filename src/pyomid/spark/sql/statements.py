@@ -1,7 +1,7 @@
 """SQL statements, in a transaction (`SparkTransaction.sql`) or alone (`SparkDatabase.sql`).
 
     grammar      parses a statement: every token is consumed by a rule, or the statement is refused
-    Spark        parses UPDATE, DELETE and MERGE too, so that nothing passes that Spark would refuse
+    Spark        parses the statement too, so that nothing passes that Spark would refuse
     this module  calls the transaction's builders with the texts of expressions, which Spark parses and resolves
 
 A query is not rewritten. It becomes the body of a WITH clause that defines its tables:
@@ -82,7 +82,7 @@ class Statement:
         self._frames = frames
         self._parsed, self._part = parsed(self._text, self._what)
         self._check_frames()
-        if isinstance(self._parsed, Update | Delete | MergeInto | Other):
+        if not isinstance(self._parsed, Query):  # Spark parses a query when its frame is made
             self._check_syntax()
         if isinstance(self._parsed, Other):
             raise Misuse(f"{self._what} is none of the statements that pyomid performs: {_SUPPORTED}")
