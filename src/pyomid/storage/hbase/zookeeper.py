@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -30,6 +31,9 @@ _ANSWER_S_MAX: Final = 10.0
 
 _LOG_AFTER_S: Final = 2.0
 """A connection attempt that takes longer is logged."""
+
+_PROBE_S_MAX: Final = 1.5
+"""How long a server that opens no session may take to close a connection on which nothing was sent."""
 
 _TLS: Final = "zookeeperTls"
 
@@ -217,7 +221,7 @@ class ZooKeeper:
             client._connection = self._connection = _SaslConnection(client, *self._sasl)
         try:
             ends_s = time.monotonic() + self._connect_s_max
-            connected, advice = client.start_async(), "check the address"
+            connected = client.start_async()
             if not connected.wait(min(_LOG_AFTER_S, self._connect_s_max)):
                 advice = self._advice(client)
                 log.warning("no ZooKeeper server of %s answers, still trying: %s", self.quorum, advice)
@@ -228,6 +232,7 @@ class ZooKeeper:
                     raise Unavailable(f"ZooKeeper {self.quorum}: {refusal}", may_pass=self._connection.may_pass)
             if client.connected:
                 return client
+            advice = self._advice(client)
             raise Unavailable(
                 f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: {advice}"
             )
@@ -237,12 +242,39 @@ class ZooKeeper:
             raise
 
     def _advice(self, client: KazooClient) -> str:
-        """Return the likely reason why no server of the quorum opens a session. `Unavailable` if one of the two sides
-        rejects the other's TLS certificate."""
-        found = [probe(place, self._tls, f"the ZooKeeper server {place[0]}:{place[1]}", _TLS) for place in client.hosts]
-        if (refused := next((each for each in found if isinstance(each, Refusal)), None)) is not None:
-            raise Unavailable(str(refused), may_pass=False)
-        return next((str(each) for each in found if each is not None), "check the address")
+        """Return the likely reason why no server of the quorum opens a session. `Unavailable` at once if every server
+        has one that waiting does not mend, or one of the two sides rejects the other's TLS certificate."""
+        reasons = [self._reason(*place[:2]) for place in client.hosts]
+        found = [each for each in reasons if each is not None]
+        refused: str | None = next((each for each in found if isinstance(each, Refusal)), None)
+        if refused is None and len(found) == len(reasons):
+            refused = found[0]
+        if refused is not None:
+            raise Unavailable(f"no session with ZooKeeper {self.quorum}: {refused}", may_pass=False)
+        return found[0] if found else "check the address"
+
+    def _reason(self, host: str, port: int) -> str | None:
+        """Return why this server opens no session, if the name, the limit of connections or TLS explains it."""
+        server = f"the ZooKeeper server {host}:{port}"
+        full = (
+            f"{server} closes each connection at once, as it does once this machine has as many as maxClientCnxns of "
+            "its zoo.cfg permits: close other clients, or raise it"
+        )
+        try:
+            occupy_standard()
+            with socket.create_connection((host, port), _PROBE_S_MAX) as sock:
+                sock.settimeout(_PROBE_S_MAX)
+                with suppress(TimeoutError):  # a server waits for the client's first bytes
+                    sock.recv(1)
+                    return full
+        except socket.gaierror as error:
+            is_unknown = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+            return f"the host {host} is unknown: correct the URL, or this machine's DNS" if is_unknown else None
+        except ConnectionResetError:
+            return full
+        except OSError:
+            return None
+        return probe((host, port), self._tls, server, _TLS)
 
     def _refusal(self) -> str:
         """Return why the last authentication failed; empty if it did not."""

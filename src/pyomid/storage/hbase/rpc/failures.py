@@ -36,9 +36,13 @@ class RemoteFailure(Exception):
 
     @classmethod
     def of_pair(cls, class_name: str, stack_trace: bytes) -> RemoteFailure:
-        """Return the failure in a Multi's result, which has no flag `do_not_retry`: only the class name counts."""
+        """Return the failure in a Multi's result, which has no flag `do_not_retry`, unlike a failed call: HBase sends
+        only the class name. It is set for HBase's subclasses of DoNotRetryIOException, and for classes of other
+        programs, such as constraints and coprocessors: HBase's own client has no such class to ask."""
         name = _text(class_name)
-        return cls(name, _first_line(_text(stack_trace), name))
+        failure = cls(name, _first_line(_text(stack_trace), name))
+        failure.do_not_retry = failure.simple_name in _DO_NOT_RETRY or not name.startswith(_OF_SERVERS)
+        return failure
 
     @property
     def simple_name(self) -> str:
@@ -132,6 +136,51 @@ _REACTIONS: Final = {
 }
 """By class name. The reaction to any other class is FAIL if the server says not to retry, else WAIT."""
 
+_DO_NOT_RETRY: Final = frozenset(
+    (
+        "ConcurrentTableModificationException",
+        "ConstraintException",
+        "CoprocessorException",
+        "CorruptHFileException",
+        "CorruptedSnapshotException",
+        "ExportSnapshotException",
+        "FailedSanityCheckException",
+        "FatalConnectionException",
+        "HBaseSnapshotException",
+        "InvalidLabelException",
+        "InvalidMutationDurabilityException",
+        "LabelAlreadyExistsException",
+        "LocalConnectionClosedException",
+        "MergeRegionException",
+        "NamespaceExistException",
+        "NoServerForRegionException",
+        "OperationTimeoutExceededException",
+        "QuotaExceededException",
+        "ReplicationPeerNotFoundException",
+        "RequestTooBigException",
+        "RestoreSnapshotException",
+        "RowTooBigException",
+        "SnapshotCreationException",
+        "SnapshotDoesNotExistException",
+        "SnapshotExistsException",
+        "SnapshotTTLExpiredException",
+        "SpaceLimitingException",
+        "UnknownSnapshotException",
+        "BadAuthException",
+        "EmptyServiceNameException",
+        "UnknownServiceException",
+        "UnsupportedCellCodecException",
+        "UnsupportedCompressionCodecException",
+        "UnsupportedCryptoException",
+        "WrongVersionException",
+    )
+)
+"""Other subclasses of DoNotRetryIOException in HBase 2.4 to 3.0; tests/hbase compares them with its jars. Not those of
+a busy server (ServerTooBusyException, ThrottlingException), where waiting helps."""
+
+_OF_SERVERS: Final = ("org.apache.", "java.", "javax.", "com.google.")
+"""Packages of HBase and its libraries."""
+
 _UNSERVED: Final = "no server serves the region: if the master does not assign it, assign it in HBase's shell"
 
 _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
@@ -139,6 +188,7 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "NamespaceNotFoundException": (Misuse, "create the namespace: in HBase's shell, create_namespace 'NAME'"),
     "NoSuchColumnFamilyException": (Misuse, "the table has no such family"),
     "AccessDeniedException": (Misuse, "permission denied: grant the user this right"),
+    "SpaceLimitingException": (Misuse, "a space quota is used up: delete data and compact, or raise the quota"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
     "NotServingRegionException": (Unavailable, _UNSERVED),
     "RegionOffline": (Unavailable, _UNSERVED),
