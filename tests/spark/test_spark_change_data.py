@@ -13,6 +13,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
+from portions import first
 from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
@@ -205,3 +206,124 @@ def test_a_frame_without_a_column_of_the_table_is_refused(spark: SparkSession, s
         tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]).drop("count"), "feed", sequence_by="lsn")
     with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(pyomid.errors.UnknownTable):
         tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]), "nowhere", sequence_by="lsn")
+
+
+SEQUENCES: dict[str, tuple[str, str, str]] = {
+    "integer": ("SMALLINT", "9S", "10S"),
+    "integer of a narrower type": ("BIGINT", "9Y", "10Y"),
+    "decimal": ("DECIMAL(38,2)", "9.50", "10.25"),
+    "double": ("DOUBLE", "9e0", "1e1"),
+    "date": ("DATE", "DATE'2026-01-09'", "DATE'2026-01-10'"),
+    "timestamp": ("TIMESTAMP", "TIMESTAMP'2026-01-09 00:00:00Z'", "TIMESTAMP'2026-01-09 00:00:00.000001Z'"),
+    "local timestamp": ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'2026-01-09 00:00:00'", "TIMESTAMP_NTZ'2026-01-10 00:00:00'"),
+    "SQL Server's position": ("BINARY", "X'0000002700000758007F'", "X'00000027000007580080'"),
+    "file and position": ("STRUCT<file INT, pos BIGINT>", "struct(9 file, 154L pos)", "struct(10 file, 4L pos)"),
+}
+"""By name: the column's type, a sequence, and one above it."""
+
+
+@pytest.mark.parametrize("name", first(2, SEQUENCES))
+def test_a_sequence_may_be_of_any_type_whose_order_is_that_of_changes(
+    spark: SparkSession, stock: str, name: str
+) -> None:
+    kind, low, high = SEQUENCES[name]
+    db = pyomid.spark.connect(spark, stock)
+    with db.transaction() as tx:
+        tx.sql("DROP TABLE IF EXISTS ordered")
+        tx.sql(f"CREATE TABLE ordered (id INT, text STRING, seq {kind}, PRIMARY KEY (id))")
+
+    def apply(*changes: str) -> ChangesResult:
+        frame = spark.sql(" UNION ALL ".join(f"SELECT 1 id, {change}" for change in changes))
+        with db.transaction() as tx:
+            return tx.apply_changes(frame, "ordered", sequence_by="seq")
+
+    assert apply(f"'high' text, {high} seq", f"'low' text, {low} seq").inserted == 1
+    assert apply(f"'again' text, {high} seq").ignored == apply(f"'low' text, {low} seq").ignored == 1
+    assert db.read("ordered").first()["text"] == "high"
+    with pytest.raises(Misuse, match="column 'seq' is null"):
+        apply("'no' text, NULL seq")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("STRING", "sequence_by='seq' is string, and as text '10' sorts before '9'; make the column a number"),
+        ("BOOLEAN", "sequence_by='seq' is boolean, and it does not order changes"),
+        ("ARRAY<INT>", r"sequence_by='seq' is array<int>, and it does not order changes"),
+        ("STRUCT<file STRING, pos INT>", "does not order changes"),
+    ],
+)
+def test_a_sequence_whose_order_is_not_that_of_changes_is_refused(
+    spark: SparkSession, stock: str, kind: str, message: str
+) -> None:
+    db = pyomid.spark.connect(spark, stock)
+    with db.transaction() as tx:
+        tx.sql("DROP TABLE IF EXISTS unordered")
+        tx.sql(f"CREATE TABLE unordered (id INT, seq {kind}, PRIMARY KEY (id))")
+    with pytest.raises(Misuse, match=message), db.transaction() as tx:
+        tx.apply_changes(spark.sql(f"SELECT 1 id, CAST(NULL AS {kind}) seq"), "unordered", sequence_by="seq")
+
+
+def test_a_sequence_of_another_type_than_the_table_s_is_refused(spark: SparkSession, stock: str) -> None:
+    db = pyomid.spark.connect(spark, stock)
+    for kind in ("string", "double", "boolean"):
+        changes = events(spark, [("u", 1, "a", 1, 9)]).selectExpr("*", f"CAST(lsn AS {kind}) x").drop("lsn")
+        with pytest.raises(Misuse, match=f"column 'lsn' is bigint, its value {kind}"), db.transaction() as tx:
+            tx.apply_changes(changes.withColumnRenamed("x", "lsn"), "feed", sequence_by="lsn")
+
+
+@pytest.mark.parametrize("value", first(1, ["CAST('NaN' AS DOUBLE)", "CAST('Infinity' AS DOUBLE)"]))
+def test_a_sequence_that_no_other_is_above_is_a_bad_change(spark: SparkSession, stock: str, value: str) -> None:
+    db = pyomid.spark.connect(spark, stock)
+    with db.transaction() as tx:
+        tx.sql("CREATE TABLE IF NOT EXISTS real (id INT, seq STRUCT<at DOUBLE>, PRIMARY KEY (id))")
+    sequences = (value, "2e0", "CAST(NULL AS DOUBLE)")
+    changes = spark.sql(" UNION ALL ".join(f"SELECT {n} id, struct({at} at) seq" for n, at in enumerate(sequences)))
+    with pytest.raises(Misuse, match=r"column 'seq\.at' is n"), db.transaction() as tx:
+        tx.apply_changes(changes, "real", sequence_by="seq")
+    with db.transaction() as tx:
+        assert tx.apply_changes(changes, "real", sequence_by="seq", bad="not_finite").bad == 2
+    assert {row["reason"] for row in db.read("not_finite").collect()} == {
+        "column 'seq.at' is null",
+        "column 'seq.at' is not a finite number",
+    }
+
+
+def test_a_column_that_a_change_leaves_out_keeps_its_value(spark: SparkSession, stock: str) -> None:
+    db = pyomid.spark.connect(spark, stock)
+    columns = "op string, shop int, item string, count long, lsn long, left_out array<string>"
+
+    def apply(*rows: Row) -> ChangesResult:
+        with db.transaction() as tx:
+            return tx.apply_changes(
+                spark.createDataFrame(list(rows), columns),
+                "feed",
+                sequence_by="lsn",
+                deletes="op = 'd'",
+                unchanged="left_out",
+            )
+
+    count = ["COUNT"]
+    apply(
+        ("u", 1, "a", None, 8, count),  # keeps what is stored
+        ("u", 1, "b", 99, 5, []),  # older than what is stored, so its value does not count
+        ("u", 1, "b", None, 8, count),
+        ("c", 2, "a", 1, 7, None),
+        ("u", 2, "a", None, 9, [None, *count]),  # keeps what the change before it has
+        ("c", 2, "b", None, 7, []),
+        ("u", 2, "b", 5, 9, count),  # null is a value, too
+    )
+    assert stored(spark, stock) == [(1, "a", 10, 8), (1, "b", 20, 8), (2, "a", 1, 9), (2, "b", None, 9)]
+    assert apply(("d", 2, "b", None, 10, count), ("d", 7, "x", None, 10, count)).deleted == 1
+    before = stored(spark, stock)
+    missing = (
+        r"the changes of 'feed' leave out column 'count' of the row \{\"shop\":3,\"item\":\"a\"\}.*no value to keep"
+    )
+    with pytest.raises(Misuse, match=missing):
+        apply(("u", 3, "a", None, 9, count))
+    for name in ("lsn", "item"):
+        with pytest.raises(Misuse, match=f"column '{name}' is left out"):
+            apply(("u", 1, "a", 1, 11, [name]))
+    assert stored(spark, stock) == before
+    with pytest.raises(Misuse, match="unchanged has type bigint, not array<string>"):
+        applied(spark, stock, [("u", 1, "a", 1, 11)], unchanged="count")

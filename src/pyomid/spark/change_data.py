@@ -5,23 +5,38 @@
     latest       of the changes of one key, the one with the highest sequence
     merge        applies it if its sequence is above the row's
 
-Each row stores the sequence of its last change, so a redelivered or late change has no effect.
+Each row stores the sequence of its last change, so a redelivered or late change has no effect. A column that a change
+leaves out has the value of the latest change that carries it, or the row's if that is newer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import column_named, schema_of
-from pyomid.spark.expressions import condition_of, expression, quoted, resolved
-from pyomid.spark.frame_schema import column_types
+from pyomid.spark.coded_errors import coded_message
+from pyomid.spark.expressions import condition_of, expression, fitted, quoted, resolved
+from pyomid.spark.frame_schema import column_types, struct_of
 from pyomid.spark.local_frames import LocalFrame, local_rows, rows_given
 from pyomid.spark.sessions import any_case
 
@@ -41,7 +56,10 @@ _JSON: Final = {
 }
 """By default `to_json` truncates timestamps to milliseconds."""
 
-_DELETED, _REASON, _POSITION, _LATEST, _HIGH, _LOW, _TOTAL, _BAD = (f"_pyomid_{n}" for n in range(8))
+_DELETED, _REASON, _POSITION, _LATEST, _HIGH, _LOW, _TOTAL, _BAD, _UNCHANGED = (f"_pyomid_{n}" for n in range(9))
+
+_ORDERED: Final = (NumericType, DateType, TimestampType, TimestampNTZType, BinaryType)
+"""Types whose order may be that of changes. A struct of them is compared field by field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,7 @@ def apply_changes(
     reason: Column | str | None,
     position: Column | str | None,
     bad: str | None,
+    unchanged: Column | str | None,
 ) -> ChangesResult:
     """Apply change data to a table, as `SparkTransaction.apply_changes`."""
     what = f"the changes of {table!r}"
@@ -83,23 +102,29 @@ def apply_changes(
     sequence = column_named(sequence_by, columns, what, any_case=is_text and any_case(tx.session)) or sequence_by
     names = _Names(columns, [part.name for part in schema.row_key], sequence)
     _check_columns(names, changes, what)
+    kind = struct_of(schema, [names.sequence]).fields[0].dataType
+    changes = _sequenced(changes, names.sequence, kind, what)
     judged = changes.withColumns(
         {
             _DELETED: f.lit(False) if deletes is None else condition_of(changes, deletes, what, "deletes"),
             _POSITION: _position(changes, names, position, what),
+            _UNCHANGED: f.lit(None).cast("array<string>") if unchanged is None else _names_of(changes, unchanged, what),
         }
-    ).withColumn(_REASON, _reason(changes, names, reason, what))
+    ).withColumn(_REASON, _reason(changes, names, kind, reason, what))
     if bad is not None:
         judged.persist()  # read twice: a source that changes in between must not lose a change
-    latest = _latest(judged, names).persist()
+    left_out = [] if unchanged is None else [name for name in names.values if name != names.sequence]
+    latest = _latest(judged, names, left_out).persist()
     try:
         with tx.writing(f"{what} cannot be applied", table, "refuse"):
             total, refused, ambiguous = _counts(latest)
             if refused:
-                _refuse(tx, judged.where(f"{_REASON} is not null").drop(_DELETED), table, bad, what)
+                _refuse(tx, judged.where(f"{_REASON} is not null").drop(_DELETED, _UNCHANGED), table, bad, what)
             if ambiguous:
                 _refuse_ambiguous(latest, names, what)
-            done = _merged(tx, latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*"), table, names)
+            carried = [_carried(place) for place in range(len(left_out))]
+            source = latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*", *carried)
+            done = _merged(tx, source, table, names, left_out)
         applied = done.updated + done.inserted + done.deleted
         return ChangesResult(table, done.updated, done.inserted, done.deleted, total - refused - applied, refused)
     finally:
@@ -135,6 +160,41 @@ def _check_columns(names: _Names, changes: DataFrame, what: str) -> None:
             )
 
 
+def _sequenced(changes: DataFrame, sequence: str, kind: DataType, what: str) -> DataFrame:
+    """Return the changes with the sequence in the table's type."""
+    if not _is_ordered(kind):
+        why = "as text '10' sorts before '9'" if isinstance(kind, StringType) else "it does not order changes"
+        raise MisuseType(
+            f"{what}: sequence_by={sequence!r} is {kind.simpleString()}, and {why}; make the column a number, a date, "
+            "a timestamp, BINARY, or a STRUCT of those",
+            column=sequence,
+        )
+    value = f.col(quoted(sequence))
+    (has,) = resolved(changes, {sequence: value}, what)
+    return changes.withColumn(sequence, fitted(value, has, kind, what, sequence))
+
+
+def _is_ordered(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(_is_ordered(field.dataType) for field in kind.fields)
+    return isinstance(kind, _ORDERED)
+
+
+def _names_of(changes: DataFrame, unchanged: Column | str, what: str) -> Column:
+    """Return the array of the columns' names that a change leaves out."""
+    names = expression(unchanged, what)
+    (kind,) = resolved(changes, {"unchanged": names}, what)
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
+        raise MisuseType(f"{what}: unchanged has type {kind.simpleString()}, not array<string>: the columns' names")
+    return f.transform(names, f.lower) if any_case(changes.sparkSession) else names
+
+
+def _leaves_out(changes: DataFrame, name: str) -> Column:
+    """Whether a change leaves out this column."""
+    found = f.array_contains(_UNCHANGED, name.lower() if any_case(changes.sparkSession) else name)
+    return f.coalesce(found, f.lit(False))
+
+
 def _text(changes: DataFrame, value: Column | str, name: str, what: str) -> Column:
     text = expression(value, what)
     resolved(changes, {name: text}, what)
@@ -147,14 +207,29 @@ def _position(changes: DataFrame, names: _Names, position: Column | str | None, 
     return shown if position is None else f.coalesce(_text(changes, position, "position", what), shown)
 
 
-def _reason(changes: DataFrame, names: _Names, reason: Column | str | None, what: str) -> Column:
+def _reason(changes: DataFrame, names: _Names, kind: DataType, reason: Column | str | None, what: str) -> Column:
     """Return why a change is bad; null if it is not."""
     found = [] if reason is None else [_text(changes, reason, "reason", what)]
     for name in (*names.key, names.sequence):
         found.append(f.when(f.col(quoted(name)).isNull(), f"column {name!r} is null"))
+        found.append(f.when(_leaves_out(changes, name), f"column {name!r} is left out"))
+    for value, name, of in _parts(f.col(quoted(names.sequence)), names.sequence, kind):
+        found.append(f.when(value.isNull(), f"column {name!r} is null"))
+        if isinstance(of, FloatType | DoubleType):  # no number is above NaN or infinity: the row would never change
+            is_finite = ~f.isnan(value) & (f.abs(value) < float("inf"))
+            found.append(f.when(~is_finite, f"column {name!r} is not a finite number"))
     if len(names.key) == 1:  # no row has an empty row key
         found.append(f.when(f.col(quoted(names.key[0])).cast("string") == "", f"column {names.key[0]!r} is empty"))
     return f.coalesce(*found, f.when(f.col(_DELETED).isNull(), "the condition of deletes is null: unknown operation"))
+
+
+def _parts(value: Column, name: str, kind: DataType) -> Iterator[tuple[Column, str, DataType]]:
+    """Yield the numbers, dates and so on of which a sequence consists, with their names and types."""
+    if not isinstance(kind, StructType):
+        yield value, name, kind
+        return
+    for field in kind.fields:
+        yield from _parts(value[field.name], f"{name}.{field.name}", field.dataType)
 
 
 def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | None, what: str) -> None:
@@ -180,23 +255,36 @@ def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | Non
     tx.write(rows, bad, row_key=list(BAD_KEY), duplicates="last")
 
 
-def _latest(judged: DataFrame, names: _Names) -> DataFrame:
-    """Return one row per key: its latest valid change (null if none), whether that is ambiguous, and how many changes
-    and bad changes it has.
+def _latest(judged: DataFrame, names: _Names, left_out: Sequence[str]) -> DataFrame:
+    """Return one row per key: its latest valid change (null if none), whether that is ambiguous, how many changes and
+    bad changes it has, and of each column that may be left out the latest value and its sequence (null if none).
 
     A latest change is ambiguous if two different changes have its sequence: their highest and lowest hash then differ.
     """
     is_good, sequence = f.col(_REASON).isNull(), f.col(quoted(names.sequence))
     columns = [*(f.col(quoted(name)) for name in names.columns), f.col(_DELETED)]
     hashed = f.xxhash64(f.to_json(f.struct(*columns), _JSON | {"ignoreNullFields": "false"}))
+    carried = [
+        f.max_by(
+            f.struct(f.col(quoted(name)).alias("value"), sequence.alias("at")),
+            f.when(is_good & ~_leaves_out(judged, name), sequence),
+        ).alias(_carried(place))
+        for place, name in enumerate(left_out)
+    ]
     found = judged.groupBy(*(f.col(quoted(name)) for name in names.key)).agg(
         f.max_by(f.when(is_good, f.struct(*columns)), f.when(is_good, sequence)).alias(_LATEST),
         f.max(f.when(is_good, _at(sequence, hashed))).alias(_HIGH),
         f.max(f.when(is_good, _at(sequence, f.bitwise_not(hashed)))).alias(_LOW),
         f.count("*").alias(_TOTAL),
         f.count(_REASON).alias(_BAD),
+        *carried,
     )
-    return found.select(_LATEST, f.expr(f"{_HIGH}.hash <> ~{_LOW}.hash").alias(_HIGH), _TOTAL, _BAD)
+    is_ambiguous = f.expr(f"{_HIGH}.hash <> ~{_LOW}.hash").alias(_HIGH)
+    return found.select(_LATEST, is_ambiguous, _TOTAL, _BAD, *(_carried(place) for place in range(len(left_out))))
+
+
+def _carried(place: int) -> str:
+    return f"_pyomid_carried_{place}"
 
 
 def _at(sequence: Column, hashed: Column) -> Column:
@@ -229,11 +317,24 @@ def _differing(what: str) -> Misuse:
     )
 
 
-def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names) -> MergeResult:
+def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names, left_out: Sequence[str]) -> MergeResult:
     deleted, sequence = f"source.{_DELETED}", quoted(names.sequence)
     newer = f"(target.{sequence} is null or source.{sequence} > target.{sequence})"
-    values = {name: f"source.{quoted(name)}" for name in names.values}
-    keys = {name: f"source.{quoted(name)}" for name in names.key}
+    updates: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.values}
+    inserts: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.columns}
+    for place, name in enumerate(left_out):
+        carried, stored = f.col(f"source.{_carried(place)}"), f.col(f"target.{quoted(name)}")
+        is_kept = carried.isNull() | (carried["at"] <= f.col(f"target.{sequence}"))
+        updates[name] = f.when(is_kept, stored).otherwise(carried["value"])
+        inserts[name] = f.when(carried.isNull(), _missing(table, name, names)).otherwise(carried["value"])
     merge = tx.merge(latest, table, on=list(names.key))
-    merge = merge.whenMatched(f"{deleted} and {newer}").delete().whenMatched(newer).update(values)
-    return merge.whenNotMatched(f"not {deleted}").insert(keys | values).merge()
+    merge = merge.whenMatched(f"{deleted} and {newer}").delete().whenMatched(newer).update(updates)
+    return merge.whenNotMatched(f"not {deleted}").insert(inserts).merge()
+
+
+def _missing(table: str, name: str, names: _Names) -> Column:
+    """Return an expression that raises `Misuse`: a new row lacks a value."""
+    key = f.to_json(f.struct(*(f.col(f"source.{quoted(each)}") for each in names.key)))
+    before = coded_message(Misuse(f"the changes of {table!r} leave out column {name!r} of the row "))
+    after = ", which the table does not have: there is no value to keep; load the row first\n"
+    return f.raise_error(f.concat(f.lit(before), key, f.lit(after)))

@@ -313,6 +313,7 @@ class SparkTransaction(LargeTransaction, Reads):
         reason: Column | str | None = None,
         position: Column | str | None = None,
         bad: str | None = None,
+        unchanged: Column | str | None = None,
     ) -> ChangesResult:
         """Apply change data of another database to a table: one row of `changes` per insert, update or delete, with
         the table's columns and any others. Of the changes of one key the one with the highest `sequence_by` counts.
@@ -320,14 +321,26 @@ class SparkTransaction(LargeTransaction, Reads):
             tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
 
         `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
-        not above it is ignored. A deleted row stores none, so changes of one key must not arrive before and after its
-        delete in the wrong order. `deletes`: a condition, true for deletes, which need only the key and the sequence.
-        A change is bad if a key column or its sequence is null, if the row key is empty, if `deletes` is null, or if
-        the text `reason`, an expression, is not null. Bad changes raise `Misuse`, which names the first by `position`,
-        an expression; with `bad` they become rows of that table instead: table, position, reason, change (JSON).
+        not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. A deleted row
+        stores none, so changes of one key must not arrive before and after its delete in the wrong order. `deletes`: a
+        condition, true for deletes, which need only the key and the sequence. `unchanged`: an array of the names of
+        columns that a change leaves out; they keep the value of the change before, or the stored one.
+
+        A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
+        if `deletes` is null, or if the text `reason`, an expression, is not null. Bad changes raise `Misuse`, which
+        names the first by `position`, an expression; with `bad` they become rows of that table instead: table,
+        position, reason, change (JSON).
         """
         return apply_changes(
-            self, changes, table, sequence_by=sequence_by, deletes=deletes, reason=reason, position=position, bad=bad
+            self,
+            changes,
+            table,
+            sequence_by=sequence_by,
+            deletes=deletes,
+            reason=reason,
+            position=position,
+            bad=bad,
+            unchanged=unchanged,
         )
 
     def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
