@@ -2,13 +2,16 @@
 
     python -m examples.cdc.land FOLDER URL [--park]
 
-A restarted driver continues where the last commit left off, whatever killed the one before.
+A restarted driver continues where the last commit left off, whatever killed the one before. It warns of a transaction
+that stays incomplete.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,13 +40,43 @@ SETTINGS: Final = {
 }
 
 
-def started(db: SparkDatabase, folder: Path, *, park: bool = False) -> StreamingQuery:
+WAIT_S_MAX: Final = 60.0
+"""The driver warns of a transaction that is incomplete for longer. Debezium's topics are rarely seconds apart."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Wait:
+    """What the stream waits for, and since when: the time of the last batch that landed a transaction."""
+
+    what: str = ""
+    since_s: float = 0.0
+    is_reported: bool = False
+
+    def note(self, landed: cut.Landed, now_s: float) -> None:
+        if landed.transactions or not self.what:
+            self.since_s, self.is_reported = now_s, False
+        self.what = landed.waits_for
+
+    def report(self, now_s: float, wait_s_max: float = WAIT_S_MAX) -> None:
+        """Warn once if the wait is too long."""
+        if self.what and not self.is_reported and now_s - self.since_s >= wait_s_max:
+            self.is_reported = True
+            log.warning(
+                "nothing has landed for %.0f s: %s; check that the stream gets every topic of the connector",
+                *(now_s - self.since_s, self.what),
+            )
+
+
+def started(db: SparkDatabase, folder: Path, wait: Wait, *, park: bool = False) -> StreamingQuery:
     """Start the query over the topics' files, from its checkpoint if there is one."""
 
     def land(tx: pyomid.spark.SparkTransaction, arrived: DataFrame) -> None:
         began_s = time.monotonic()
         landed = cut.land(tx, arrived, park=park)
-        note(folder, "landed", seconds=time.monotonic() - began_s, start_ts=tx.start_ts, **vars_of(landed))
+        note(folder, "landed", seconds=time.monotonic() - began_s, start_ts=tx.start_ts, **asdict(landed))
+        wait.note(landed, time.monotonic())
 
     lines = db.spark.readStream.schema(RECORD).option("maxFilesPerTrigger", FILES_A_BATCH)
     arrived = lines.json(str(folder / "topics" / "*" / "*"), mode="FAILFAST")
@@ -52,21 +85,20 @@ def started(db: SparkDatabase, folder: Path, *, park: bool = False) -> Streaming
     return writer.start()
 
 
-def vars_of(landed: cut.Landed) -> dict[str, int]:
-    return {name: getattr(landed, name) for name in ("transactions", "events", "waiting", "bad")}
-
-
 def main(folder: Path, url: str, *, park: bool = False) -> None:
     spark = session("cdc", database=url, **SETTINGS)
     db = pyomid.spark.connect(spark, url)
     with db.transaction() as tx:
         cut.create_tables(tx)
     note(folder, "driver started")
-    query = started(db, folder, park=park)
+    wait = Wait()
+    query = started(db, folder, wait, park=park)
     while not (folder / "all-in").exists():
         query.awaitTermination(0.5)
+        wait.report(time.monotonic())
     query.processAllAvailable()
     query.stop()
+    wait.report(time.monotonic(), 0.0)
     note(folder, "driver finished")
     db.spark.stop()
 

@@ -102,18 +102,26 @@ class Shop:
     def _commit(self, changes: list[tuple[str, Any]]) -> None:
         """Perform one transaction: write these rows, delete those of which only the key is given."""
         self.transactions += 1
-        name = f"{self.transactions}:{self.lsn}"
-        self._publish(TRANSACTIONS, {"id": name}, {"status": "BEGIN", "id": name, "event_count": None})
+        self._publish_limit({"status": "BEGIN", "event_count": None, "data_collections": None})
         counts: dict[str, int] = defaultdict(int)
         for number, (table, change) in enumerate(changes, 1):
             counts[table] += 1
             self.lsn += 64
-            order = {"id": name, "total_order": number, "data_collection_order": counts[table]}
+            order = {"id": self._id(), "total_order": number, "data_collection_order": counts[table]}
             self._publish_change(table, change, order)
         collections = [{"data_collection": f"public.{t}", "event_count": count} for t, count in counts.items()]
-        end = {"status": "END", "id": name, "event_count": len(changes), "data_collections": collections}
-        self._publish(TRANSACTIONS, {"id": name}, end)
+        self._publish_limit({"status": "END", "event_count": len(changes), "data_collections": collections})
         self.events += len(changes)
+
+    def _id(self) -> str:
+        """Return the transaction's id as PostgreSQL's connector writes it: with the position of that one record."""
+        return f"{self.transactions}:{self.lsn}"
+
+    def _publish_limit(self, limit: Row) -> None:
+        self.lsn += 8
+        self._publish(
+            TRANSACTIONS, {"id": self._id()}, {"id": self._id(), **limit, "ts_ms": time.time_ns() // 1_000_000}
+        )
 
     def _publish_change(self, table: str, change: Any, order: Row) -> None:
         rows = self.rows[table]
