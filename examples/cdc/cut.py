@@ -19,13 +19,17 @@ partition, in the order of their commits.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
+import uuid
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
-from examples.cdc.topics import COLUMNS, KEYS, RECORD, TABLES, TRANSACTIONS
+from examples.cdc.topics import COLUMNS, KEYS, RECORD, SIGNALS, TABLES, TRANSACTIONS
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
@@ -53,14 +57,15 @@ NO_TRANSACTION: Final = ""
 _XID_LSN: Final = "^([0-9]+):([0-9]{1,18})$"
 
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
+_UNAVAILABLE_BASE64: Final = base64.b64encode(_UNAVAILABLE.encode()).decode()
 _UNAVAILABLE_FORMS: Final = (
-    _UNAVAILABLE,
-    "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
-    f'["{_UNAVAILABLE}"]',
+    *(_UNAVAILABLE, _UNAVAILABLE_BASE64, _UNAVAILABLE.encode().hex()),
+    *(f'["{_UNAVAILABLE}"]', f'["{_UNAVAILABLE_BASE64}"]', json.dumps([*_UNAVAILABLE.encode()], separators=(",", ":"))),
+    f'["{uuid.UUID(bytes=hashlib.md5(_UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)}"]',
     f'{{"{_UNAVAILABLE}":"{_UNAVAILABLE}"}}',
 )
-"""What PostgreSQL's connector publishes in place of a large value that an update left as it was: as text, bytes, array
-and hstore."""
+"""What a connector publishes in place of a large value that an update left as it was: as text, as bytes, as an array of
+texts, bytes, numbers or UUIDs, and as hstore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +156,11 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
 def parsed(records: DataFrame) -> DataFrame:
     """Return the records with the fields of their values, one column per table with the event's row, and `reason`: why
     an event cannot be applied, or null. Tombstones, heartbeats and changes of a schema are left out."""
-    has_schema = f.col("value").startswith('{"schema":')
-    text = f.when(has_schema, f.get_json_object("value", "$.payload")).otherwise(f.col("value"))
-    read = records.withColumn("v", f.from_json(text, _VALUE))
+    read = records.withColumn("v", f.from_json(_payload("value"), _VALUE))
     is_change = f.expr("v.op is not null or v.databaseName is null and (v.source is not null or v.ts_ms is null)")
     name = f.coalesce(f.when(_is_limit(), f.col("v.id")).otherwise(f.col("v.transaction.id")), f.lit(NO_TRANSACTION))
-    values = f.when(f.col("v.op") == "d", f.col("v.before")).otherwise(f.col("v.after"))
+    key = f.from_json(_payload("key"), "map<string, string>")
+    values = f.when(f.col("v.op") == "d", f.coalesce("v.before", key)).otherwise(f.col("v.after"))
     fields = read.where(_is_limit() | f.col("v").isNotNull() & is_change).select(
         *RECORD_COLUMNS,
         *("v.op", "v.status", "v.source.table", "v.source.connector"),
@@ -172,6 +176,12 @@ def parsed(records: DataFrame) -> DataFrame:
     rows = fields.withColumns({t: f.when(f.col("table") == t, _typed(t)) for t in TABLES})
     reason = f.when(_is_limit(), _reason_of_limit()).otherwise(_reason_of_change())
     return rows.withColumns({"reason": reason, "lsn": f.coalesce("source_lsn", "offset")}).drop("values")
+
+
+def _payload(name: str) -> Column:
+    """Return the text of a key or value without its schema: a setting of Kafka's converters adds one."""
+    has_schema = f.col(name).rlike(r'^\s*\{\s*"(schema|payload)"\s*:')
+    return f.when(has_schema, f.get_json_object(name, "$.payload")).otherwise(f.col(name))
 
 
 def _typed(table: str) -> Column:
@@ -202,7 +212,7 @@ def _reason_of_change() -> Column:
             ~is_free & f.expr("transaction_id = '' or total_order is null"),
             "the event names no transaction, or no place in it",
         ),
-        f.when(op != "m", _reason_of_table()),
+        f.when((op != "m") & ~f.col("table").eqNullSafe(SIGNALS), _reason_of_table()),
     )
 
 
@@ -270,23 +280,26 @@ def cut(
     limits: list[dict[str, Any]], counts: Mapping[str, tuple[int, int]], first: int, landed: Container[str] = ()
 ) -> Cut:
     """Return the complete transactions from offset `first` of the topic of transactions on. A transaction that has
-    `landed` is passed."""
+    `landed` is passed. One whose END has not arrived holds up those that end after its BEGIN."""
     complete, expected, after, waits_for = [], first, first, ""
     passed: set[str] = set()
-    for limit in sorted(limits, key=lambda each: each["offset"]):
+    by_offset = sorted(limits, key=lambda each: each["offset"])
+    last_end = {_number(limit): limit["offset"] for limit in by_offset if limit["status"] == "END"}
+    for limit in by_offset:
         if limit["offset"] < expected:
             continue
         if limit["offset"] > expected:
             waits_for = f"{TRANSACTIONS}+0+{expected} has not arrived, and {TRANSACTIONS}+0+{limit['offset']} has"
             break
         expected += 1
-        if limit["status"] == "BEGIN":
-            waits_for = f"transaction {limit['id']} has no END"
+        if limit["status"] == "BEGIN" and last_end.get(_number(limit), -1) < limit["offset"]:
+            waits_for = waits_for or f"transaction {limit['id']} has no END"
         if limit["status"] != "END":
             continue
-        waits_for = ""
         if limit["id"] in passed or limit["id"] in landed:
             continue
+        if waits_for:
+            break
         found, _ = counts.get(limit["id"], (0, 0))
         if found > limit["event_count"]:
             raise ValueError(
@@ -300,6 +313,11 @@ def cut(
         passed.add(limit["id"])
         after = expected
     return Cut(complete, after, waits_for)
+
+
+def _number(limit: dict[str, Any]) -> str:
+    """Return what BEGIN and END of one transaction have in common."""
+    return str(limit.get("xid") or limit["id"])
 
 
 def _limits(events: DataFrame) -> list[dict[str, Any]]:

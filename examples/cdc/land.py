@@ -48,21 +48,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Wait:
-    """What the stream waits for, and since when: the time of the last batch that landed a transaction."""
+    """What the stream waits for; since when: the time of the last batch that landed a transaction; the last report."""
 
     what: str = ""
     since_s: float = 0.0
-    is_reported: bool = False
+    reported_s: float = 0.0
 
     def note(self, landed: cut.Landed, now_s: float) -> None:
         if landed.transactions or not self.what:
-            self.since_s, self.is_reported = now_s, False
+            self.since_s = self.reported_s = now_s
         self.what = landed.waits_for
 
     def report(self, now_s: float, wait_s_max: float = WAIT_S_MAX) -> None:
-        """Warn once if the wait is too long."""
-        if self.what and not self.is_reported and now_s - self.since_s >= wait_s_max:
-            self.is_reported = True
+        """Warn if the wait is too long, and again each time it has become so much longer."""
+        if self.what and now_s - self.reported_s >= wait_s_max:
+            self.reported_s = now_s
             log.warning(
                 "nothing has landed for %.0f s: %s; check that the stream gets every topic of the connector",
                 *(now_s - self.since_s, self.what),

@@ -7,6 +7,8 @@ from typing import Final
 PREFIX: Final = "shop"
 TRANSACTIONS: Final = f"{PREFIX}.transaction"
 """The topic of the BEGINs and ENDs of the shop's transactions."""
+SIGNALS: Final = "debezium_signal"
+"""The table by which Debezium is told to take an incremental snapshot: its events count, and change nothing."""
 
 COLUMNS: Final = {
     "orders": "order_id bigint, customer bigint, state string, total bigint",

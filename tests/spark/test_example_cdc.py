@@ -52,7 +52,10 @@ def landing(spark: SparkSession, url: str) -> Callable[..., cut.Landed]:
 
     def land(records: list[Record], *, park: bool = False) -> cut.Landed:
         lines = [
-            (r["topic"], r["partition"], r["offset"], json.dumps(r["key"]), r["value"] and json.dumps(r["value"]))
+            (
+                *(r[name] for name in ("topic", "partition", "offset")),
+                *(r[n] and json.dumps(r[n]) for n in ("key", "value")),
+            )
             for r in records
         ]
         with pyomid.spark.connect(spark, url).transaction() as tx:
@@ -231,6 +234,10 @@ def test_a_cut_ends_before_the_first_transaction_that_is_incomplete() -> None:
     assert cut.cut(limits[:3], counts, 4) == ([("a", 2)], 6, "transaction b has no END")
     assert cut.cut(limits[:4], {"b": (3, 0)}, 4, ["a"]) == ([("b", 3)], 8, "")
     assert cut.cut([*limits[:2], limits[1] | {"offset": 6}], {"a": (2, 0)}, 4) == ([("a", 2)], 6, "")
+    interrupted = [{"offset": 3, "status": "BEGIN", "id": "z", "event_count": None}, *limits[:4]]
+    assert cut.cut(interrupted, counts, 3) == ([], 3, "transaction z has no END")
+    begun_again = [*limits[:1], limits[0] | {"offset": 5}, limits[1] | {"offset": 6}]  # by a restarted connector
+    assert cut.cut(begun_again, counts, 4) == ([("a", 2)], 7, "")
     with pytest.raises(ValueError, match="transaction a has 3 events, and its END counts 2"):
         cut.cut(limits, {"a": (3, 0)}, 4)
 
@@ -419,7 +426,8 @@ def test_what_is_no_change_stops_nothing(spark: SparkSession, url: str, landing:
     ]
     more = source.transaction(("u", "stock", pens(8)))
     for record in more:
-        record["value"] = {"schema": {"type": "struct"}, "payload": record["value"]}
+        enveloped = {"schema": {"type": "struct"}, "payload": record["value"]}
+        record["value"] = dict(reversed(enveloped.items())) if record["topic"] == TRANSACTIONS else enveloped
     assert landing([begin, change, told, end, *others, *more]) == cut.Landed(2, 2, 0, 0)
     assert found_in(url, "stock") == [["pen", 9, 8]]
     broken_one = source.record(topic_of("stock"), None) | {"value": {"ts": 1}}
@@ -427,21 +435,75 @@ def test_what_is_no_change_stops_nothing(spark: SparkSession, url: str, landing:
         landing([broken_one])
 
 
-def test_a_transaction_that_stays_incomplete_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("key", [{"item": "cup"}, {"schema": {"type": "struct"}, "payload": {"item": "cup"}}])
+def test_a_delete_without_a_row_is_of_its_record_s_key(
+    url: str, landing: Callable[..., cut.Landed], key: Record
+) -> None:
+    source = Source("mysql")
+    landing(source.transaction(("c", "stock", pens(9)), ("c", "stock", pens(4, "cup"))))
+    begin, deleted, end = source.transaction(("d", "stock", None))
+    tombstone = source.record(topic_of("stock"), None) | {"key": key}
+    with pytest.raises(ValueError, match="the event has no row"):
+        landing([begin, deleted, end])
+    assert landing([begin, deleted | {"key": key}, tombstone, end]) == cut.Landed(1, 1, 0, 0)
+    assert found_in(url, "stock") == [["pen", 9, 9]]
+
+
+def test_a_changed_key_is_a_delete_and_an_insert(url: str, landing: Callable[..., cut.Landed]) -> None:
+    source = Source("postgresql")
+    landing(source.transaction(("c", "stock", pens(9))))
+    begin, deleted, created, end = source.transaction(("d", "stock", pens(9)), ("c", "stock", pens(9, "biro")))
+    created["value"]["source"]["lsn"] = deleted["value"]["source"]["lsn"]
+    created["value"]["transaction"]["id"] = deleted["value"]["transaction"]["id"]
+    assert landing([begin, deleted, created, end]) == cut.Landed(1, 2, 0, 0)
+    assert found_in(url, "stock") == [["biro", 9, 9]]
+
+
+@pytest.mark.parametrize("connector", first(1, ["postgresql", "mysql"]))
+def test_a_connector_that_starts_again_amid_a_transaction_lands_it_once(
+    url: str, landing: Callable[..., cut.Landed], connector: str
+) -> None:
+    source = Source(connector)
+    *interrupted, end = source.transaction(("c", "stock", pens(9)), ("u", "stock", pens(8)), ("c", "payments", paid(5)))
+    begin, *again = [source.record(each["topic"], each["value"]) for each in interrupted]
+    begin["offset"], end["offset"] = end["offset"], end["offset"] + 1
+    assert landing(interrupted[:3]).transactions == 0
+    assert landing([begin, *again]).waits_for == f"transaction {begin['value']['id']} has no END"
+    landed = landing([end])
+    assert (landed.transactions, landed.waiting) == (1, 0)
+    assert (found_in(url, "stock"), found_in(url, "payments")) == ([["pen", 9, 8]], [[1, 1, 5]])
+
+
+def test_the_signal_of_an_incremental_snapshot_counts_and_changes_nothing(
+    url: str, landing: Callable[..., cut.Landed]
+) -> None:
+    source = Source("postgresql")
+    signal = {"id": "ad-hoc-1", "type": "execute-snapshot", "data": "{}"}
+    records = source.transaction(("c", "debezium_signal", signal), ("c", "stock", pens(9)))
+    read = source.change("r", "stock", pens(4, "cup"))
+    read["value"]["source"]["snapshot"] = "incremental"
+    assert landing([*records, read]) == cut.Landed(1, 2, 0, 0)
+    assert found_in(url, "stock") == [["cup", 9, 4], ["pen", 9, 9]]
+
+
+def test_a_transaction_that_stays_incomplete_is_reported_once_per_bound(caplog: pytest.LogCaptureFixture) -> None:
     wait = land.Wait()
     incomplete = "transaction 571:53195832 has 1 of its 2 events"
     wait.note(cut.Landed(0, 0, 2, 0, incomplete), 10.0)
     wait.report(60.0)
     wait.note(cut.Landed(0, 0, 3, 0, incomplete), 65.0)
     assert not caplog.records
-    for now_s in (70.0, 80.0):
+    for now_s in (70.0, 80.0, 129.0):
         wait.report(now_s)
     assert [each.getMessage().partition(";")[0] for each in caplog.records] == [
         f"nothing has landed for 60 s: {incomplete}"
     ]
-    wait.note(cut.Landed(1, 2, 0, 0), 90.0)
+    wait.report(131.0)
+    assert caplog.records[-1].getMessage().startswith(f"nothing has landed for 121 s: {incomplete}")
+    wait.note(cut.Landed(1, 2, 0, 0), 140.0)
     wait.report(900.0)
     wait.note(cut.Landed(0, 0, 1, 0, "transaction 572:1 has no END"), 900.0)
     wait.report(901.0)
-    wait.report(901.0, 0.0)
     assert len(caplog.records) == 2
+    wait.report(901.0, 0.0)
+    assert len(caplog.records) == 3
