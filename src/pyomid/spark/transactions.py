@@ -217,20 +217,6 @@ class SparkTransaction(LargeTransaction, Reads):
             rows = local_rows(self.session, rows, f"the delete in {table!r}", column_types(info))
         return self._delete_rows(rows, info, stale_read)
 
-    def delete_named(self, table: str, name: str | None, where: Column | str | None) -> WriteResult:
-        """`delete(table, where=where)`, whose SQL text may qualify columns by `name`."""
-        info = self.writable(table)
-        whole = ConflictLevel.CELL in info.id_levels
-        keys, is_exact = allowed_keys(self.session, info, where, name)
-        if not is_exact:
-            return self._delete_rows(self.read_named(table, name, where), info, "refuse", whole=whole)
-        check_level(info, self._level)
-        with self.writing(f"a delete in {table!r} failed", table, "refuse"):
-            plan = self.plan(info)
-            reports = self._delete_range("delete", plan, keys, whole=whole)
-            self.note(plan, reports)
-        return _result(table, reports)
-
     def _delete_rows(
         self, keys: DataFrame | LocalRows, info: TableInfo, stale_read: str, *, whole: bool = False
     ) -> WriteResult:
@@ -251,39 +237,6 @@ class SparkTransaction(LargeTransaction, Reads):
         columns keep their values, but are protected too: at level cell the whole row is written.
         """
         return self.update_named(table, None, where, set)
-
-    def update_named(
-        self, table: str, name: str | None, where: Column | str | None, set: Mapping[str, Any]
-    ) -> WriteResult:
-        """`update(table, where, set)`, whose SQL texts may qualify columns by `name`."""
-        info, what = self.writable(table), f"the update of {table!r}"
-        schema = schema_of(info)
-        key = [part.name for part in schema.row_key]
-        given = assignments(set, what)
-        names = known_columns(self.session, info, list(given))
-        if not names:
-            raise Misuse(f"{what} sets no column")
-        for column in names:
-            if column in key:
-                raise Misuse(
-                    f"{what} sets the row key column {column!r}; a row's key cannot change: delete the row and write "
-                    "another",
-                    column=column,
-                )
-        rows = self.read_named(table, name, where)
-        check_same_columns(what, schema, rows.columns)
-        values = {column: expression(value, what) for column, value in zip(names, given.values(), strict=True)}
-        kinds = resolved(rows, {f"the value of {column!r}": value for column, value in values.items()}, what)
-        types = {column.name: field.dataType for column, field in zip(schema.columns, rows.schema.fields, strict=True)}
-        for (column, value), kind in zip(list(values.items()), kinds, strict=True):
-            values[column] = fitted(value, kind, types[column], what, column)
-        whole = ConflictLevel.CELL in info.id_levels
-        written = [column.name for column in schema.columns if whole or column.name in (*key, *names)]
-        places = {column.name: f"c{place}" for place, column in enumerate(schema.columns)}
-        becomes = {column: f"v{place}" for place, column in enumerate(values)}
-        placed = rows.select("*", *values.values()).toDF(*places.values(), *becomes.values())
-        changed = placed.select(*(f.col((places | becomes)[column]).alias(column) for column in written))
-        return self._write(changed, table, WriteOptions(whole=True))
 
     def merge(
         self,
@@ -388,6 +341,53 @@ class SparkTransaction(LargeTransaction, Reads):
             return item_results(self.session, parts, work)
 
     # For pyomid's own use
+
+    def delete_named(self, table: str, name: str | None, where: Column | str | None) -> WriteResult:
+        """`delete(table, where=where)`, whose SQL text may qualify columns by `name`."""
+        info = self.writable(table)
+        whole = ConflictLevel.CELL in info.id_levels
+        keys, is_exact = allowed_keys(self.session, info, where, name)
+        if not is_exact:
+            return self._delete_rows(self.read_named(table, name, where), info, "refuse", whole=whole)
+        check_level(info, self._level)
+        with self.writing(f"a delete in {table!r} failed", table, "refuse"):
+            plan = self.plan(info)
+            reports = self._delete_range("delete", plan, keys, whole=whole)
+            self.note(plan, reports)
+        return _result(table, reports)
+
+    def update_named(
+        self, table: str, name: str | None, where: Column | str | None, set: Mapping[str, Any]
+    ) -> WriteResult:
+        """`update(table, where, set)`, whose SQL texts may qualify columns by `name`."""
+        info, what = self.writable(table), f"the update of {table!r}"
+        schema = schema_of(info)
+        key = [part.name for part in schema.row_key]
+        given = assignments(set, what)
+        names = known_columns(self.session, info, list(given))
+        if not names:
+            raise Misuse(f"{what} sets no column")
+        for column in names:
+            if column in key:
+                raise Misuse(
+                    f"{what} sets the row key column {column!r}; a row's key cannot change: delete the row and write "
+                    "another",
+                    column=column,
+                )
+        rows = self.read_named(table, name, where)
+        check_same_columns(what, schema, rows.columns)
+        values = {column: expression(value, what) for column, value in zip(names, given.values(), strict=True)}
+        kinds = resolved(rows, {f"the value of {column!r}": value for column, value in values.items()}, what)
+        types = {column.name: field.dataType for column, field in zip(schema.columns, rows.schema.fields, strict=True)}
+        for (column, value), kind in zip(list(values.items()), kinds, strict=True):
+            values[column] = fitted(value, kind, types[column], what, column)
+        whole = ConflictLevel.CELL in info.id_levels
+        written = [column.name for column in schema.columns if whole or column.name in (*key, *names)]
+        places = {column.name: f"c{place}" for place, column in enumerate(schema.columns)}
+        becomes = {column: f"v{place}" for place, column in enumerate(values)}
+        placed = rows.select("*", *values.values()).toDF(*places.values(), *becomes.values())
+        changed = placed.select(*(f.col((places | becomes)[column]).alias(column) for column in written))
+        return self._write(changed, table, WriteOptions(whole=True))
 
     def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
         self.step(Event.READ)
