@@ -763,9 +763,9 @@ SHIPPED_MUTANTS: Final = (
         "K8",
         "a drop sends no fence: who wrote before it commits into the table that is made after it",
         _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
-        ("client.table_admin:_finish_drop", _no_fence),
+        ("client.table_admin:finish_drop", _no_fence),
     ),
-    _m("K8b", "the same, met by chance", remakers, ("client.table_admin:_finish_drop", _no_fence)),
+    _m("K8b", "the same, met by chance", remakers, ("client.table_admin:finish_drop", _no_fence)),
     _m(
         "K8c",
         "rows of the table before stay for the one after it",
